@@ -1,0 +1,258 @@
+"""Bundles × suites -> reports: accuracy, agreement, speed and size side by side, and whether the recipes' promises are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from edgedistill import bundle as bundles_
+from edgedistill import corpus, page, quality, recipe, report, speed
+from edgedistill.errors import AnswerIsNo, UserError
+
+DEFAULT_SUITE = "mini"
+AGREEMENT_TEXTS = 5000  # at most, drawn evenly from the held-out ones: the teacher has to encode them
+Say = Callable[[str], None]
+
+
+@dataclass
+class Measured:
+    """One bundle in one precision, while it is being measured."""
+
+    folder: Path
+    precision: str
+    manifest: dict[str, Any]
+    quality: dict[str, dict[str, Any]] = field(default_factory=dict)
+    speed: dict[str, Any] = field(default_factory=dict)
+    agreement: dict[str, Any] | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.folder}:{self.precision}"
+
+    @property
+    def is_teacher(self) -> bool:
+        return bool(self.manifest["kind"] == "teacher")
+
+
+Open = Callable[[Measured], bundles_.Bundle]
+
+
+def bench(
+    bundles: list[str],
+    suites: list[str],
+    data: Path | None,
+    threads: int | None,
+    device: str,
+    out: Path | None,
+    html: Path | None,
+    say: Say,
+    plan: speed.Plan = speed.PLAN,
+) -> dict[str, Any]:
+    """Measure bundles ("path", "path:w8", "path:*") on suites; write the reports, print the table, judge the promises.
+
+    Returns {schema, reports (without raw samples), promises}. Raises UserError before anything is measured where it can, and
+    AnswerIsNo with the numbers, after the files are written, when a promise is broken.
+    """
+    if not bundles:
+        raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
+    for path in (out, html):
+        if path is not None and path.is_dir():
+            raise UserError(f"{path}: a folder; give the name of a file")
+    speed.check_device(device)
+    data = data or (Path(os.environ["EDGEDISTILL_DATA"]) if os.environ.get("EDGEDISTILL_DATA") else None)
+    opened = [quality.suite(name, data) for name in suites or [DEFAULT_SUITE]]
+    measured = [target for name in bundles for target in targets(name)]
+    steps = len(measured) * (len(opened) + plan.rounds + 1)
+    with _progress(steps) as tell:
+        _accuracy(measured, opened, data, _opener(threads, device), say, tell)
+        texts = opened[0].sample(plan.queries, plan.seed)
+        pairs = [speed.Target(target.folder, target.precision) for target in measured]
+        for target, found in zip(measured, speed.measure(pairs, texts, threads, device, plan, tell), strict=True):
+            target.speed = found
+    reports = [assemble(target, measured, opened[0].name) for target in measured]
+    if out is not None:
+        report.write(out, reports)
+    if html is not None:
+        page.write(html, reports)
+    say(report.text(reports))
+    promises = [judged for target, made in zip(measured, reports, strict=True) for judged in judge(target.manifest, made)]
+    result = {"schema": report.SCHEMA, "reports": [report.slim(made) for made in reports], "promises": promises}
+    _conclude(promises, result, say)
+    return result
+
+
+def targets(name: str) -> list[Measured]:
+    """A bundle as the user names it -> what to measure. Raises UserError: no such bundle, no such precision."""
+    place, colon, precision = name.rpartition(":")
+    if not colon or precision not in ("*", "fp32", "w8", "int8"):
+        place, precision = name, ""
+    opened = bundles_.load(place, precision=precision.strip("*") or None)
+    chosen = list(opened.manifest["precisions"]) if precision == "*" else [opened.precision]
+    return [Measured(opened.folder, one, opened.manifest) for one in chosen]
+
+
+def reference(measured: list[Measured]) -> Measured | None:
+    """The teacher that others are measured by: in fp32, where that is measured."""
+    return min((target for target in measured if target.is_teacher), key=lambda target: target.precision != "fp32", default=None)
+
+
+def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) -> dict[str, Any]:
+    """The report of one bundle."""
+    manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
+    teacher = reference(measured)
+    kept = {name: _share(found, teacher.quality.get(name) if teacher else None) for name, found in target.quality.items()}
+    return {
+        "schema": report.SCHEMA,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "bundle": {
+            "name": manifest["name"],
+            "kind": manifest["kind"],
+            "precision": target.precision,
+            "sha256": graph["sha256"],
+            **{key: manifest.get(key) for key in ("teacher", "dims", "max_tokens", "prompt")},
+        },
+        "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
+        "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
+        "machine": speed.machine(),
+        "versions": speed.versions(),
+        "threads": target.speed["threads"],
+        "device": target.speed["device"],
+        "quality": target.quality,
+        "kept": kept,
+        "single": {**target.speed["single"], "texts_of": suite_of_texts},
+        **{key: target.speed[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
+        "drift": {key: (graph.get("drift") or {}).get(key) for key in ("mean", "min")},
+        "agreement": target.agreement,
+    }
+
+
+def judge(manifest: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]]:
+    """A recipe's promises against a report: each {bundle, promise, asked, found, kept}; kept None where it could not be judged."""
+    promise = (manifest.get("recipe") or {}).get("promise") or {}
+    name, precision = report.title(made), made["bundle"]["precision"]
+    judged = []
+
+    def add(what: str, asked: float, found: float | None, good: bool) -> None:
+        judged.append({"bundle": name, "promise": what, "asked": asked, "found": found, "kept": None if found is None else good})
+
+    suites = [promise["suite"]] if promise.get("suite") else [n for n, found in made["quality"].items() if found["kind"] == "sts"]
+    for suite in suites:
+        if (asked := promise.get("sts")) is not None:
+            found = (made["quality"].get(suite) or {}).get("average")
+            add(f"sts on {suite}", asked, found, found is not None and found >= asked)
+        if (asked := promise.get("sts_kept")) is not None:
+            found = made["kept"].get(suite)
+            add(f"sts_kept on {suite}", asked, found, found is not None and found >= asked)
+    if (asked := (promise.get("size_mb") or {}).get(precision)) is not None:
+        found = made["size_bytes"]["graph"] / 1e6
+        add(f"size_mb in {precision}", asked, found, found <= asked)
+    return judged
+
+
+def _opener(threads: int | None, device: str) -> Open:
+    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
+
+
+def _accuracy(measured: list[Measured], suites: list[quality.Suite], data: Path | None, load: Open, say: Say, tell: Say) -> None:
+    """Score every bundle on every suite, and against the teacher; the teacher first, its vectors are the measure."""
+    teacher = reference(measured)
+    held = _HeldOut(teacher, suites, data, load, say)
+    for target in measured:
+        opened = load(target)
+        for suite in suites:
+            tell(f"{target.title} on {suite.name}")
+            target.quality[suite.name] = quality.evaluate(suite, opened.encode)
+        if teacher is not None and target is not teacher:
+            texts, vectors, lengths, source = held.of(target)
+            target.agreement = {**quality.agreement(opened.encode(texts), vectors, lengths), "source": source}
+
+
+class _HeldOut:
+    """Texts without labels for each recipe's bundles, and the teacher's vectors of them, each made once."""
+
+    def __init__(self, teacher: Measured | None, suites: list[quality.Suite], data: Path | None, load: Open, say: Say) -> None:
+        self.teacher, self.suites, self.data, self.load, self.say = teacher, suites, data, load, say
+        self.made: dict[str, tuple[list[str], np.ndarray, np.ndarray, str]] = {}
+
+    def of(self, target: Measured) -> tuple[list[str], np.ndarray, np.ndarray, str]:
+        """(texts, the teacher's vectors, their lengths in the teacher's tokens, where they come from)."""
+        described = target.manifest.get("recipe") or {}
+        key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
+        if key not in self.made:
+            assert self.teacher is not None
+            texts, source = self._texts(described)
+            self.say(f"agreement of {target.manifest['name']} with the teacher: {len(texts):,} {source}")
+            opened = self.load(self.teacher)
+            lengths = np.array([len(ids) for ids in opened.tokenize(texts)])
+            self.made[key] = (texts, opened.encode(texts), lengths, source)
+        return self.made[key]
+
+    def _texts(self, described: dict[str, Any]) -> tuple[list[str], str]:
+        """The held-out texts of a recipe's corpus, where its files are here; else the suites' own."""
+        try:
+            spec = recipe.parse(described, "manifest.json: recipe")
+            if spec.corpus is not None and spec.corpus.kind != "hub" and spec.corpus.held_out:
+                built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
+                at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
+                return built.texts(at), "held-out texts of its recipe's corpus"
+        except UserError as problem:
+            self.say(f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead")
+        texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
+        return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
+
+
+def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:
+    return found["average"] / teachers["average"] if teachers and teachers["average"] > 0 else None
+
+
+def _size_bytes(target: Measured) -> int:
+    """What a device needs for this precision: the whole folder but the other graphs."""
+    others = {target.folder / graph["file"] for name, graph in target.manifest["precisions"].items() if name != target.precision}
+    return sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others)
+
+
+def _conclude(promises: list[dict[str, Any]], result: dict[str, Any], say: Say) -> None:
+    """Say which promises hold; AnswerIsNo when one does not."""
+    for judged in promises:
+        verdict = {True: "kept", False: "BROKEN", None: "not judged, it was not measured"}[judged["kept"]]
+        say(f"promise {judged['bundle']}: {judged['promise']}: {_figure(judged['found'])}, promised {judged['asked']:g}: {verdict}")
+    broken = [judged for judged in promises if judged["kept"] is False]
+    if broken:
+        lines = [f"{j['bundle']} broke its promise: {j['promise']} is {_figure(j['found'])}, promised {j['asked']:g}" for j in broken]
+        raise AnswerIsNo("\n".join(lines), result)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+class _progress:
+    """A bar on a terminal, nothing elsewhere; drawn between measurements only, never during one."""
+
+    def __init__(self, steps: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
+        self.task = self.bar.add_task("", total=steps)
+        self.done = -1
+
+    def __enter__(self) -> Say:
+        self.bar.start()
+        return self._tell
+
+    def _tell(self, line: str) -> None:
+        self.done += 1
+        self.bar.update(self.task, description=line, completed=self.done)
+        self.bar.refresh()
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()

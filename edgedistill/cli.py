@@ -1,0 +1,207 @@
+"""The commands: read arguments, call one function, print the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from edgedistill.errors import AnswerIsNo, UserError
+
+app = typer.Typer(
+    name="edgedistill",
+    help="Turn any sentence encoder into one that fits the device, and prove what it kept.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+screen = Console(stderr=True, highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Data = Annotated[Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change a recipe's value, e.g. stages.0.epochs=1. Repeatable.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: the processors this process may use.")]
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr: stdout is the answer."""
+    screen.print(line, markup=False)
+
+
+def answer(value: dict[str, Any], as_json: bool, text: str = "") -> None:
+    if as_json:
+        print(json.dumps(value, ensure_ascii=False, default=str))
+    elif text:
+        print(text)
+
+
+@app.command(epilog="Example: edgedistill recipes demo-bert2 > mine.yaml")
+def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
+    """List the shipped recipes, or print one."""
+    import yaml
+
+    from edgedistill import files
+
+    if name is not None:
+        path = files.find("recipe", name)
+        answer({"name": name, "path": str(path), "recipe": yaml.safe_load(path.read_text())}, as_json, path.read_text().rstrip())
+        return
+    from edgedistill import recipe
+
+    found = [recipe.read(path) for path in files.shipped("recipe").values()]
+    width = max(len(r.name) for r in found)
+    lines = "\n".join(f"{r.name:{width}}  {r.about}" for r in found)
+    answer({"recipes": [{"name": r.name, "about": r.about} for r in found]}, as_json, lines)
+
+
+@app.command(epilog="Example: edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")
+def check(
+    names: Annotated[list[str], typer.Argument(metavar="RECIPE...", help="Paths, or names of shipped recipes.")],
+    changes: Changes = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Parse recipes, and say what they cost before paying it: parameters, bytes, teacher passes, latency untrained."""
+    from edgedistill import recipe
+    from edgedistill.errors import require
+
+    specs = [recipe.read(name, changes or []) for name in names]
+    require("torch", "check", "train")
+    from edgedistill import cost
+
+    found = [cost.cost(spec, data, say) for spec in specs]
+    answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
+
+
+@app.command(epilog="Example: edgedistill train bert-2x128 --data ~/texts --set stages.0.epochs=1")
+def train(
+    name: Annotated[str, typer.Argument(metavar="RECIPE", help="A path, or the name of a shipped recipe.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Default: runs/NAME.")] = None,
+    data: Data = None,
+    changes: Changes = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed; the result is the same, byte for byte.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train a recipe's student; the run folder appears when it is whole."""
+    from edgedistill import recipe
+    from edgedistill.errors import require, unknown
+
+    spec = recipe.read(name, changes or [])
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device: {unknown('device', device, ('auto', 'cpu', 'cuda'))}")
+    require("torch", "train", "train")
+    from edgedistill import train as training
+
+    out = out or Path("runs") / spec.name
+    try:
+        info = training.train(spec, out, data, resume, device, say, progress=screen.is_terminal)
+    except KeyboardInterrupt:
+        if out.with_name(out.name + ".partial").exists():
+            say(f"{out}: interrupted; go on with --resume, at most a minute of work is done again")
+        raise
+    answer({"run": str(out), **info}, as_json, str(out))
+
+
+@app.command(epilog="Example: edgedistill export runs/bert-2x128 --precision w8,int8")
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that train made.")],
+    precision: Annotated[str, typer.Option("--precision", help="fp32, w8, int8; several with commas.")] = "fp32,w8,int8",
+    out: Annotated[Path | None, typer.Option("--out", help="Default: bundles/NAME.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run as an ONNX bundle, compared with torch before it gets its name."""
+    from edgedistill.errors import require
+
+    require("torch", "export", "train")
+    from edgedistill import export as exporting
+
+    out = out or Path("bundles") / run.resolve().name
+    made = exporting.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, say)
+    answer({"bundle": str(out), **made}, as_json, str(out))
+
+
+@app.command(epilog="Example: edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
+def bench(
+    bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE[:PRECISION]...", help="Bundles; :* measures every precision.")],
+    suite: Annotated[list[str] | None, typer.Option("--suite", help="A shipped suite or a path. Repeatable. Default: mini.")] = None,
+    data: Data = None,
+    threads: Threads = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path | None, typer.Option("--out", help="Write the reports here as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure bundles: accuracy, what was kept of the teacher, latency, size, memory."""
+    from edgedistill import bench as benching
+
+    made = benching.bench(bundles, suite or ["mini"], data, threads, device, out, html, say)
+    answer(made, as_json)
+
+
+@app.command(epilog="Example: echo 'how do I reset it?' | edgedistill embed bundles/bert-2x128:w8")
+def embed(
+    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]")],
+    file: Annotated[str, typer.Argument(help="A text a line; - is stdin.")] = "-",
+    out: Annotated[Path | None, typer.Option("--out", help="X.npy or X.jsonl; default: JSON lines on stdout.")] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Embed a text a line, files of any size in constant memory."""
+    from edgedistill import bundle
+
+    answer(bundle.embed(name, file, out, threads=threads), as_json)
+
+
+@app.command(epilog="Example: edgedistill verify bundles/bert-2x128")
+def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: Json = False) -> None:
+    """Check a bundle's bytes against its manifest, and its vectors on this machine against those it was made with."""
+    from edgedistill import bundle as bundles
+
+    found = bundles.verify(bundle)
+    answer(found, as_json, f"{bundle}: as it was made")
+
+
+@app.command(epilog="Example: edgedistill demo --minutes 6")
+def demo(
+    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 8.0,
+    out: Annotated[Path, typer.Option("--out", help="Folder for runs, bundles and the report.")] = Path("demo"),
+    as_json: Json = False,
+) -> None:
+    """From a teacher to two measured students in some minutes, on texts this machine already has."""
+    from edgedistill.errors import require
+
+    require("torch", "demo", "demo")
+    from edgedistill import demo as demonstration
+
+    answer(demonstration.demo(minutes, out, say), as_json)
+
+
+def main() -> None:
+    """Run a command. Exit 0 done, 1 the answer is no, 2 the user can fix it, 130 interrupted; a bug keeps its traceback."""
+    try:
+        app()
+    except UserError as error:
+        code, message, numbers = 2, str(error), {"problems": list(error.problems)}
+    except AnswerIsNo as error:
+        code, message, numbers = 1, str(error), error.numbers
+    except KeyboardInterrupt:
+        code, message, numbers = 130, "interrupted", {}
+    except BrokenPipeError:  # the reader has gone, as with `| head`: nothing left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    else:
+        return
+    print(message, file=sys.stderr)
+    if "--json" in sys.argv:
+        print(json.dumps({"error": message, **numbers}, ensure_ascii=False, default=str))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

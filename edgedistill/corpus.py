@@ -1,0 +1,411 @@
+"""Texts: read, normalise, deduplicate, split, fingerprint; on disk, so that ten million need no more memory than one.
+
+A corpus is built in passes over files, never in memory: texts are spooled as lines, their hashes go to buckets on disk, each
+bucket is deduplicated on its own, and the texts kept are written with their offsets. Held-out texts are the last rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from edgedistill import files, recipe
+from edgedistill.errors import UserError, require, unknown
+
+LONGEST_TEXT = 100_000  # characters; a longer one is a file without line ends, not a text
+LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carry more than the text
+BUCKETS = 256
+FORMAT = 1  # part of every cache key: raise it when what is written changes
+READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
+Say = Callable[[str], None]
+
+
+class Corpus:
+    """Distinct texts on disk. Rows 0 … trained−1 are for training, the rest are held out.
+
+    `fingerprint` is the sha256 of the texts and the split; whatever is derived from a corpus is cached under it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        meta = files.read_json(folder / "corpus.json")
+        self.folder = folder
+        self.fingerprint: str = meta["fingerprint"]
+        self.sources: list[dict[str, Any]] = meta["sources"]
+        self.trained: int = meta["trained"]
+        self.offsets = np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
+        self.bytes = np.memmap(folder / "texts.bin", dtype=np.uint8, mode="r")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> str:
+        return self.bytes[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8")
+
+    def texts(self, rows: Iterable[int]) -> list[str]:
+        return [self[int(row)] for row in rows]
+
+    @property
+    def held_out(self) -> np.ndarray:
+        return np.arange(self.trained, len(self))
+
+    def chunks(self, size: int) -> Iterator[list[str]]:
+        """All texts in order, `size` at a time, through plain reads: the file is not mapped into memory."""
+        with (self.folder / "texts.bin").open("rb") as file, (self.folder / "offsets.bin").open("rb") as table:
+            at = np.frombuffer(table.read(8), np.int64)
+            while len(more := np.frombuffer(table.read(8 * size), np.int64)):
+                ends = np.concatenate([at[-1:], more])
+                data = file.read(int(ends[-1] - ends[0]))
+                starts = (ends - ends[0]).tolist()
+                yield [data[a:b].decode("utf-8") for a, b in zip(starts, starts[1:], strict=False)]
+                at = ends
+
+
+def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, seed: int, say: Say = lambda line: None) -> Corpus:
+    """Open the corpus a recipe names; build it first where the cache has none made of the same bytes, options and seed.
+
+    Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text over
+    100,000 characters, nothing left to train on.
+    """
+    sources = _sources(spec, data)
+    name = files.key(format=FORMAT, spec=spec.model_dump(mode="json"), seed=seed, sources=[s.made_of for s in sources])
+    folder = files.cache_folder() / "corpora" / name
+    if not (folder / "corpus.json").exists():
+        say(f"reading {sum(1 for s in sources if not s.leak)} source(s) of texts")
+        with files.new_folder(folder) as temporary:
+            _write(spec, sources, seed, temporary)
+        found = files.read_json(folder / "corpus.json")
+        say(f"corpus {found['fingerprint'][:12]}: {found['texts']:,} texts of {found['read']:,} read, {found['texts'] - found['trained']:,} held out")
+    return Corpus(folder)
+
+
+def texts_in(path: Path, column: str = "text") -> Iterator[str]:
+    """The texts of one file, as they stand: .txt, .tsv, .csv, .jsonl or .parquet, each also .gz."""
+    return _READERS[_suffix(path)](path, column)
+
+
+class _Source:
+    """A stream of texts, and what identifies its content."""
+
+    def __init__(self, name: str, made_of: Any, texts: Callable[[], Iterator[str]], leak: bool = False) -> None:
+        self.name, self.made_of, self.texts, self.leak = name, made_of, texts, leak
+
+
+def _sources(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None) -> list[_Source]:
+    if isinstance(spec, recipe.Hub):
+        return [_Source(f"{spec.dataset}@{spec.revision}", [spec.dataset, spec.revision], lambda: _hub(spec))]
+    if isinstance(spec, recipe.Prose):
+        from edgedistill import prose
+
+        return [_Source("documentation", prose.made_of(spec.packages), lambda: prose.sentences(spec.packages))]
+    return [
+        *(_file(path, spec.column) for path in _matching(spec.texts, data, "corpus.texts")),
+        *(_file(path, None) for path in _matching(spec.exclude, data, "corpus.exclude")),
+    ]
+
+
+def _file(path: Path, column: str | None) -> _Source:
+    """A file of texts; without a column, a file of leaks: every column counts."""
+    texts = (lambda: _every_column(path)) if column is None else (lambda: texts_in(path, column))
+    return _Source(path.name, files.sha256_file(path), texts, leak=column is None)
+
+
+def _matching(patterns: list[str], data: Path | None, where: str) -> list[Path]:
+    found: list[Path] = []
+    for pattern in patterns:
+        absolute = Path(pattern).is_absolute()
+        if not absolute and data is None:
+            raise UserError(f"{where}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
+        root, relative = (Path("/"), str(Path(pattern).relative_to("/"))) if absolute else (data or Path(), pattern)
+        paths = sorted(p for p in root.glob(relative) if p.is_file())
+        if not paths:
+            raise UserError(f"{where}: no file matches {pattern!r} in {root}; check the pattern and --data")
+        for path in paths:
+            _suffix(path)
+        found += [p for p in paths if p not in found]
+    return found
+
+
+def _suffix(path: Path) -> str:
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix not in READABLE:
+        raise UserError(f"{path}: {unknown('file type', suffix, READABLE)}, each also .gz")
+    return suffix
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
+    """Numbered lines, decoded; a bad byte or an endless line is named with its place."""
+    with _open(path) as file:
+        number = 0
+        try:
+            while line := file.readline(longest + 1):
+                number += 1
+                if len(line) > longest:
+                    raise UserError(f"{path}: line {number} is over {longest:,} bytes; is this the right file? split it into lines")
+                yield number, line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            bad = error.object[error.start]
+            raise UserError(f"{path}: line {number}: byte {bad:#04x} is not UTF-8; convert the file, for example with iconv") from None
+        except (EOFError, gzip.BadGzipFile, OSError) as error:
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise
+            raise UserError(f"{path}: damaged after line {number} ({error}); fetch it again") from None
+
+
+def _txt(path: Path, column: str) -> Iterator[str]:
+    for number, line in _lines(path, longest=4 * LONGEST_TEXT):
+        yield _sized(line, path, number)
+
+
+def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in _lines(path))
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST_LINE)
+    reader = csv.reader(line + "\n" for _, line in _lines(path))
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: {error}; is this a .csv file?") from None
+
+
+def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str) -> Iterator[str]:
+    _, header = next(rows, (0, []))
+    if column not in header:
+        raise UserError(f"{path}: {unknown('column', column, header)}; say which with corpus.column")
+    at = header.index(column)
+    for number, row in rows:
+        if len(row) != len(header):
+            raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; mend the line")
+        yield _sized(row[at], path, number)
+
+
+def _jsonl(path: Path, column: str) -> Iterator[str]:
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}: line {number}: not JSON ({error.msg}); every line must be an object") from None
+        if not isinstance(row, dict) or not isinstance(row.get(column), str):
+            known = [k for k, v in row.items() if isinstance(v, str)] if isinstance(row, dict) else []
+            raise UserError(f"{path}: line {number}: {unknown('text column', column, known)}; say which with corpus.column")
+        yield _sized(row[column], path, number)
+
+
+def _parquet(path: Path, column: str) -> Iterator[str]:
+    parquet = require("pyarrow.parquet", "train", "train")
+    with _open(path) as file:
+        try:
+            table = parquet.ParquetFile(file)
+        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+            raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+        if column not in table.schema_arrow.names:
+            raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with corpus.column")
+        number = 0
+        for batch in table.iter_batches(batch_size=4096, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                if not isinstance(value, str | None):
+                    raise UserError(f"{path}: column {column!r} holds {type(value).__name__}, not text; choose another column")
+                yield _sized(value or "", path, number)
+
+
+_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    ".txt": _txt,
+    ".tsv": lambda path, column: _table(_tsv_rows(path), path, column),
+    ".csv": lambda path, column: _table(_csv_rows(path), path, column),
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+def _every_column(path: Path) -> Iterator[str]:
+    """Every text in a file whatever its column: what must not leak into training."""
+    suffix = _suffix(path)
+    if suffix == ".txt":
+        yield from _txt(path, "")
+    elif suffix in (".tsv", ".csv"):
+        for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
+            yield from row
+    elif suffix == ".jsonl":
+        for _, line in _lines(path):
+            yield from (value for value in json.loads(line or "{}").values() if isinstance(value, str))
+    else:
+        parquet = require("pyarrow.parquet", "train", "train")
+        with _open(path) as file:
+            for batch in parquet.ParquetFile(file).iter_batches(batch_size=4096):
+                for values in batch.to_pydict().values():
+                    yield from (value for value in values if isinstance(value, str))
+
+
+def _hub(spec: recipe.Hub) -> Iterator[str]:
+    datasets = require("datasets", "train", "train")
+    rows = datasets.load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True)
+    for number, row in enumerate(rows):
+        if not isinstance(row.get(spec.column), str):
+            known = [k for k, v in row.items() if isinstance(v, str)]
+            raise UserError(f"{spec.dataset}: row {number}: {unknown('text column', spec.column, known)}; say which with corpus.column")
+        yield row[spec.column]
+
+
+def _sized(text: str, path: Path, number: int) -> str:
+    if len(text) > LONGEST_TEXT:
+        raise UserError(f"{path}: line {number} is a text of {len(text):,} characters, at most {LONGEST_TEXT:,}; split it into sentences")
+    return text
+
+
+def normalise(text: str) -> str:
+    """One line: white space and control characters folded to single spaces, ends trimmed."""
+    return " ".join(text.replace("\0", " ").split())
+
+
+def _hash(text: str) -> bytes:
+    """What makes two texts the same: equal but for case."""
+    return hashlib.blake2b(text.casefold().encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source], seed: int, folder: Path) -> None:
+    spool, buckets = folder / "spool", folder / "buckets"
+    buckets.mkdir()
+    counts, read = _spool(spec, sources, spool, buckets)
+    keep = _distinct(buckets, sum(counts))
+    keep = _limited(spec, counts, keep)
+    kept = int(keep.sum())
+    if kept <= spec.held_out:
+        some = f"{kept:,} of {read:,} texts are left after cleaning, {spec.held_out:,} are to be held out"
+        raise UserError(f"corpus: nothing to train on: {some}; add texts, or lower corpus.held_out")
+    held = np.zeros(kept, bool)
+    held[np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False)] = True
+    fingerprint = _keep(spool, keep, held, folder)
+    names = [s.name for s in sources if not s.leak]
+    per_source = _sums(keep, counts)
+    meta = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "read": read,
+        "texts": kept,
+        "trained": kept - spec.held_out,
+        "sources": [{"name": n, "texts": int(t)} for n, t in zip(names, per_source, strict=True)],
+    }
+    spool.unlink()
+    buckets.rmdir()
+    files.write_json(folder / "corpus.json", meta)
+
+
+def _sums(keep: np.ndarray, counts: list[int]) -> list[int]:
+    ends = np.cumsum([0, *counts])
+    return [int(keep[a:b].sum()) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def _spool(
+    spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source], spool: Path, buckets: Path
+) -> tuple[list[int], int]:
+    """Write every usable text as a line, and (hash, row) into the bucket of its hash; a leak's row is −1.
+
+    Returns how many lines each source gave, and how many texts were read.
+    """
+    counts: list[int] = []
+    read = row = 0
+    pending: list[list[bytes]] = [[] for _ in range(BUCKETS)]
+    longest = spec.max_words or LONGEST_TEXT
+
+    def flush() -> None:
+        for bucket, records in enumerate(pending):
+            if records:
+                with (buckets / str(bucket)).open("ab") as file:
+                    file.write(b"".join(records))
+                records.clear()
+
+    with spool.open("wb") as lines:
+        for source in sources:
+            start = row
+            for text in source.texts():
+                text = normalise(text)
+                digest = _hash(text)
+                if source.leak:
+                    pending[digest[0]].append(digest + b"\xff" * 8)
+                    continue
+                read += 1
+                if not text or not spec.min_words <= text.count(" ") + 1 <= longest:
+                    continue
+                lines.write(text.encode("utf-8", "replace") + b"\n")
+                pending[digest[0]].append(digest + row.to_bytes(8, "little"))
+                row += 1
+                if row % 200_000 == 0:
+                    flush()
+            if not source.leak:
+                counts.append(row - start)
+        flush()
+    return counts, read
+
+
+def _distinct(buckets: Path, rows: int) -> np.ndarray:
+    """(rows,) bool: the first of each text, where no leak has the same hash. One bucket in memory at a time."""
+    keep = np.zeros(rows, bool)
+    for bucket in sorted(buckets.iterdir()):
+        records = np.fromfile(bucket, dtype=[("hash", "<u8"), ("row", "<i8")])
+        records = records[np.lexsort((records["row"], records["hash"]))]  # a leak's −1 sorts first
+        first = np.ones(len(records), bool)
+        first[1:] = records["hash"][1:] != records["hash"][:-1]
+        chosen = records["row"][first]
+        keep[chosen[chosen >= 0]] = True
+        bucket.unlink()
+    return keep
+
+
+def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: np.ndarray) -> np.ndarray:
+    per_file = spec.limit_per_file if isinstance(spec, recipe.Files) else None
+    if per_file:
+        ends = np.cumsum([0, *counts])
+        for start, end in zip(ends, ends[1:], strict=False):
+            keep[start:end] = _evenly(keep[start:end], per_file)
+    return _evenly(keep, spec.limit) if spec.limit else keep
+
+
+def _evenly(keep: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of the kept, spread evenly over them."""
+    kept = np.flatnonzero(keep)
+    if len(kept) <= limit:
+        return keep
+    thinned = np.zeros(len(keep), bool)
+    thinned[kept[np.arange(limit) * len(kept) // limit]] = True
+    return thinned
+
+
+def _keep(spool: Path, keep: np.ndarray, held: np.ndarray, folder: Path) -> str:
+    """Write the kept lines, the held-out ones last, and where each begins. Returns the fingerprint."""
+    total = hashlib.sha256()
+    offset = rank = 0
+    later: list[bytes] = []
+    with spool.open("rb", 1 << 20) as lines, (folder / "texts.bin").open("wb") as texts, (folder / "offsets.bin").open("wb") as offsets:
+        offsets.write((0).to_bytes(8, "little"))
+
+        def write(line: bytes) -> None:
+            nonlocal offset
+            offset += len(line)
+            texts.write(line)
+            offsets.write(offset.to_bytes(8, "little"))
+            total.update(line + b"\n")
+
+        for line, kept in zip(lines, keep, strict=True):
+            if not kept:
+                continue
+            (later.append if held[rank] else write)(line[:-1])
+            rank += 1
+        total.update(b"\0held out\0")
+        for line in later:
+            write(line)
+    return total.hexdigest()

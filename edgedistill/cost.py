@@ -1,0 +1,86 @@
+"""What a recipe costs, before paying it: parameters, bytes, teacher passes, latency of the untrained graph."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from rich.console import Console
+from rich.table import Table
+
+from edgedistill import corpus, files, graph, quantize, recipe, run, train
+from edgedistill import teacher as teachers
+from edgedistill.corpus import Say
+
+QUERIES = 200
+TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
+
+
+def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
+    """The costs of one recipe; the corpus is built (and kept) when its files are there, nothing is embedded or trained.
+
+    `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
+    """
+    teacher = teachers.Teacher(spec.teacher)
+    texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
+    if isinstance(spec.student, recipe.Itself):
+        student: Any = teacher.module
+    else:
+        words = train.own_tokenizer(spec, teacher, texts, None)
+        student, _ = train.untrained(spec, teacher, words, data)
+        train.check_objectives(spec, student, teacher.dims)
+    found: dict[str, Any] = {"name": spec.name, "parameters": run.count(student), "size_bytes": {}, "p50_ms": {}}
+    fp32 = graph.build(student)
+    for precision in quantize.PRECISIONS:
+        model = fp32 if precision == "fp32" else quantize.quantize(fp32, precision)
+        data_bytes = model.SerializeToString()
+        found["size_bytes"][precision] = len(data_bytes)
+        found["p50_ms"][precision] = round(_p50(data_bytes), 3)
+    if texts is not None:
+        found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
+        found["teacher_passes"] = len(texts) - _embedded(teacher, texts)
+        found["student_passes"] = sum(train.steps(stage, texts.trained) * stage.batch for stage in spec.stages)
+    return found
+
+
+def _embedded(teacher: teachers.Teacher, texts: corpus.Corpus) -> int:
+    """How many of the texts the teacher's cache already holds."""
+    index = teachers.vectors_folder(teacher, texts) / "shards.json"
+    done = [int(number) for number in files.read_json(index)] if index.exists() else []
+    return sum(min(teachers.SHARD, len(texts) - number * teachers.SHARD) for number in done)
+
+
+def _p50(model: bytes) -> float:
+    """Median milliseconds of one query of TOKENS tokens, on the threads this process may use."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ids = np.random.default_rng(0).integers(5, 100, (1, TOKENS))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    times = []
+    for _ in range(QUERIES + 20):
+        start = time.perf_counter()
+        session.run(["sentence_embedding"], inputs)
+        times.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(times[20:]))
+
+
+def table(found: dict[str, Any]) -> str:
+    """The costs as people read them."""
+    sheet = Table(title=found["name"], title_justify="left", show_header=False)
+    parts = found["parameters"]
+    sheet.add_row("parameters", f"{parts['total']:,} = {parts['embedding']:,} embedding + {parts['encoder']:,} encoder + {parts['head']:,} head")
+    sheet.add_row("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
+    sheet.add_row(f"p50, 1 × {TOKENS} tokens", "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items()))
+    if "texts" in found:
+        sheet.add_row("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out")
+        sheet.add_row("teacher passes", f"{found['teacher_passes']:,} still to embed")
+        sheet.add_row("student passes", f"{found['student_passes']:,}")
+    screen = Console(width=100, record=True, file=io.StringIO())
+    screen.print(sheet)
+    return screen.export_text().rstrip()
+

@@ -1,0 +1,48 @@
+"""How we speak when it is the user's to fix: *place: fact; way out*."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+
+class UserError(Exception):
+    """Something the user can fix (exit 2): one line a problem, each *place: fact; way out*."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class AnswerIsNo(Exception):
+    """The command worked and the answer is no (exit 1): parity failed, a promise broken, a byte changed.
+
+    `numbers` goes into the command's JSON.
+    """
+
+    def __init__(self, message: str, numbers: dict[str, Any] | None = None) -> None:
+        self.numbers = numbers or {}
+        super().__init__(message)
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """Say that a name is not known, with the nearest one and all of them: `no objective 'ckdd'; did you mean 'ckd'? (…)`."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else "choose one: "
+    return f"no {what} {name!r}; {hint}({', '.join(names)})"
+
+
+def require(module: str, command: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
+            raise UserError(
+                f"edgedistill {command} needs {module.split('.')[0]}, which is not installed; pip install 'edgedistill[{extra}]'"
+            ) from None
+        raise

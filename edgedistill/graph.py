@@ -1,0 +1,330 @@
+"""Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
+
+BERT encoders and BiLSTMs are written straight from their weights, node by node: a few dozen nodes, each one a kernel of
+onnxruntime. The same encoder traced by torch and fused afterwards keeps two to three times as many, and at batch 1 a tiny
+student spends its time between nodes. Any other encoder (a teacher may be anything) is traced with torch's TorchScript exporter.
+
+The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft),
+present in all its builds, the browser's too.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from edgedistill.errors import AnswerIsNo, UserError, unknown
+
+OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
+IR_VERSION = 8  # what opset 17 came with
+MICROSOFT = "com.microsoft"
+LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
+MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding, and −1e4 survives float16
+SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) every graph is run at; 0 stands for the longest
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
+GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
+
+
+class Sheet:
+    """The nodes and constants of a graph being written; `add` returns the name of a node's output."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._numbers = itertools.count()
+
+    def constant(self, value: Tensor | np.ndarray | list[int] | float, name: str) -> str:
+        """Write a constant: floats as float32, integers as they are (lists as int64)."""
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        array = array.astype(np.float32) if array.dtype.kind == "f" else array
+        name = f"{name}_{next(self._numbers)}"
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def add(self, op: str, *inputs: str, outputs: list[str] | None = None, domain: str = "", **attributes: Any) -> str:
+        names = outputs or [f"{op.lower()}_{next(self._numbers)}"]
+        self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], domain=domain, **attributes))
+        return names[0]
+
+    def linear(self, x: str, layer: nn.Linear, name: str) -> str:
+        """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
+        y = self.add("MatMul", x, self.constant(layer.weight.T, f"{name}_weight"))
+        return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias, f"{name}_bias"))
+
+
+def build(student: nn.Module) -> onnx.ModelProto:
+    """Write the student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero stays zero).
+
+    Encoders also give `last_hidden_state` (B, T, H), the token embeddings on the way there: transformers.js and optimum open
+    those. Raises UserError for parts ONNX has no words for, and above 1.8 GB.
+    """
+    if hasattr(student, "lstm"):
+        model = _bilstm(student)
+    elif _is_bert(student):
+        model = _bert(student)
+    else:
+        model = _traced(student)
+    size = model.ByteSize()
+    if size > LARGEST_BYTES:
+        raise UserError(
+            f"the graph would be {size / 1e9:.1f} GB: one file holds at most {LARGEST_BYTES / 1e9:.1f} GB; "
+            "give the student fewer layers, a smaller vocabulary, or a `bottleneck` for its word table"
+        )
+    onnx.checker.check_model(model)
+    return model
+
+
+def compare(student: nn.Module, model: onnx.ModelProto, longest: int, pieces: int) -> float:
+    """The smallest cosine between torch and the graph over SHAPES, padded rows included.
+
+    `longest` tokens, ids below `pieces`. Raises AnswerIsNo where the graph holds a dimension fixed or gives the wrong shape.
+    """
+    session = ort.InferenceSession(model.SerializeToString(), _quiet(), providers=["CPUExecutionProvider"])
+    random, worst = np.random.default_rng(0), 1.0
+    for batch, tokens in ((batch, tokens or longest) for batch, tokens in SHAPES):
+        tokens = min(tokens, longest)
+        ids = random.integers(0, pieces, (batch, tokens))
+        mask = (np.arange(tokens) < random.integers(1, tokens + 1, (batch, 1))).astype(np.int64)
+        with torch.inference_mode():
+            expected = torch.nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
+        try:
+            rows = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+        except ort_errors as error:
+            raise AnswerIsNo(f"the graph does not run at batch {batch}, {tokens} tokens: {error}") from None
+        if rows.shape != expected.shape:
+            raise AnswerIsNo(f"the graph gives {rows.shape} at batch {batch}, {tokens} tokens; torch gives {expected.shape}")
+        worst = min(worst, float((rows * expected).sum(-1).min()))
+    return worst
+
+
+def _finish(sheet: Sheet, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None) -> onnx.ModelProto:
+    """The layers behind the pooling, unit length, the names of inputs and outputs, and the model around the nodes."""
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            pooled, dims = sheet.linear(pooled, layer, "head"), layer.out_features
+        elif not isinstance(layer, nn.Identity):
+            pooled = sheet.add(ACTIVATIONS[type(layer)], pooled)
+    length = sheet.add("ReduceL2", pooled, axes=[-1], keepdims=1)
+    length = sheet.add("Clip", length, sheet.constant(np.float32(1e-12), "tiny"))
+    sheet.add("Div", pooled, length, outputs=["sentence_embedding"])
+    both = ["batch", "sequence"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
+    outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", dims])]
+    if hidden is not None:
+        outputs.append(helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*both, hidden]))
+    graph = helper.make_graph(sheet.nodes, "student", inputs, outputs, sheet.constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
+
+
+# Pooling: tokens (B, T, H) and mask -> (B, H)
+
+
+def _pool(sheet: Sheet, tokens: str, pooling: str) -> str:
+    if pooling in ("mean", "mean_sqrt_len", "weighted_mean"):
+        return _mean(sheet, tokens, pooling)
+    if pooling == "max":
+        mask = sheet.add("Unsqueeze", sheet.add("Cast", "attention_mask", to=TensorProto.BOOL), sheet.constant([2], "axis"))
+        seen = sheet.add("Where", mask, tokens, sheet.constant(np.float32(MASKED), "masked"))
+        return sheet.add("ReduceMax", seen, axes=[1], keepdims=0)
+    if pooling == "cls":
+        return sheet.add("Gather", tokens, sheet.constant(np.int64(0), "first"), axis=1)
+    if pooling == "last":
+        return _last(sheet, tokens)
+    raise UserError(unknown("pooling", pooling, ("mean", "max", "cls", "cls_pooler", "last", "mean_sqrt_len", "weighted_mean")))
+
+
+def _mean(sheet: Sheet, tokens: str, pooling: str) -> str:
+    """Weights w / Σw (B, 1, T) times tokens: one small product instead of a product and a sum over (B, T, H).
+
+    w is the mask; for `weighted_mean` the mask times 1, 2, 3 …; `mean_sqrt_len` divides by √Σw.
+    """
+    weights, axis = sheet.add("Cast", "attention_mask", to=TensorProto.FLOAT), sheet.constant([1], "axis")
+    if pooling == "weighted_mean":
+        weights = sheet.add("Mul", weights, sheet.add("CumSum", weights, sheet.constant(np.int64(1), "axis")))
+    total = sheet.add("ReduceSum", weights, axis, keepdims=1)
+    total = sheet.add("Clip", total, sheet.constant(np.float32(1), "one"))
+    total = sheet.add("Sqrt", total) if pooling == "mean_sqrt_len" else total
+    weights = sheet.add("Unsqueeze", sheet.add("Div", weights, total), axis)
+    return sheet.add("Squeeze", sheet.add("MatMul", weights, tokens), axis)
+
+
+def _last(sheet: Sheet, tokens: str) -> str:
+    """The token at the last position that is not padding, on whichever side the padding is."""
+    width = sheet.add("Squeeze", sheet.add("Shape", "attention_mask", start=1, end=2))
+    zero, one = sheet.constant(np.int64(0), "zero"), sheet.constant(np.int64(1), "one")
+    places = sheet.add("Mul", "attention_mask", sheet.add("Range", zero, width, one))
+    return sheet.add("GatherND", tokens, sheet.add("ReduceMax", places, axes=[1], keepdims=1), batch_dims=1)
+
+
+def _after_pooling(student: Any) -> list[nn.Module]:
+    """The layers between pooling and unit length, in order."""
+    if hasattr(student, "dense"):  # a teacher's chain
+        return [layer for block in student.dense for layer in block]
+    head = [student.head] if getattr(student, "head", None) is not None else []
+    return [*head, nn.Tanh()] if head and getattr(student, "tanh", False) else head
+
+
+# BERT
+
+
+def _is_bert(student: Any) -> bool:
+    """Whether the graph can be written from the weights; otherwise it is traced."""
+    model = getattr(student, "model", None)
+    if type(model).__name__ != "BertModel" or model.config.is_decoder:
+        return False
+    absolute = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
+    known = all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in _after_pooling(student))
+    return absolute and known and model.config.hidden_act in (*GELUS, "relu")
+
+
+def _bert(student: Any) -> onnx.ModelProto:
+    sheet, model, config = Sheet(), student.model, student.model.config
+    mask = sheet.add("Cast", "attention_mask", to=TensorProto.INT32)
+    tokens = _bert_embeddings(sheet, model.embeddings, config)
+    layers = list(model.encoder.layer)
+    for number, layer in enumerate(layers):
+        output = "last_hidden_state" if number == len(layers) - 1 else f"layer_{number}"
+        tokens = _bert_layer(sheet, layer, config, tokens, mask, output)
+    if not layers:
+        tokens = sheet.add("Identity", tokens, outputs=["last_hidden_state"])
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    if poolings == ["cls_pooler"]:
+        pooled = sheet.add("Tanh", sheet.linear(_pool(sheet, tokens, "cls"), model.pooler.dense, "pooler"))
+    else:
+        parts = [_pool(sheet, tokens, pooling) for pooling in poolings]
+        pooled = sheet.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
+    return _finish(sheet, pooled, _after_pooling(student), len(poolings) * config.hidden_size, config.hidden_size)
+
+
+def _bert_embeddings(sheet: Sheet, embeddings: Any, config: Any) -> str:
+    """Word, position and segment tables -> (B, T, H). All text is segment 0: its row is added to the positions once, here."""
+    words = embeddings.word_embeddings
+    if isinstance(words, nn.Embedding):
+        tokens = sheet.add("Gather", sheet.constant(words.weight, "word_table"), "input_ids")
+    else:
+        tokens = sheet.add("Gather", sheet.constant(words.table.weight, "word_table"), "input_ids")
+        tokens = sheet.linear(tokens, words.project, "word_project")
+    positions = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
+    length = sheet.add("Shape", "input_ids", start=1, end=2)
+    table, zero = sheet.constant(positions, "position_table"), sheet.constant([0], "zero")
+    tokens = sheet.add("Add", tokens, sheet.add("Slice", table, zero, length, zero))
+    norm = embeddings.LayerNorm
+    scale, shift = sheet.constant(norm.weight, "norm_weight"), sheet.constant(norm.bias, "norm_bias")
+    return sheet.add("LayerNormalization", tokens, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+
+
+def _bert_layer(sheet: Sheet, layer: Any, config: Any, tokens: str, mask: str, output: str) -> str:
+    """Attention and feed-forward; one product for queries, keys and values: (B, T, H) -> (B, T, H)."""
+    projections = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
+    weight = torch.cat([projection.weight for projection in projections]).T
+    bias = sheet.constant(torch.cat([projection.bias for projection in projections]), "qkv_bias")
+    qkv = sheet.add("MatMul", tokens, sheet.constant(weight, "qkv_weight"))
+    parts = [f"{qkv}_{name}" for name in ("query", "key", "value")]
+    sheet.add("Split", qkv, outputs=parts, axis=-1)
+    heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
+    context = sheet.add("MultiHeadAttention", *parts, bias, mask, domain=MICROSOFT, **heads)
+    tokens = _add_and_norm(sheet, context, layer.attention.output, tokens, config)
+    inner = sheet.add("MatMul", tokens, sheet.constant(layer.intermediate.dense.weight.T, "inner_weight"))
+    inner_bias = sheet.constant(layer.intermediate.dense.bias, "inner_bias")
+    if config.hidden_act == "relu":
+        inner = sheet.add("Relu", sheet.add("Add", inner, inner_bias))
+    else:
+        inner = sheet.add(GELUS[config.hidden_act], inner, inner_bias, domain=MICROSOFT)
+    return _add_and_norm(sheet, inner, layer.output, tokens, config, output)
+
+
+def _add_and_norm(sheet: Sheet, x: str, block: Any, residual: str, config: Any, output: str | None = None) -> str:
+    """LayerNorm(x·Wᵀ + b + residual)."""
+    y = sheet.add("MatMul", x, sheet.constant(block.dense.weight.T, "out_weight"))
+    scale, shift = sheet.constant(block.LayerNorm.weight, "norm_weight"), sheet.constant(block.LayerNorm.bias, "norm_bias")
+    bias, outputs = sheet.constant(block.dense.bias, "out_bias"), [output] if output else None
+    options: dict[str, Any] = {"outputs": outputs, "domain": MICROSOFT, "epsilon": config.layer_norm_eps}
+    return sheet.add("SkipLayerNormalization", y, residual, scale, shift, bias, **options)
+
+
+# BiLSTM
+
+
+def _bilstm(student: Any) -> onnx.ModelProto:
+    """Time first (layout 0: DynamicQuantizeLSTM knows no other), and `sequence_lens`, so the backward pass starts at a text's end."""
+    sheet = Sheet()
+    lengths = sheet.add("ReduceSum", sheet.add("Cast", "attention_mask", to=TensorProto.INT32), sheet.constant([1], "axis"), keepdims=0)
+    lengths = sheet.add("Max", lengths, sheet.constant(np.int32(1), "one"))
+    ids = sheet.add("Transpose", "input_ids", perm=[1, 0])
+    x = sheet.add("Gather", sheet.constant(student.embedding.weight, "word_table"), ids)  # (T, B, width)
+    lstm, last = student.lstm, ""
+    directions, shape = 2 if lstm.bidirectional else 1, sheet.constant([0, 0, -1], "shape")
+    for layer in range(lstm.num_layers):
+        weights = [sheet.constant(array, name) for array, name in zip(_lstm_weights(lstm, layer), ("W", "R", "B"), strict=True)]
+        y, last = f"lstm_{layer}", f"lstm_{layer}_last"
+        direction = "bidirectional" if directions == 2 else "forward"
+        sheet.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
+        x = sheet.add("Reshape", sheet.add("Transpose", y, perm=[0, 2, 1, 3]), shape)  # (T, D, B, h) -> (T, B, D·h)
+    if student.readout == "last":
+        flat = sheet.constant([0, -1], "shape")
+        pooled = sheet.add("Reshape", sheet.add("Transpose", last, perm=[1, 0, 2]), flat)  # (D, B, h) -> (B, D·h)
+    else:
+        pooled = _pool(sheet, sheet.add("Transpose", x, perm=[1, 0, 2]), student.readout)
+    return _finish(sheet, pooled, _after_pooling(student), directions * lstm.hidden_size, None)
+
+
+def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer; torch's gates i, f, g, o become ONNX's i, o, f, c."""
+
+    def read(kind: str, suffix: str) -> Tensor:
+        name = f"{kind}_l{layer}{suffix}"
+        if not hasattr(lstm, name):  # bias=False
+            return torch.zeros(4 * lstm.hidden_size)
+        i, f, g, o = getattr(lstm, name).detach().chunk(4)
+        return torch.cat([i, o, f, g])
+
+    suffixes = ("", "_reverse") if lstm.bidirectional else ("",)
+    bias = [torch.cat([read("bias_ih", s), read("bias_hh", s)]) for s in suffixes]
+    return torch.stack([read("weight_ih", s) for s in suffixes]), torch.stack([read("weight_hh", s) for s in suffixes]), torch.stack(bias)
+
+
+# Any other encoder
+
+
+class _Traced(nn.Module):
+    """The student with both outputs: unit vectors, and what its encoder said on the way."""
+
+    def __init__(self, student: Any) -> None:
+        super().__init__()
+        self.student = student
+        self.seen: list[Tensor] = []
+        student.model.register_forward_hook(lambda module, given, output: self.seen.append(output[0]))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        pooled = self.student(input_ids, attention_mask)
+        return torch.nn.functional.normalize(pooled, dim=-1), self.seen.pop()
+
+
+def _traced(student: Any) -> onnx.ModelProto:
+    """Torch's TorchScript exporter on eager attention, then onnxruntime's fusion where its graph says the same.
+
+    The newer exporter's graphs fuse no attention, and leave LSTM weights where the quantizer does not find them.
+    """
+    student = copy.deepcopy(student).eval()
+    student.model.set_attn_implementation("eager")
+    names = ("input_ids", "attention_mask", "sentence_embedding", "last_hidden_state")
+    dynamic = {name: {0: "batch", 1: "sequence"} for name in names if name != "sentence_embedding"} | {names[2]: {0: "batch"}}
+    example, file = torch.ones((2, 5), dtype=torch.long), io.BytesIO()
+    options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # that this exporter is the old one, and a line for each shape it follows
+        torch.onnx.export(_Traced(student), (example, example), file, dynamo=False, opset_version=OPSET, **options)
+    plain = onnx.load_from_string(file.getvalue())
+    _gemm_to_matmul(plain)
+    plain.producer_name = "edgedistill"
+    return plain

@@ -1,0 +1,29 @@
+"""Match the teacher's vector itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+
+def mse(student: Tensor, teacher: Tensor, unit: bool = False) -> Tensor:
+    """Mean squared difference over batch and dims.
+
+    student, teacher (B, d); `unit` scales both to unit length first. Returns ().
+    DistilCSE's KD as its reference code computes it; the paper writes a sum over the batch.
+    Relation: with `unit`, mse = 4/d · `cosine`.
+    """
+    if unit:
+        student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+    return torch.nn.functional.mse_loss(student, teacher)
+
+
+def cosine(student: Tensor, teacher: Tensor) -> Tensor:
+    """½ (1 − cos(s_i, t_i)), mean over the batch: 0 when parallel, 1 when opposite.
+
+    student, teacher (B, d). Returns ().
+    SRA, Eq. 1 (arXiv 2004.03097).
+    Relation: blind to length, unlike `mse`; gradient parallel to that of `mse(unit=True)`.
+    """
+    return 0.5 * (1 - cosine_similarity(student, teacher, dim=-1)).mean()

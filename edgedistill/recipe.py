@@ -1,0 +1,398 @@
+"""Recipe and its parts: the whole vocabulary of an experiment. Frozen data, extra keys forbidden, all problems at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+from edgedistill import files
+from edgedistill.errors import UserError, unknown
+
+Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
+Precision = Literal["fp32", "w8", "int8"]
+Head = Literal["none", "linear", "linear_tanh"]
+
+
+class Part(BaseModel):
+    """A frozen piece of a recipe; keys it does not know are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Teacher(Part):
+    """A sentence encoder, and how its vectors are read."""
+
+    model: str = Field(description="packaged:all-MiniLM-L6-v2, a folder, or a hub id (which then needs `revision`)")
+    revision: str | None = Field(None, description="commit, tag or branch of a hub id")
+    pooling: Pooling | None = Field(None, description="only for a plain AutoModel; a sentence-transformers model brings its own")
+    prompt: str = Field("", description="text put before every text")
+    prompt_name: str | None = Field(None, description="the name of one of the model's own prompts")
+    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here")
+    dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the processor computes in it")
+    trust_remote_code: bool = Field(False, description="run Python that comes with the model")
+
+
+class Hub(Part):
+    """A hub data set, at a revision."""
+
+    kind: Literal["hub"]
+    dataset: str
+    revision: str
+    config: str | None = None
+    split: str = "train"
+    column: str = "text"
+    limit: int | None = Field(None, ge=1, description="at most this many texts, drawn evenly")
+    min_words: int = Field(1, ge=1)
+    max_words: int | None = Field(None, ge=1)
+    held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+
+
+class Files(Part):
+    """Text files: .txt (a text a line), .tsv, .csv, .jsonl, .parquet (a text a row), each also .gz."""
+
+    kind: Literal["files"] = "files"
+    texts: list[str] = Field(min_length=1, description="paths or globs; relative ones lie under --data")
+    column: str = Field("text", description="the column of .tsv, .csv, .jsonl and .parquet files")
+    exclude: list[str] = Field([], description="globs of files (a text in any column) whose texts must not be trained on: leaks")
+    limit_per_file: int | None = Field(None, ge=1, description="at most this many texts of one file, drawn evenly")
+    limit: int | None = Field(None, ge=1, description="at most this many texts in all, drawn evenly")
+    min_words: int = Field(1, ge=1)
+    max_words: int | None = Field(None, ge=1)
+    held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+
+
+class Prose(Part):
+    """English prose that is on every machine with this package: documentation of Python and of installed packages."""
+
+    kind: Literal["prose"]
+    packages: list[str] = Field(["numpy", "scipy", "torch"], description="documented beside the standard library, where installed")
+    limit: int | None = Field(None, ge=1)
+    min_words: int = Field(4, ge=1)
+    max_words: int | None = Field(64, ge=1)
+    held_out: int = Field(0, ge=0)
+
+
+def _kind(default: str) -> Any:
+    return Discriminator(lambda v: v.get("kind", default) if isinstance(v, dict) else getattr(v, "kind", default))
+
+
+Corpus = Annotated[Annotated[Files, Tag("files")] | Annotated[Hub, Tag("hub")] | Annotated[Prose, Tag("prose")], _kind("files")]
+
+
+class Embeddings(Part):
+    """Where the word table starts."""
+
+    source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from")
+    reduce: Literal["pca"] = Field("pca", description="how the teacher's table comes to the student's width")
+    file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
+
+    @model_validator(mode="after")
+    def _file_with_glove(self) -> Embeddings:
+        if (self.source == "glove") != (self.file is not None):
+            raise ValueError("`file` goes with `from: glove`, and only with it")
+        return self
+
+
+class Bert(Part):
+    """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
+
+    kind: Literal["bert"]
+    weights: str = Field("random", description="random, teacher, a folder, or a hub id")
+    revision: str | None = Field(None, description="for a hub id")
+    layers: int | list[int] | None = Field(None, description="how many, or which of the teacher's, counted from 0")
+    width: int | None = Field(None, ge=4)
+    heads: int | None = Field(None, ge=1, description="default: width / 64, at least 2")
+    intermediate: int | None = Field(None, ge=4, description="default: 4 × width")
+    positions: int = Field(512, ge=8)
+    bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
+    embeddings: Embeddings = Embeddings()
+    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    pooling: Pooling = "mean"
+    head: Head = Field("none", description="pooled vector → `dims`")
+    head_bias: bool = True
+    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
+    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Bert:
+        if self.weights == "random" and (not isinstance(self.layers, int) or self.width is None):
+            raise ValueError("random weights need `layers` (a count) and `width`")
+        if isinstance(self.layers, list) and self.weights != "teacher":
+            raise ValueError("a list of layers goes with `weights: teacher`; otherwise give their count")
+        if self.weights != "random" and self.width is not None and self.weights != "teacher":
+            raise ValueError("`width` comes with the weights; leave it out")
+        if self.weights not in ("random", "teacher") and self.embeddings != Embeddings() and self.embeddings.source != "teacher":
+            raise ValueError("`embeddings` come with the weights; leave them out")
+        if self.width and self.heads and self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.head == "none" and self.dims is not None:
+            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        return self
+
+
+class BiLSTM(Part):
+    """A bidirectional LSTM over word vectors, a read-out, and a head."""
+
+    kind: Literal["bilstm"]
+    layers: int = Field(1, ge=1, le=8)
+    width: int = Field(300, ge=2, description="of the word vectors")
+    hidden: int = Field(512, ge=1, description="per direction")
+    embeddings: Embeddings = Embeddings()
+    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
+    head: Head = "linear_tanh"
+    head_bias: bool = False
+    head_kept: bool = True
+    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    max_tokens: int = Field(128, ge=3, le=8192)
+
+
+class Itself(Part):
+    """The teacher itself, unchanged: the baseline. A recipe with no stages."""
+
+    kind: Literal["teacher"]
+    max_tokens: int | None = Field(None, ge=3, le=8192, description="default: the teacher's own limit")
+
+
+Student = Annotated[Bert | BiLSTM | Itself, Field(discriminator="kind")]
+
+
+class Mse(Part):
+    """Mean squared difference over batch and dims (DistilCSE, Eq. of KD)."""
+
+    kind: Literal["mse"]
+    unit: bool = Field(False, description="scale both sides to unit length first")
+
+
+class Cosine(Part):
+    """½ (1 − cos(student, teacher)), the loss of SRA (Eq. 1)."""
+
+    kind: Literal["cosine"]
+
+
+class Gram(Part):
+    """Match the teacher's pairwise cosines (Park et al. 2019); the widths may differ."""
+
+    kind: Literal["gram"]
+
+
+class Term(Part):
+    weight: float = Field(gt=0)
+    objective: Objective
+
+
+class Sum(Part):
+    """A weighted sum of objectives."""
+
+    kind: Literal["sum"]
+    terms: list[Term] = Field(min_length=1)
+
+
+Objective = Annotated[Mse | Cosine | Gram | Sum, Field(discriminator="kind")]
+
+
+class Stage(Part):
+    """One pass of training: an objective, and how it is optimised."""
+
+    name: str
+    objective: Objective
+    epochs: float = Field(1.0, gt=0, description="passes over the corpus; fractions are fine")
+    steps: int | None = Field(None, ge=1, description="instead of epochs")
+    batch: int = Field(256, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps")
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    weight_decay: float = Field(0.01, ge=0, description="not on biases, norms and the word table")
+    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
+    clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of a moving average of the weights; the average is what is selected")
+    max_tokens: int = Field(64, ge=3, description="longer texts are cut here in training")
+    bucket: int = Field(100, ge=1, description="batches are cut from this many batches' worth of shuffled texts, sorted by length; 1: none")
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+
+
+class Select(Part):
+    """Keep the weights that score best on a suite; never a test set."""
+
+    suite: str = "sts-dev"
+    every: int = Field(500, ge=1, description="optimizer steps")
+    patience: int | None = Field(None, ge=1, description="stop after this many measurements without gain")
+
+
+class Promise(Part):
+    """What the bundle is to keep; `bench` fails when it does not."""
+
+    sts: float | None = Field(None, ge=-1, le=1, description="average Spearman on the suite")
+    sts_kept: float | None = Field(None, ge=0, description="of the teacher's, same suite")
+    suite: str | None = Field(None, description="where the promise holds; default: any STS suite")
+    size_mb: dict[Precision, float] = Field({}, description="largest graph file per precision, in 10⁶ bytes")
+
+
+class Recipe(Part):
+    """One experiment, whole."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    about: str = ""
+    seed: int = Field(0, ge=0)
+    teacher: Teacher
+    corpus: Corpus | None = None
+    student: Student
+    stages: list[Stage] = []
+    select: Select | None = None
+    promise: Promise | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Recipe:
+        if self.stages and self.corpus is None:
+            raise ValueError("stages need a `corpus`")
+        if self.stages and self.student.kind == "teacher":
+            raise ValueError("the teacher itself is not trained; leave `stages` out")
+        if len({stage.name for stage in self.stages}) < len(self.stages):
+            raise ValueError("two stages have the same name")
+        return self
+
+
+Term.model_rebuild()
+Sum.model_rebuild()
+KINDS = {
+    "student": {"bert": Bert, "bilstm": BiLSTM, "teacher": Itself},
+    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "sum": Sum},
+    "corpus": {"files": Files, "hub": Hub, "prose": Prose},
+}
+
+
+def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
+    """Read a recipe by path or shipped name, apply `key.path=value` changes, check it whole.
+
+    Raises UserError with every problem of the file.
+    """
+    path = files.find("recipe", name)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: a recipe is a mapping, this is a {type(data).__name__}; see edgedistill recipes")
+    for change in changes:
+        _set(data, change)
+    return parse(data, str(path))
+
+
+def parse(data: dict[str, Any], place: str) -> Recipe:
+    """Check a recipe's data; `place` opens every line of the UserError."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError(*dict.fromkeys(_line(place, problem) for problem in error.errors())) from None
+
+
+def dump(recipe: Recipe) -> str:
+    """The effective recipe as YAML, every field written out."""
+    data = recipe.model_dump(mode="json", by_alias=True)
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+def schema() -> str:
+    """The JSON schema of recipes, for editors."""
+    return json.dumps(Recipe.model_json_schema(by_alias=True), indent=2, ensure_ascii=False) + "\n"
+
+
+def _set(data: dict[str, Any], change: str) -> None:
+    """Apply `stages.0.epochs=1` to the data; the value is read as YAML."""
+    path, equals, value = change.partition("=")
+    if not equals:
+        raise UserError(f"--set {change}: no '='; write --set stages.0.epochs=1")
+    *parents, last = path.split(".")
+    at: Any = data
+    for part in parents:
+        if isinstance(at, list):
+            if not part.isdigit() or int(part) >= len(at):
+                raise UserError(f"--set {change}: no item {part!r} among {len(at)}; count from 0")
+            at = at[int(part)]
+        elif isinstance(at, dict):
+            at = at.setdefault(part, {})
+        else:
+            raise UserError(f"--set {change}: {part!r} is inside a plain value; check the path")
+    parsed = yaml.safe_load(value)
+    if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text; people mean a number
+        try:
+            parsed = float(parsed)
+        except ValueError:
+            pass
+    if isinstance(at, list):
+        if not last.isdigit() or int(last) >= len(at):
+            raise UserError(f"--set {change}: no item {last!r} among {len(at)}; count from 0")
+        at[int(last)] = parsed
+    elif isinstance(at, dict):
+        at[last] = parsed
+    else:
+        raise UserError(f"--set {change}: {last!r} is inside a plain value; check the path")
+
+
+def _line(place: str, problem: Any) -> str:
+    """One pydantic error in our words."""
+    where = _where(problem["loc"])
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "union_tag_invalid":
+        what = _what(problem["loc"])
+        known = KINDS.get(what, {}) or [t.strip(" '") for t in context["expected_tags"].split(",")]
+        return f"{place}: {where}.kind: {unknown(what, context['tag'], known)}"
+    if kind == "union_tag_not_found":
+        what = _what(problem["loc"])
+        return f"{place}: {where}.kind: missing; choose one: ({', '.join(sorted(KINDS.get(what, {})))})"
+    if kind == "extra_forbidden":
+        return f"{place}: {where}: {unknown('key', problem['loc'][-1], _keys(problem['loc'][:-1]))}"
+    if kind == "missing":
+        return f"{place}: {where}: missing; this key is required"
+    fact = problem["msg"].removeprefix("Value error, ")
+    fact = fact[0].lower() + fact[1:]
+    got = f", not {problem['input']!r}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
+    return f"{place}: {where + ': ' if where else ''}{fact}{got}"
+
+
+def _tags() -> set[str]:
+    return {kind for kinds in KINDS.values() for kind in kinds}
+
+
+def _where(loc: tuple[Any, ...]) -> str:
+    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags."""
+    text = ""
+    for before, part in zip((None, *loc), loc, strict=False):
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not (part in _tags() and before in KINDS):
+            text += f".{part}" if text else str(part)
+    return text
+
+
+def _what(loc: tuple[Any, ...]) -> str:
+    return next((str(part) for part in reversed(loc) if part in KINDS), str(loc[-1]))
+
+
+def _keys(loc: tuple[Any, ...]) -> list[str]:
+    """The keys known at a place: walk the models along the path."""
+    at: Any = Recipe
+    for before, part in zip((None, *loc), loc, strict=False):
+        if isinstance(part, int):
+            continue
+        if before in KINDS and part in KINDS[str(before)]:
+            at = KINDS[str(before)][str(part)]
+        elif isinstance(at, type) and issubclass(at, Part):
+            field = next((f for n, f in at.model_fields.items() if part in (n, f.alias)), None)
+            at = _model_in(field.annotation) if field else Part
+    return [field.alias or name for name, field in at.model_fields.items()] if isinstance(at, type) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)

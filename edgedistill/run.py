@@ -1,0 +1,130 @@
+"""A run folder: what is in it, how it is written and how to open it.
+
+    recipe.yaml          the effective recipe
+    student.json         the student's shape, as data      student.safetensors  its weights
+    model/               in place of those two, for the teacher itself: its own files
+    tokenizer/           tokenizer.json and what transformers needs beside it
+    metrics.jsonl        what was measured while training
+    run.json             what made it: versions, corpus, teacher, time, scores
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from edgedistill import files, recipe
+from edgedistill.errors import UserError
+from edgedistill.students import bert, bilstm, teacher
+
+BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {"bert": bert.build, "bilstm": bilstm.build}
+COUNT: dict[str, Callable[[Any], dict[str, int]]] = {"bert": bert.parameters, "bilstm": bilstm.parameters}
+PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
+
+
+class Run:
+    """An opened run: the student, its tokenizer, and what made it."""
+
+    def __init__(self, folder: Path, spec: recipe.Recipe, shape: dict[str, Any], info: dict[str, Any]) -> None:
+        self.folder = folder
+        self.recipe = spec
+        self.shape = shape
+        self.info = info
+
+    @property
+    def kind(self) -> str:
+        return str(self.shape["kind"])
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self.shape["max_tokens"])
+
+    @property
+    def prompt(self) -> str:
+        return str(self.shape.get("prompt", ""))
+
+    @property
+    def dims(self) -> int:
+        return int(self.info["dims"])
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return dict(self.info["parameters"])
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.folder / "tokenizer"
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return AutoTokenizer.from_pretrained(self.tokenizer_folder)
+
+    def student(self) -> nn.Module:
+        """The student in eval mode on the processor, fp32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
+        if self.kind == "teacher":
+            return teacher.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+        module = BUILD[self.kind](self.shape)
+        module.load_state_dict(load_file(self.folder / "student.safetensors"))
+        return module.eval()
+
+
+def open_run(folder: Path) -> Run:
+    """Open a finished run. Raises UserError for anything else, an interrupted run included."""
+    if not (folder / "run.json").exists():
+        if partial(folder).exists():
+            raise UserError(f"{folder}: its training has not finished; run edgedistill train again with --resume")
+        raise UserError(f"{folder}: not a run (no run.json); make one with edgedistill train")
+    spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
+    return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"))
+
+
+def partial(folder: Path) -> Path:
+    """Where a run lives until it is whole."""
+    return folder.with_name(folder.name + ".partial")
+
+
+def count(module: nn.Module) -> dict[str, int]:
+    """Parameters {embedding, encoder, head, total} of any student."""
+    if isinstance(module, bert.BertStudent):
+        return bert.parameters(module)
+    if isinstance(module, bilstm.BiLSTMStudent):
+        return bilstm.parameters(module)
+    assert isinstance(module, teacher.TeacherStudent)
+    embeddings = getattr(module.model, "embeddings", None) or module.model.get_input_embeddings()
+    embedding = sum(p.numel() for p in embeddings.parameters())
+    head = sum(p.numel() for p in module.dense.parameters())
+    total = sum(p.numel() for p in module.parameters())
+    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+
+
+def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    """Shape and weights; the file's bytes depend on them alone."""
+    (folder / "student.json").write_text(json.dumps(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file({name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())}, folder / "student.safetensors")
+
+
+def made_by() -> dict[str, Any]:
+    """Versions and platform, for the record."""
+    return {
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "source"

@@ -1,0 +1,172 @@
+"""BERT students: from random, from a model's own weights, or from chosen layers of the teacher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.students.pooling import pool
+
+
+class Factorised(nn.Module):
+    """A word table of V pieces × r numbers, and r → H: V·r + r·H numbers in place of V·H."""
+
+    def __init__(self, pieces: int, rank: int, width: int, pad: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(pieces, rank, padding_idx=pad)
+        self.project = nn.Linear(rank, width, bias=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """The full table this stands for, (V, H)."""
+        return self.table.weight @ self.project.weight.T
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.project(self.table(input_ids))
+
+
+class BertStudent(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`: BERT, pooling, and a head where the recipe has one."""
+
+    def __init__(self, model: BertModel, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.pooling = pooling
+        self.head = head
+        self.tanh = tanh
+
+    @property
+    def dims(self) -> int:
+        return self.head.out_features if self.head is not None else int(self.model.config.hidden_size)
+
+    def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Token vectors (B, T, H), before pooling."""
+        return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
+        if self.pooling == "cls_pooler":
+            vectors = self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
+        else:
+            vectors = pool(self.tokens(input_ids, attention_mask), attention_mask, self.pooling)
+        vectors = vectors if self.head is None else self.head(vectors)
+        return vectors.tanh() if self.tanh else vectors
+
+
+def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: BertConfig | None) -> dict[str, Any]:
+    """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any.
+
+    Raises UserError: a layer the source does not have.
+    """
+    if source is None:
+        assert isinstance(spec.layers, int) and spec.width is not None  # the recipe has made sure
+        heads = spec.heads or max(2, spec.width // 64)
+        if spec.width % heads:
+            raise UserError(f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads")
+        config = BertConfig(
+            vocab_size=pieces,
+            hidden_size=spec.width,
+            num_hidden_layers=spec.layers,
+            num_attention_heads=heads,
+            intermediate_size=spec.intermediate or 4 * spec.width,
+            max_position_embeddings=spec.positions,
+        )
+    else:
+        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source))})
+    config.pad_token_id = pad
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
+    return {
+        "kind": "bert",
+        "config": {k: v for k, v in config.to_diff_dict().items() if k not in ("transformers_version", "architectures", "dtype", "torch_dtype")},
+        "bottleneck": spec.bottleneck,
+        "pooling": spec.pooling,
+        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
+        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        "max_tokens": min(spec.max_tokens, config.max_position_embeddings),
+    }
+
+
+def chosen(spec: recipe.Bert, source: BertConfig) -> list[int]:
+    """The source's layers that the student starts from, counted from 0; a count takes them evenly, the last included."""
+    depth = source.num_hidden_layers
+    if isinstance(spec.layers, list):
+        for layer in spec.layers:
+            if not 0 <= layer < depth:
+                raise UserError(f"student.layers: layer {layer} of a teacher with {depth} layers (0 to {depth - 1})")
+        return spec.layers
+    count = spec.layers or depth
+    if count > depth:
+        raise UserError(f"student.layers: {count} layers from weights that have {depth}; ask for {depth} or fewer")
+    return [round((i + 1) * depth / count) - 1 for i in range(count)]
+
+
+def build(shape: dict[str, Any]) -> BertStudent:
+    """The module, with weights drawn from torch's generator."""
+    config = BertConfig(**shape["config"])
+    model = BertModel(config, add_pooling_layer=shape["pooling"] == "cls_pooler")
+    if shape["bottleneck"]:
+        model.embeddings.word_embeddings = Factorised(config.vocab_size, shape["bottleneck"], config.hidden_size, config.pad_token_id)
+        for part in (model.embeddings.word_embeddings.table, model.embeddings.word_embeddings.project):
+            nn.init.normal_(part.weight, std=config.initializer_range)
+    head = shape["head"]
+    linear = nn.Linear(config.hidden_size, head["dims"], bias=head["bias"]) if head else None
+    return BertStudent(model, shape["pooling"], linear, shape["tanh"])
+
+
+def start(student: BertStudent, layers: list[int] | None, source: BertModel | None, words: Tensor | None) -> None:
+    """Set the first weights in place: the source's layers where there is one, and the word table.
+
+    `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced (PCA, or the truncated SVD where the
+    table is factorised: the best product of that rank, Eckart-Young).
+    """
+    embeddings = student.model.embeddings
+    if source is not None and layers is not None:
+        for mine, theirs in enumerate(layers):
+            student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
+        for name in ("position_embeddings", "token_type_embeddings", "LayerNorm"):
+            getattr(embeddings, name).load_state_dict(getattr(source.embeddings, name).state_dict())
+        if student.pooling == "cls_pooler" and source.pooler is not None:
+            student.model.pooler.load_state_dict(source.pooler.state_dict())
+    if words is None:
+        return
+    with torch.no_grad():
+        table = embeddings.word_embeddings
+        if isinstance(table, Factorised):
+            left, values, right = torch.linalg.svd(fitted(words, student.model.config.hidden_size), full_matrices=False)
+            rank = table.table.embedding_dim
+            table.table.weight.copy_(left[:, :rank] * values[:rank])
+            table.project.weight.copy_(right[:rank].T)
+        else:
+            table.weight.copy_(fitted(words, table.embedding_dim))
+
+
+def fitted(words: Tensor, width: int) -> Tensor:
+    """(V, w) -> (V, width): as they are, or their first principal components, signs fixed so that all machines agree."""
+    if words.shape[1] == width:
+        return words
+    if words.shape[1] < width:
+        raise UserError(f"student.embeddings: word vectors of {words.shape[1]} numbers for a width of {width}; lower the width")
+    centred = words - words.mean(0)
+    _, directions = torch.linalg.eigh((centred.T @ centred).double())
+    directions = directions.flip(1)[:, :width]
+    return (centred.double() @ (directions * directions.sum(0).sign())).float()
+
+
+def parameters(student: BertStudent) -> dict[str, int]:
+    """Counted as the papers do: all tables and their norm; the layers; the head with BERT's own pooler."""
+    pooler = student.model.pooler
+    return {
+        "embedding": _count(student.model.embeddings),
+        "encoder": _count(student.model.encoder),
+        "head": _count(student.head) + _count(pooler if student.pooling == "cls_pooler" else None),
+        "total": _count(student),
+    }
+
+
+def _count(module: nn.Module | None) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters())

@@ -1,0 +1,92 @@
+"""BiLSTM students: word vectors, a bidirectional LSTM, a read-out, a head (SRA, arXiv 2004.03097)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from edgedistill import recipe
+from edgedistill.students.bert import _count, fitted
+from edgedistill.students.pooling import pool
+
+WORD_SCALE = 0.3  # spread of the word vectors' numbers at the start, about GloVe's; the gates saw too little below it
+
+
+class BiLSTMStudent(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`. The backward direction starts at each text's true end."""
+
+    def __init__(self, embedding: nn.Embedding, lstm: nn.LSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.lstm = lstm
+        self.readout = readout
+        self.head = head
+        self.tanh = tanh
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def dims(self) -> int:
+        return self.head.out_features if self.head is not None else 2 * self.lstm.hidden_size
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
+        words = self.dropout(self.embedding(input_ids))
+        lengths = attention_mask.sum(1).clamp(min=1)
+        if bool((lengths == input_ids.shape[1]).all()):  # no padding: the plain kernel is faster and gives the same
+            states, (final, _) = self.lstm(words)
+        else:
+            packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            states, (final, _) = self.lstm(packed)
+            states, _ = pad_packed_sequence(states, batch_first=True, total_length=input_ids.shape[1])
+        vectors = torch.cat([final[-2], final[-1]], -1) if self.readout == "last" else pool(states, attention_mask, self.readout)
+        vectors = self.dropout(vectors)
+        vectors = vectors if self.head is None else self.head(vectors)
+        return vectors.tanh() if self.tanh else vectors
+
+
+def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
+    """Everything needed to build the module again, as data."""
+    return {
+        "kind": "bilstm",
+        "pieces": pieces,
+        "pad": pad,
+        "width": spec.width,
+        "hidden": spec.hidden,
+        "layers": spec.layers,
+        "readout": spec.readout,
+        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
+        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        "dropout": spec.dropout,
+        "max_tokens": spec.max_tokens,
+    }
+
+
+def build(shape: dict[str, Any]) -> BiLSTMStudent:
+    """The module, with weights drawn from torch's generator."""
+    embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
+    nn.init.normal_(embedding.weight, std=WORD_SCALE)
+    lstm = nn.LSTM(shape["width"], shape["hidden"], shape["layers"], batch_first=True, bidirectional=True)
+    head = shape["head"]
+    linear = nn.Linear(2 * shape["hidden"], head["dims"], bias=head["bias"]) if head else None
+    return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
+
+
+def start(student: BiLSTMStudent, words: Tensor | None) -> None:
+    """Set the word table in place from vectors of the student's pieces (V, w), reduced by PCA where they are wider."""
+    if words is not None:
+        with torch.no_grad():
+            table = fitted(words, student.embedding.embedding_dim)
+            student.embedding.weight.copy_(table * (WORD_SCALE / table.std()))
+
+
+def parameters(student: BiLSTMStudent) -> dict[str, int]:
+    """Counted as the papers do: the word table; the LSTM with both of torch's biases; the head."""
+    return {
+        "embedding": _count(student.embedding),
+        "encoder": _count(student.lstm),
+        "head": _count(student.head),
+        "total": _count(student),
+    }

