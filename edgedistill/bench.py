@@ -160,7 +160,8 @@ def judge(manifest: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _opener(threads: int | None, device: str) -> Open:
-    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
+    where = {} if device == "cpu" else {"device": device}
+    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, **where)
 
 
 def _accuracy(measured: list[Measured], suites: list[quality.Suite], data: Path | None, load: Open, say: Say, tell: Say) -> None:

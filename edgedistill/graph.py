@@ -10,8 +10,10 @@ present in all its builds, the browser's too.
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
+import logging
 import warnings
 from typing import Any
 
@@ -20,6 +22,7 @@ import onnx
 import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import Tensor, nn
 
 from edgedistill.errors import AnswerIsNo, UserError, unknown
@@ -28,9 +31,11 @@ OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use
 IR_VERSION = 8  # what opset 17 came with
 MICROSOFT = "com.microsoft"
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
+SAME = 0.99999  # cosine at which a fused graph is taken to say what the plain one says
 MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding, and −1e4 survives float16
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) every graph is run at; 0 stands for the longest
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
+ORT_ERRORS = (ort_state.Fail, ort_state.RuntimeException, ort_state.InvalidArgument, ort_state.InvalidGraph, ort_state.NotImplemented)
 GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
 
@@ -47,7 +52,7 @@ class Sheet:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
         name = f"{name}_{next(self._numbers)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def add(self, op: str, *inputs: str, outputs: list[str] | None = None, domain: str = "", **attributes: Any) -> str:
@@ -88,7 +93,9 @@ def compare(student: nn.Module, model: onnx.ModelProto, longest: int, pieces: in
 
     `longest` tokens, ids below `pieces`. Raises AnswerIsNo where the graph holds a dimension fixed or gives the wrong shape.
     """
-    session = ort.InferenceSession(model.SerializeToString(), _quiet(), providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     random, worst = np.random.default_rng(0), 1.0
     for batch, tokens in ((batch, tokens or longest) for batch, tokens in SHAPES):
         tokens = min(tokens, longest)
@@ -98,7 +105,7 @@ def compare(student: nn.Module, model: onnx.ModelProto, longest: int, pieces: in
             expected = torch.nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
         try:
             rows = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-        except ort_errors as error:
+        except ORT_ERRORS as error:
             raise AnswerIsNo(f"the graph does not run at batch {batch}, {tokens} tokens: {error}") from None
         if rows.shape != expected.shape:
             raise AnswerIsNo(f"the graph gives {rows.shape} at batch {batch}, {tokens} tokens; torch gives {expected.shape}")
@@ -325,6 +332,62 @@ def _traced(student: Any) -> onnx.ModelProto:
         warnings.simplefilter("ignore")  # that this exporter is the old one, and a line for each shape it follows
         torch.onnx.export(_Traced(student), (example, example), file, dynamo=False, opset_version=OPSET, **options)
     plain = onnx.load_from_string(file.getvalue())
-    _gemm_to_matmul(plain)
-    plain.producer_name = "edgedistill"
-    return plain
+    _gemm_to_matmul(plain.graph)
+    fused = _fused(plain, student.model.config)
+    longest, pieces = min(64, _longest(student.model.config)), student.model.config.vocab_size
+    chosen = fused if fused is not None and compare(student, fused, longest, pieces) > SAME else plain
+    chosen.producer_name = "edgedistill"
+    return chosen
+
+
+def _longest(config: Any) -> int:
+    """How many tokens the position table takes; RoBERTa and its kin start counting behind the padding id."""
+    return int(getattr(config, "max_position_embeddings", 512)) - (config.pad_token_id or 0) - 1
+
+
+def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto | None:
+    """Attention, norms and GELU as single nodes, weights of queries, keys and values left apart for the quantizers.
+
+    None where onnxruntime's optimizer finds no attention: then its graph is no better than the one it got.
+    """
+    from onnxruntime.transformers.fusion_options import FusionOptions
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    if not isinstance(heads, int) or not isinstance(width, int):
+        return None
+    options = FusionOptions("bert")
+    options.enable_embed_layer_norm = False  # it hides the word table from the quantizers
+    options.use_multi_head_attention = True
+    logging.disable(logging.WARNING)
+    try:
+        copied = onnx.load_from_string(plain.SerializeToString())
+        fused = optimize_model(copied, "bert", num_heads=heads, hidden_size=width, optimization_options=options, opt_level=0).model
+    finally:
+        logging.disable(logging.NOTSET)
+    return fused if any(node.op_type == "MultiHeadAttention" for node in fused.graph.node) else None
+
+
+def _gemm_to_matmul(graph: onnx.GraphProto) -> None:
+    """x·Wᵀ + b as MatMul and Add, so that the quantizers find dense layers."""
+    weights = {constant.name: constant for constant in graph.initializer}
+    nodes = []
+    for node in graph.node:
+        turned = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        plain = turned.get("alpha", 1.0) == 1.0 and turned.get("beta", 1.0) == 1.0 and not turned.get("transA", 0)
+        if node.op_type != "Gemm" or not plain or node.input[1] not in weights:
+            nodes.append(node)
+            continue
+        name = f"{node.output[0]}_weight"
+        weight = numpy_helper.to_array(weights[node.input[1]])
+        graph.initializer.append(numpy_helper.from_array(np.asarray(weight.T if turned.get("transB") else weight, order="C"), name))
+        product = f"{node.output[0]}_product" if len(node.input) > 2 else node.output[0]
+        nodes.append(helper.make_node("MatMul", [node.input[0], name], [product], name=f"{node.name}_matmul"))
+        if len(node.input) > 2:
+            nodes.append(helper.make_node("Add", [product, node.input[2]], list(node.output), name=f"{node.name}_add"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [constant for constant in graph.initializer if constant.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

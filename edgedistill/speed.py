@@ -304,7 +304,8 @@ def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
     from edgedistill import bundle
 
     imported = time.perf_counter_ns()
-    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, device=options.device)
+    where = {} if options.device == "cpu" else {"device": options.device}
+    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, **where)
     loaded = time.perf_counter_ns()
     opened.encode(["a first text"])
     first = time.perf_counter_ns()

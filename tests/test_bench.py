@@ -94,9 +94,9 @@ def bundle(folder: Path, kind: str, table: np.ndarray, promise: dict[str, Any] |
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A teacher whose angles are the words', a student that mixes up two of them, and a suite the teacher gets right."""
-    root = tmp_path_factory.mktemp("world")
+    root = tmp_path_factory.mktemp("shelf")
     angles = np.radians(list(WORDS.values()))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     bundle(root / "teacher", "teacher", table)
@@ -109,23 +109,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(world: Path, bundles: list[str], said: list[str] | None = None, **more: Any) -> dict[str, Any]:
+def run(shelf: Path, bundles: list[str], said: list[str] | None = None, **more: Any) -> dict[str, Any]:
     arguments = {"data": None, "threads": 1, "device": "cpu", "out": None, "html": None, "plan": PLAN, **more}
     lines = said if said is not None else []
-    suites = [str(world / "suite" / "suite.yaml")]
-    return bench.bench([str(world / name) for name in bundles], suites, say=lines.append, **arguments)
+    suites = [str(shelf / "suite" / "suite.yaml")]
+    return bench.bench([str(shelf / name) for name in bundles], suites, say=lines.append, **arguments)
 
 
 @pytest.fixture(scope="module")
-def measured(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
+def measured(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
     """One real measurement: the student in every precision and the teacher; what bench returned, said and wrote."""
     said: list[str] = []
     folder = tmp_path_factory.mktemp("reports")
-    found = run(world, ["student:*", "teacher"], said, out=folder / "r.json", html=folder / "r.html")
+    found = run(shelf, ["student:*", "teacher"], said, out=folder / "r.json", html=folder / "r.html")
     return found, said, folder
 
 
-def test_a_teacher_and_its_student_side_by_side(world: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
     found, said, folder = measured
     _, student, teacher = report.read(folder / "r.json")
     assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
@@ -141,7 +141,7 @@ def test_a_teacher_and_its_student_side_by_side(world: Path, measured: tuple[dic
     assert np.shape(student["single"]["samples_ms"]) == (2, 6)
     assert set(student["offline"]["by_batch"]) == {"1", "8", "32", "budget"}
     assert student["threads"] == 1
-    assert student["bundle"]["sha256"] == files.sha256_file(world / "student" / "onnx" / "model_w8.onnx")
+    assert student["bundle"]["sha256"] == files.sha256_file(shelf / "student" / "onnx" / "model_w8.onnx")
     assert [(p["bundle"], p["promise"], p["kept"]) for p in found["promises"]][-1] == ("student:w8", "size_mb in w8", True)
     assert "student:w8" in "\n".join(said)
     assert (folder / "r.html").read_text().startswith("<!doctype html>")
@@ -163,21 +163,21 @@ def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], l
     assert 0.5 < expected < 0.95
 
 
-def test_every_precision_and_the_size_a_device_needs(world: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
-    whole = sum(path.stat().st_size for path in (world / "student").rglob("*") if path.is_file())
+def test_every_precision_and_the_size_a_device_needs(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    whole = sum(path.stat().st_size for path in (shelf / "student").rglob("*") if path.is_file())
     for made, other in zip(measured[0]["reports"], ("model_w8.onnx", "model.onnx"), strict=False):
-        assert made["size_bytes"]["bundle"] == whole - (world / "student" / "onnx" / other).stat().st_size
+        assert made["size_bytes"]["bundle"] == whole - (shelf / "student" / "onnx" / other).stat().st_size
         assert made["size_bytes"]["graph"] < made["size_bytes"]["bundle"]
 
 
-def test_without_a_teacher_nothing_is_kept_or_agreed_with(world: Path) -> None:
-    found = run(world, ["student"], plan=speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2))["reports"][0]
+def test_without_a_teacher_nothing_is_kept_or_agreed_with(shelf: Path) -> None:
+    found = run(shelf, ["student"], plan=speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2))["reports"][0]
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
 
 
-def test_agreement_is_on_the_held_out_texts_of_the_recipe(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "texts.txt").write_text("".join(f"text number {i}\n" for i in range(40)))
@@ -188,9 +188,9 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(world: Path, tmp_path:
         "student": {"kind": "bilstm"},
         "corpus": {"kind": "files", "texts": ["texts.txt"], "held_out": 7},
     }
-    teacher = bench.Measured(world / "teacher", "fp32", files.read_json(world / "teacher" / "manifest.json"))
-    student = bench.Measured(world / "student", "w8", {"name": "x", "recipe": described})
-    suites = [quality.suite(world / "suite" / "suite.yaml")]
+    teacher = bench.Measured(shelf / "teacher", "fp32", files.read_json(shelf / "teacher" / "manifest.json"))
+    student = bench.Measured(shelf / "student", "w8", {"name": "x", "recipe": described})
+    suites = [quality.suite(shelf / "suite" / "suite.yaml")]
     said: list[str] = []
     load = bench._opener(1, "cpu")
     texts, vectors, lengths, source = bench._HeldOut(teacher, suites, tmp_path / "data", load, said.append).of(student)
@@ -203,10 +203,10 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(world: Path, tmp_path:
     assert "its recipe's held-out texts cannot be read" in said[-2]
 
 
-def test_a_broken_promise_comes_after_the_reports_with_its_numbers(world: Path, tmp_path: Path) -> None:
+def test_a_broken_promise_comes_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(AnswerIsNo) as no:
-        run(world, ["braggart", "teacher"], said, out=tmp_path / "r.json", plan=speed.Plan(2, 1, 1, 0.0, 2))
+        run(shelf, ["braggart", "teacher"], said, out=tmp_path / "r.json", plan=speed.Plan(2, 1, 1, 0.0, 2))
     assert "braggart:w8 broke its promise: sts on suite is 0." in str(no.value)
     assert "sts_kept on suite is 0." in str(no.value)
     assert "size_mb in w8 is 0.00" in str(no.value)
@@ -237,33 +237,33 @@ def test_the_reference_is_the_teacher_in_fp32() -> None:
     assert bench.reference([student]) is None
 
 
-def test_bad_input_is_said_before_anything_is_measured(world: Path, tmp_path: Path) -> None:
+def test_bad_input_is_said_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing"):
-        run(world, ["nothing"])
+        run(shelf, ["nothing"])
     with pytest.raises(UserError, match="int8"):
-        run(world, ["student:int8"])
+        run(shelf, ["student:int8"])
     with pytest.raises(UserError, match="no bundle; name one"):
-        run(world, [])
+        run(shelf, [])
     with pytest.raises(UserError, match="a folder; give the name of a file"):
-        run(world, ["student"], out=tmp_path)
+        run(shelf, ["student"], out=tmp_path)
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
-        bench.bench([str(world / "student")], ["mimi"], None, 1, "cpu", None, None, print, PLAN)
+        bench.bench([str(shelf / "student")], ["mimi"], None, 1, "cpu", None, None, print, PLAN)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_child_that_fails_says_why(world: Path, tmp_path: Path) -> None:
+def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.json"
     texts.write_text(json.dumps(["zero"]))
     with pytest.raises(UserError, match="nowhere"):
         speed.child("time", speed.Target(tmp_path / "nowhere", "w8"), texts, 1, "cpu", PLAN, 0)
     texts.write_text("{")
     with pytest.raises(RuntimeError, match="JSONDecodeError"):
-        speed.child("time", speed.Target(world / "student", "w8"), texts, 1, "cpu", PLAN, 0)
+        speed.child("time", speed.Target(shelf / "student", "w8"), texts, 1, "cpu", PLAN, 0)
 
 
-def test_children_take_turns(world: Path) -> None:
+def test_children_take_turns(shelf: Path) -> None:
     said: list[str] = []
-    both = [speed.Target(world / "student", "w8"), speed.Target(world / "teacher", "fp32")]
+    both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
     found = speed.measure(both, ["zero ten", "sixty"], 1, "cpu", PLAN, said.append)
     assert [line.split(",")[0] for line in said] == [
         *["timing student:w8", "timing teacher:fp32"] * 2,

@@ -1,0 +1,238 @@
+"""recipe -> run, on the tiny world: the same bytes however it got there, and nothing half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import recipe, run, train
+from edgedistill.errors import UserError
+from edgedistill.files import sha256_file
+from tests.conftest import World, sentences
+
+
+def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
+    spec = recipe.parse(world.recipe(**changes), "test")
+    return train.train(spec, out, world.data, resume=resume, device="cpu", say=lambda line: None, progress=False)
+
+
+def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path) -> None:
+    info = go(world, tmp_path / "a")
+    opened = run.open_run(tmp_path / "a")
+    assert opened.dims == info["dims"] == 32
+    assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
+    vectors = train.encode(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
+    assert vectors.shape == (8, 32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert not run.partial(tmp_path / "a").exists()
+
+
+def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> None:
+    from edgedistill import teacher
+
+    texts = sentences(60, seed=9)
+    targets = teacher.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+
+    def closeness(steps: int) -> float:
+        stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
+        go(world, tmp_path / str(steps), stages=[stage])
+        opened = run.open_run(tmp_path / str(steps))
+        return float((train.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+
+    assert closeness(80) > closeness(1) + 0.2
+
+
+def test_same_recipe_same_bytes(world: World, tmp_path: Path) -> None:
+    for name in "ab":
+        go(world, tmp_path / name)
+    assert sha256_file(tmp_path / "a/student.safetensors") == sha256_file(tmp_path / "b/student.safetensors")
+    go(world, tmp_path / "c", seed=1)
+    assert sha256_file(tmp_path / "a/student.safetensors") != sha256_file(tmp_path / "c/student.safetensors")
+
+
+TWO_STAGES = [
+    {"name": "distil", "objective": {"kind": "cosine"}, "steps": 150, "batch": 16, "bucket": 4, "ema": 0.9},
+    {
+        "name": "relate",
+        "objective": {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mse"}}, {"weight": 2.0, "objective": {"kind": "gram"}}]},
+        "steps": 150,
+        "batch": 16,
+        "bucket": 4,
+    },
+]
+SELECT = {"suite": "SUITE", "every": 40}
+
+
+def suite_of(world: World) -> str:
+    folder = world.folder / "suite"
+    if not folder.exists():
+        folder.mkdir()
+        texts = sentences(60, seed=3)
+        rows = [f"{a}\t{b}\t{len(set(a.split()) & set(b.split()))}\tall" for a, b in zip(texts[:30], texts[30:], strict=True)]
+        (folder / "pairs.tsv").write_text("sentence1\tsentence2\tscore\tsubset\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        (folder / "suite.yaml").write_text("name: tiny\nkind: sts\nabout: tiny\ntasks:\n  - {name: all, file: pairs.tsv}\n", encoding="utf-8")
+    return str(folder / "suite.yaml")
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, kills: int) -> None:
+    """kill -9 wherever it happens to be, --resume, as often as asked: the weights of the uninterrupted run."""
+    changes = {"stages": TWO_STAGES, "select": {**SELECT, "suite": suite_of(world)}, "student": {**world.recipe()["student"], "dropout": 0.1}}
+    go(world, tmp_path / "whole", **changes)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
+    code = (
+        "import sys; from pathlib import Path; from edgedistill import recipe, train; train.CHECKPOINT_SECONDS = 0.0\n"
+        f"train.train(recipe.read({str(file)!r}), Path({str(tmp_path / 'cut')!r}), Path({str(world.data)!r}), resume='r' in sys.argv, device='cpu',"
+        " say=lambda line: None, progress=False)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    checkpoints = tmp_path / "cut.partial" / "checkpoints"
+    wanted = [0, 0, 0]
+    for kill in range(kills):
+        child = subprocess.Popen([sys.executable, "-c", code, "r" if kill else ""], env=environment)
+        start = newest(checkpoints)
+        while child.poll() is None and newest(checkpoints) <= start + 20:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        wanted[kill] = newest(checkpoints)
+        assert wanted[kill] > start, "the child was killed before it had got anywhere"
+        assert not (tmp_path / "cut").exists()
+    go(world, tmp_path / "cut", resume=True, **changes)
+    assert sha256_file(tmp_path / "cut/student.safetensors") == sha256_file(tmp_path / "whole/student.safetensors")
+    steps = [[json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")]
+    assert steps[0] == steps[1] == [40, 80, 120, 150, 40, 80, 120, 150]
+
+
+def newest(folder: Path) -> int:
+    """Steps done as of the newest checkpoint, both stages counted."""
+    done = [p.name.split("-") for p in folder.glob("[0-9]*-*") if (p / "state.json").exists()] if folder.exists() else []
+    return max((150 * int(stage) + int(step) for stage, step in done), default=0)
+
+
+def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "learning_rate": 0.3, "clip": None, "warmup": 0.0}
+    info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 5})
+    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    best = max(lines, key=lambda line: line["dev"])
+    assert info["selected"]["score"] == best["dev"]
+    assert info["selected"]["step"] == next(line["step"] for line in lines if line["dev"] == best["dev"])
+
+
+def test_patience_stops_early(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 500, "batch": 4, "learning_rate": 1.0, "clip": None, "warmup": 0.0}
+    info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 2, "patience": 3})
+    assert info["stages"][0]["steps"] < 500
+
+
+def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
+    info = go(world, tmp_path / "a", student={**world.recipe()["student"], "head_kept": False})
+    assert info["dims"] == 16
+    assert info["parameters"]["head"] == 0
+    assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "head" in name or "projection" in name]
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
+        {"kind": "bert", "weights": "teacher", "layers": 2},
+        {"kind": "bert", "layers": 1, "width": 16, "vocabulary": 210, "head": "linear_tanh"},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
+        {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
+    ],
+    ids=lambda s: "-".join(str(v) for v in s.values())[:40],
+)
+def test_every_shape_trains_and_ignores_padding(world: World, tmp_path: Path, student: dict[str, Any]) -> None:
+    go(world, tmp_path / "a", student=student)
+    opened = run.open_run(tmp_path / "a")
+    module = opened.student()
+    ids = torch.randint(5, 100, (3, 7), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        alone = module(ids[:1, :4], torch.ones(1, 4, dtype=torch.long))
+        mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1] * 7, [1, 0, 0, 0, 0, 0, 0]])
+        padded = module(ids, mask)[:1]
+    assert torch.allclose(alone, padded, atol=1e-5)
+    assert alone.norm() > 0
+
+
+def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_path: Path) -> None:
+    go(world, tmp_path / "all", student={"kind": "bert", "weights": "teacher"}, stages=[])
+    go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
+    texts = sentences(20, seed=4)
+    one, other = (run.open_run(tmp_path / name) for name in ("all", "itself"))
+    a, b = (train.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
+    assert np.abs(a - b).max() < 1e-6
+    assert one.parameters == other.parameters
+
+
+def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
+    (world.data / "glove.txt").write_text("cat 1 2 3 4\ndog -1 -2 -3 -4\nzebra 9 9 9 9\n", encoding="utf-8")
+    student = {"kind": "bilstm", "width": 4, "hidden": 4, "embeddings": {"from": "glove", "file": "glove.txt"}, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "test")
+    from edgedistill import teacher
+
+    loaded = teacher.Teacher(spec.teacher)
+    module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
+    known = loaded.tokenizer.get_vocab()
+    rows = module.embedding.weight[[known["cat"], known["dog"]]]
+    assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
+
+
+def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) -> None:
+    def refused(match: str, out: str = "x", **changes: Any) -> None:
+        with pytest.raises(UserError, match=match):
+            go(world, tmp_path / out, **changes)
+        assert not (tmp_path / out).exists()
+        shutil.rmtree(run.partial(tmp_path / out), ignore_errors=True)
+
+    refused("student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]})
+    refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
+    refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
+    refused("needs a revision", teacher={"model": "owner/name"})
+    refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
+    with pytest.raises(UserError, match="nothing to resume"):
+        go(world, tmp_path / "x", resume=True)
+
+
+def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
+    go(world, tmp_path / "a")
+    with pytest.raises(UserError, match="exists already"):
+        go(world, tmp_path / "a")
+    run.partial(tmp_path / "b").mkdir()
+    (run.partial(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
+    with pytest.raises(UserError, match="an unfinished run; go on with --resume"):
+        go(world, tmp_path / "b")
+    with pytest.raises(UserError, match="was begun with another recipe .*it says 'name: other', now 'name: tiny'"):
+        go(world, tmp_path / "b", resume=True)
+    with pytest.raises(UserError, match="its training has not finished"):
+        run.open_run(tmp_path / "b")
+    with pytest.raises(UserError, match="not a run"):
+        run.open_run(tmp_path / "c")
+
+
+def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path / "other"
+    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)).save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
+    BertTokenizerFast(vocab={word: number for number, word in enumerate(words)}).save_pretrained(folder)
+    with pytest.raises(UserError, match="belong to another vocabulary; set student.tokenizer"):
+        go(world, tmp_path / "x", student={"kind": "bert", "weights": str(folder), "head": "linear"})
+    go(world, tmp_path / "y", student={"kind": "bert", "weights": str(folder), "tokenizer": str(folder), "head": "linear"})
+    assert run.open_run(tmp_path / "y").dims == 32
