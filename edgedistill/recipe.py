@@ -126,9 +126,10 @@ class Bert(Part):
             raise ValueError("random weights need `layers` (a count) and `width`")
         if isinstance(self.layers, list) and self.weights != "teacher":
             raise ValueError("a list of layers goes with `weights: teacher`; otherwise give their count")
-        if self.weights != "random" and self.width is not None and self.weights != "teacher":
-            raise ValueError("`width` comes with the weights; leave it out")
-        if self.weights not in ("random", "teacher") and self.embeddings != Embeddings() and self.embeddings.source != "teacher":
+        given = [name for name in ("width", "heads", "intermediate") if getattr(self, name) is not None]
+        if self.weights != "random" and given:
+            raise ValueError(f"`{given[0]}` comes with the weights; leave it out")
+        if self.weights != "random" and self.embeddings.source != "teacher":
             raise ValueError("`embeddings` come with the weights; leave them out")
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")

@@ -116,7 +116,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken.py").write_text('"""This text is in a file that cannot be parsed."""\ndef (:\n')
     (folder / "tests" / "test_it.py").write_text('"""The tests of the package are not read."""\n')
     long = "\n".join(["Compute the sum of all the numbers.", "", "The numbers are read from the file that is given.", "", "x" * 80])
-    code = f'class A:\n    def f(self):\n        """Do what the function is for."""\n        t = """{long} inside."""\nadd_newdoc("f", r"""{long}""")\n'
+    code = 'class A:\n    def f(self):\n        """Do what the function is for."""\n        '
+    code += f't = """{long} inside."""\nadd_newdoc("f", r"""{long}""")\n'
     (folder / "documents.py").write_text(code + 'x = f"""It was {long} of the pieces."""\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     return folder

@@ -1,0 +1,97 @@
+"""Commands as a user types them: exit codes, the last line of stdout, and help that starts at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+from edgedistill.cli import app
+from tests.conftest import World
+
+COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "demo")
+
+
+def call(*arguments: object, folder: Path, data: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"}
+    if data:
+        environment["EDGEDISTILL_DATA"] = str(data)
+    command = [sys.executable, "-m", "edgedistill.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, input=text, check=False)
+
+
+def last(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    from typer.testing import CliRunner
+
+    runner = CliRunner()
+    assert {command.name or command.callback.__name__ for command in app.registered_commands} == set(COMMANDS)  # type: ignore[union-attr]
+    for command in COMMANDS:
+        shown = runner.invoke(app, [command, "--help"])
+        assert shown.exit_code == 0
+        assert "Example: " in shown.output
+
+
+def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
+    """check, train, export, verify, embed, bench: each takes what the one before it made."""
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
+    checked = call("check", recipe, "--json", folder=tmp_path, data=world.data)
+    assert checked.returncode == 0, checked.stderr
+    [cost] = last(checked)["recipes"]  # type: ignore[misc]
+    assert cost["texts"] == {"train": 400, "held_out": 40}
+    assert set(cost["size_bytes"]) == {"fp32", "w8", "int8"}
+
+    trained = call("train", recipe, "--json", folder=tmp_path, data=world.data)
+    assert trained.returncode == 0, trained.stderr
+    assert last(trained)["parameters"]["total"] == cost["parameters"]["total"]  # type: ignore[index]
+    assert (tmp_path / "runs/tiny/run.json").exists()
+
+    exported = call("export", "runs/tiny", "--json", folder=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    assert (tmp_path / "bundles/tiny/manifest.json").exists()
+
+    assert call("verify", "bundles/tiny", folder=tmp_path).returncode == 0
+    embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
+    assert embedded.returncode == 0, embedded.stderr
+    assert len(embedded.stdout.splitlines()) == 2
+
+    manifest = tmp_path / "bundles/tiny/tokenizer.json"
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    broken = call("verify", "bundles/tiny", "--json", folder=tmp_path)
+    assert broken.returncode == 1
+    assert "tokenizer.json" in str(last(broken)["error"])
+
+
+def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
+    done = call("train", "no-such-recipe", "--json", folder=tmp_path)
+    assert done.returncode == 2
+    assert "no recipe 'no-such-recipe'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "no recipe" in str(last(done)["error"])
+    assert call("bench", "nowhere", folder=tmp_path).returncode == 2
+    assert call("export", "nowhere", folder=tmp_path).returncode == 2
+    assert call("train", folder=tmp_path).returncode == 2
+
+
+def test_recipes_lists_and_prints(tmp_path: Path) -> None:
+    listed = call("recipes", "--json", folder=tmp_path)
+    names = [r["name"] for r in last(listed)["recipes"]]  # type: ignore[union-attr, index]
+    assert "bert-2x128" in names
+    printed = call("recipes", "bert-2x128", folder=tmp_path)
+    assert "name: bert-2x128" in printed.stdout
+
+
+def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
+    code = "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'bert-2x128']; from edgedistill.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 2
+    assert "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'" in done.stderr

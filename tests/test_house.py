@@ -1,0 +1,209 @@
+"""The house's rules that a machine can check: who imports whom, what starts without torch, what every shipped file must pass."""
+
+from __future__ import annotations
+
+import ast
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edgedistill import files, quality, recipe
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "edgedistill"
+
+SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
+EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
+TORCH = [
+    *["tokens", "batches", "checkpoint", "vocabulary"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
+    *["objectives.regression", "objectives.relational", "objectives"],
+    *["graph", "quantize", "teacher", "targets", "run", "train", "export", "cost", "demo"],
+]
+ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
+BORROWED = {"quality": ["train"], "bundle": ["export", "demo"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom
+
+HEAVY = {"torch", "transformers", "onnx", "onnxscript", "sentence_transformers", "accelerate", "safetensors", "optimum"}
+HEAVY_AT_START = HEAVY | {"pyarrow", "pandas", "matplotlib", "sklearn", "datasets"}
+NO_NOUN = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core", "manager", "handler"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if "shipped" not in path.parts}
+
+
+def imported(module: str) -> Iterator[tuple[str, bool]]:
+    """(dotted name, whether at module level) of every import; those of our own without `edgedistill.`, down to the module."""
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
+    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield name, id(node) not in inside | typing_only
+
+
+def own_imports(module: str) -> set[str]:
+    """Our own modules that a module imports, lazily or not."""
+    found = set()
+    for name, _ in imported(module):
+        if name.split(".")[0] == "edgedistill":
+            parts = name.split(".")[1:]
+            while parts and ".".join(parts) not in SOURCES:
+                parts.pop()  # edgedistill.errors.UserError -> errors
+            found.add(".".join(parts) or "__init__")
+    return found - {module}
+
+
+def test_every_module_has_its_place() -> None:
+    assert len(SOURCES) >= 25
+    assert not set(SOURCES) - set(ORDER), "give the new module its place in ORDER"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_arrows_never_turn_back(module: str) -> None:
+    if module == "__init__":  # `edgedistill.load` is looked up on first use, nothing before
+        assert not [name for name, at_start in imported(module) if at_start and name.startswith("edgedistill")]
+        return
+    later = [name for name in own_imports(module) if ORDER.index(name) > ORDER.index(module)]
+    assert not later, f"{module} imports {later}, which stand after it"
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if module in EDGE])
+def test_the_edge_side_keeps_to_itself(module: str) -> None:
+    assert not own_imports(module) & set(TORCH)
+    roots = {name.split(".")[0] for name, _ in imported(module)}
+    assert not roots & HEAVY
+    assert not {name.split(".")[0] for name, at_start in imported(module) if at_start} & HEAVY_AT_START
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if module in TORCH])
+def test_the_torch_side_borrows_little(module: str) -> None:
+    foreign = {name for name in own_imports(module) & set(EDGE) if module not in BORROWED.get(name, ())}
+    assert not foreign
+
+
+def test_every_module_is_a_noun() -> None:
+    assert not {part for module in SOURCES for part in module.split(".")} & NO_NOUN
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def heavy_after(statement: str) -> set[str]:
+    """Which heavy modules are loaded after a statement in a fresh interpreter."""
+    return set(run_python("-c", f"{statement}\nimport sys\nprint(*sys.modules)").split()) & HEAVY_AT_START
+
+
+def test_the_probe_sees_what_is_loaded() -> None:
+    assert "safetensors" in heavy_after("import safetensors")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import edgedistill",
+        "from edgedistill import load",
+        "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+        "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['recipes']).exit_code == 0",
+        *[f"import edgedistill.{module}" for module in [*SHARED[1:], *EDGE] if module in SOURCES],
+    ],
+)
+def test_starts_without_torch(statement: str) -> None:
+    assert heavy_after(statement) == set()
+
+
+def test_help_is_there_at_once() -> None:
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        assert "train" in run_python("-m", "edgedistill.cli", "--help")
+        spent.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+    assert min(spent) < 1.0, "processor seconds; about 0.3 on an idle machine, 3 with torch"
+
+
+def yaml_files(folder: str) -> list[Path]:
+    return sorted(path for suffix in ("*.yaml", "*.yml") for path in (ROOT / folder).rglob(suffix))
+
+
+def test_every_recipe_is_read() -> None:
+    found = yaml_files("recipes")
+    assert len(found) >= 3
+    assert sorted(files.shipped("recipe").values()) == found, "two recipes have the same name, or one is not found"
+    for path in found:
+        assert recipe.read(path).name == path.stem
+        assert recipe.read(path.stem) == recipe.read(path)
+        assert recipe.parse(yaml.safe_load(recipe.dump(recipe.read(path))), str(path)) == recipe.read(path)
+
+
+def test_every_suite_is_read() -> None:
+    found = yaml_files("bench/suites")
+    assert len(found) >= 4
+    assert sorted(files.shipped("suite").values()) == found
+    for path in found:
+        assert quality._parse(path).name == path.parent.name  # its data may lie elsewhere, its description is whole
+    assert quality.suite("mini").name == "mini"
+
+
+def test_every_target_is_found() -> None:
+    assert sorted(files.shipped("target").values()) == yaml_files("export")
+
+
+def test_the_recipes_schema_is_in_step() -> None:
+    command = "python -c 'from edgedistill import recipe; print(recipe.schema(), end=\"\")' > recipes/schema.json"
+    assert (ROOT / "recipes" / "schema.json").read_text(encoding="utf-8") == recipe.schema(), f"make it anew: {command}"
+
+
+def tracked() -> list[Path]:
+    """What is or would be committed."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:  # an unpacked source distribution
+        return [
+            path for path in ROOT.rglob("*") if path.is_file() and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        ]
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_no_file_knows_its_machine_or_a_registry() -> None:
+    places = re.compile(r"(?<![\w.~$}/-])/(?:work|home|root|Users|mnt|srv)/\w")
+    hosts = re.compile(r"\b(?:pypi|pythonhosted|test\.pypi|npmjs|crates|anaconda|download\.pytorch)\.(?:org|com|io)\b")
+    problems = []
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" in data[:8192]:
+            continue
+        for number, line in enumerate(data.decode("utf-8").splitlines(), 1):
+            if places.search(line) or hosts.search(line):
+                problems.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
+    assert len(tracked()) >= 50
+    assert not problems, "\n".join(problems)
+
+
+def test_constraints_name_every_direct_dependency() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(d for extra in ("train", "report", "demo", "dev") for d in extras[extra])]
+    names = {re.split(r"[\[<>=~! ]", each)[0].lower().replace("_", "-") for each in wanted} - {"edgedistill"}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
+    pinned = {line.split("==")[0] for line in lines if "==" in line and not line.startswith("#")}
+    assert names - pinned == set()

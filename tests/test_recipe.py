@@ -1,0 +1,118 @@
+"""What a recipe refuses, in whose words, all at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from edgedistill import files, recipe
+from edgedistill.errors import UserError
+
+GOOD: dict[str, Any] = {
+    "name": "x",
+    "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
+    "corpus": {"texts": ["a.txt"]},
+    "student": {"kind": "bert", "layers": 2, "width": 128},
+    "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
+}
+
+
+def problems(**changes: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        recipe.parse({**GOOD, **changes}, "recipes/x.yaml")
+    return list(caught.value.problems)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    first = recipe.parse(GOOD, "x")
+    (tmp_path / "x.yaml").write_text(recipe.dump(first), encoding="utf-8")
+    assert recipe.read(tmp_path / "x.yaml") == first
+
+
+def test_frozen() -> None:
+    with pytest.raises(ValidationError):
+        recipe.parse(GOOD, "x").name = "y"  # type: ignore[misc]
+
+
+def test_unknown_kind_names_the_nearest() -> None:
+    [line] = problems(stages=[{"name": "a", "objective": {"kind": "cosin"}}])
+    assert line == "recipes/x.yaml: stages[0].objective.kind: no objective 'cosin'; did you mean 'cosine'? (cosine, gram, mse, sum)"
+
+
+def test_all_the_problems_at_once() -> None:
+    found = problems(seed="one", extra=1, student={"kind": "bert", "layers": 2, "width": 128, "widht": 3}, stages=[{"name": "a", "batch": 0}])
+    text = "\n".join(found)
+    assert len(found) == 5
+    assert "seed: input should be a valid integer, not 'one'" in text
+    assert "extra: no key 'extra'" in text
+    assert "student.widht: no key 'widht'; did you mean 'width'?" in text
+    assert "stages[0].objective: missing" in text
+    assert "stages[0].batch: input should be greater than or equal to 1, not 0" in text
+
+
+@pytest.mark.parametrize(
+    ("student", "says"),
+    [
+        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, teacher)"),
+        ({}, "student.kind: missing; choose one: (bert, bilstm, teacher)"),
+        ({"kind": "bert"}, "random weights need `layers` (a count) and `width`"),
+        ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
+        ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
+        ({"kind": "bert", "weights": "teacher", "width": 64}, "`width` comes with the weights; leave it out"),
+        ({"kind": "bert", "layers": 1, "width": 8, "dims": 4}, "`dims` is the output of a head"),
+        ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
+    ],
+    ids=str,
+)
+def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in problems(student=student))
+
+
+def test_stages_need_a_corpus_and_a_student_to_train() -> None:
+    assert any("stages need a `corpus`" in line for line in problems(corpus=None))
+    assert any("the teacher itself is not trained" in line for line in problems(student={"kind": "teacher"}))
+
+
+def test_changes_apply_before_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(GOOD), encoding="utf-8")
+    changed = recipe.read(path, ["stages.0.epochs=3", "stages.0.learning_rate=1e-4", "student.layers=1", "corpus.limit=10"])
+    assert isinstance(changed.student, recipe.Bert)
+    assert (changed.stages[0].epochs, changed.stages[0].learning_rate, changed.student.layers) == (3, 1e-4, 1)
+    for change, says in [
+        ("seed", "no '='"),
+        ("stages.7.epochs=1", "no item '7' among 1"),
+        ("name.first=1", "inside a plain value"),
+        ("stages.0.epoch=1", "no key 'epoch'; did you mean 'epochs'?"),
+    ]:
+        with pytest.raises(UserError, match=says.replace("?", "\\?")):
+            recipe.read(path, [change])
+
+
+def test_not_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    for text, says in [("- a\n", "a recipe is a mapping, this is a list"), ("a: [", "not YAML"), ("", "this is a NoneType")]:
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=says):
+            recipe.read(path)
+    with pytest.raises(UserError, match="no recipe 'bert-2x129'; did you mean 'bert-2x128'"):
+        recipe.read("bert-2x129")
+    with pytest.raises(UserError, match="no such file; give a path"):
+        recipe.read("nowhere/x.yaml")
+
+
+def test_schema_knows_every_key() -> None:
+    schema = json.loads(recipe.schema())
+    assert set(schema["properties"]) == set(recipe.Recipe.model_fields)
+    assert "from" in schema["$defs"]["Embeddings"]["properties"]
+
+
+def test_shipped_recipes_have_distinct_names_that_are_their_files() -> None:
+    found = files.shipped("recipe")
+    assert found
+    assert all(recipe.read(path).name == name for name, path in found.items())
