@@ -40,7 +40,10 @@ def window(number: int, texts: int, tokens: Tokens, batch: int, bucket: int, max
     """
     positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
     rows = np.concatenate(
-        [shuffled(positions[positions // texts == epoch] % texts, texts, seed + 7919 * int(epoch)) for epoch in np.unique(positions // texts)]
+        [
+            shuffled(positions[positions // texts == epoch] % texts, texts, seed + 7919 * int(epoch))
+            for epoch in np.unique(positions // texts)
+        ]
     )
     if bucket == 1:
         return [rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,12 @@ def _all(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
+def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
     """Adam's moments by parameter name: `exp_avg/model.x` and so on."""
-    return {f"{what}/{names[p]}": value for p, values in optimizer.state.items() for what, value in values.items()}
+    return {f"{what}/{name}": value for p, name in names.items() for what, value in optimizer.state[p].items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, names: dict[Tensor, str], saved: dict[str, Tensor]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
     """Put saved moments back."""
     for parameter, name in names.items():
         values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == name}

@@ -24,7 +24,9 @@ screen = Console(stderr=True, highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Data = Annotated[Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change a recipe's value, e.g. stages.0.epochs=1. Repeatable.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Change a recipe's value, e.g. stages.0.epochs=1. Repeatable.")
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: the processors this process may use.")]
 
 
@@ -35,9 +37,9 @@ def say(line: str) -> None:
 
 def answer(value: dict[str, Any], as_json: bool, text: str = "") -> None:
     if as_json:
-        print(json.dumps(value, ensure_ascii=False, default=str))
+        typer.echo(json.dumps(value, ensure_ascii=False, default=str))
     elif text:
-        print(text)
+        typer.echo(text)
 
 
 @app.command(epilog="Example: edgedistill recipes demo-bert2 > mine.yaml")
@@ -84,7 +86,9 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", help="Default: runs/NAME.")] = None,
     data: Data = None,
     changes: Changes = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed; the result is the same, byte for byte.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was killed; the result is the same, byte for byte.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -197,9 +201,9 @@ def main() -> None:
         sys.exit(141)
     else:
         return
-    print(message, file=sys.stderr)
+    sys.stderr.write(message + "\n")
     if "--json" in sys.argv:
-        print(json.dumps({"error": message, **numbers}, ensure_ascii=False, default=str))
+        sys.stdout.write(json.dumps({"error": message, **numbers}, ensure_ascii=False, default=str) + "\n")
     sys.exit(code)
 
 

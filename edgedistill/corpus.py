@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +64,7 @@ class Corpus:
                 ends = np.concatenate([at[-1:], more])
                 data = file.read(int(ends[-1] - ends[0]))
                 starts = (ends - ends[0]).tolist()
-                yield [data[a:b].decode("utf-8") for a, b in zip(starts, starts[1:], strict=False)]
+                yield [data[a:b].decode("utf-8") for a, b in pairwise(starts)]
                 at = ends
 
 
@@ -81,7 +82,8 @@ def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, see
         with files.new_folder(folder) as temporary:
             _write(spec, sources, seed, temporary)
         found = files.read_json(folder / "corpus.json")
-        say(f"corpus {found['fingerprint'][:12]}: {found['texts']:,} texts of {found['read']:,} read, {found['texts'] - found['trained']:,} held out")
+        held = found["texts"] - found["trained"]
+        say(f"corpus {found['fingerprint'][:12]}: {found['texts']:,} texts of {found['read']:,} read, {held:,} held out")
     return Corpus(folder)
 
 
@@ -307,12 +309,10 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
 
 def _sums(keep: np.ndarray, counts: list[int]) -> list[int]:
     ends = np.cumsum([0, *counts])
-    return [int(keep[a:b].sum()) for a, b in zip(ends, ends[1:], strict=False)]
+    return [int(keep[a:b].sum()) for a, b in pairwise(ends)]
 
 
-def _spool(
-    spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source], spool: Path, buckets: Path
-) -> tuple[list[int], int]:
+def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source], spool: Path, buckets: Path) -> tuple[list[int], int]:
     """Write every usable text as a line, and (hash, row) into the bucket of its hash; a leak's row is −1.
 
     Returns how many lines each source gave, and how many texts were read.
@@ -370,7 +370,7 @@ def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], 
     per_file = spec.limit_per_file if isinstance(spec, recipe.Files) else None
     if per_file:
         ends = np.cumsum([0, *counts])
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in pairwise(ends):
             keep[start:end] = _evenly(keep[start:end], per_file)
     return _evenly(keep, spec.limit) if spec.limit else keep
 

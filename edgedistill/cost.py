@@ -73,7 +73,8 @@ def table(found: dict[str, Any]) -> str:
     """The costs as people read them."""
     sheet = Table(title=found["name"], title_justify="left", show_header=False)
     parts = found["parameters"]
-    sheet.add_row("parameters", f"{parts['total']:,} = {parts['embedding']:,} embedding + {parts['encoder']:,} encoder + {parts['head']:,} head")
+    shares = " + ".join(f"{parts[name]:,} {name}" for name in ("embedding", "encoder", "head"))
+    sheet.add_row("parameters", f"{parts['total']:,} = {shares}")
     sheet.add_row("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
     sheet.add_row(f"p50, 1 × {TOKENS} tokens", "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items()))
     if "texts" in found:
@@ -83,4 +84,3 @@ def table(found: dict[str, Any]) -> str:
     screen = Console(width=100, record=True, file=io.StringIO())
     screen.print(sheet)
     return screen.export_text().rstrip()
-

@@ -1,8 +1,7 @@
 """Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
 
-BERT encoders and BiLSTMs are written straight from their weights, node by node: a few dozen nodes, each one a kernel of
-onnxruntime. The same encoder traced by torch and fused afterwards keeps two to three times as many, and at batch 1 a tiny
-student spends its time between nodes. Any other encoder (a teacher may be anything) is traced with torch's TorchScript exporter.
+BERT encoders and BiLSTMs are written straight from their weights, node by node, so what a device runs can be read here: about
+eight nodes a layer and ten around them. Any other encoder (a teacher may be anything) is traced with torch's TorchScript exporter.
 
 The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft),
 present in all its builds, the browser's too.
@@ -332,10 +331,10 @@ def _traced(student: Any) -> onnx.ModelProto:
         warnings.simplefilter("ignore")  # that this exporter is the old one, and a line for each shape it follows
         torch.onnx.export(_Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options)
     plain = onnx.load_from_string(file.getvalue())
-    _gemm_to_matmul(plain.graph)
     fused = _fused(plain, student.model.config)
     longest, pieces = min(64, _longest(student.model.config)), student.model.config.vocab_size
-    chosen = fused if fused is not None and compare(student, fused, longest, pieces) > SAME else plain
+    chosen = fused if compare(student, fused, longest, pieces) > SAME else plain
+    _gemm_to_matmul(chosen.graph)
     chosen.producer_name = "edgedistill"
     return chosen
 
@@ -345,29 +344,26 @@ def _longest(config: Any) -> int:
     return int(getattr(config, "max_position_embeddings", 512)) - (config.pad_token_id or 0) - 1
 
 
-def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto | None:
-    """Attention, norms and GELU as single nodes, weights of queries, keys and values left apart for the quantizers.
+def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
+    """Constants folded; attention, norms and GELU as single nodes where onnxruntime's optimizer knows the encoder.
 
-    None where onnxruntime's optimizer finds no attention: then its graph is no better than the one it got.
+    Queries, keys and values keep their own weights, and the word table its Gather: there the quantizers look.
     """
     from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
-    heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
-    if not isinstance(heads, int) or not isinstance(width, int):
-        return None
     options = FusionOptions("bert")
-    options.enable_embed_layer_norm = False  # it hides the word table from the quantizers
+    options.enable_embed_layer_norm = False
     options.use_multi_head_attention = True
+    sizes = {"num_heads": getattr(config, "num_attention_heads", 0), "hidden_size": getattr(config, "hidden_size", 0)}  # 0: found in the graph
     logging.disable(logging.WARNING)
     try:
-        copied = onnx.load_from_string(plain.SerializeToString())
-        fused = optimize_model(copied, "bert", num_heads=heads, hidden_size=width, optimization_options=options, opt_level=1).model
+        fused = optimize_model(onnx.load_from_string(plain.SerializeToString()), "bert", **sizes, optimization_options=options, opt_level=1).model
     finally:
         logging.disable(logging.NOTSET)
     if not any(entry.domain == MICROSOFT for entry in fused.opset_import):
         fused.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    return fused if any(node.op_type == "MultiHeadAttention" for node in fused.graph.node) else None
+    return fused
 
 
 def _gemm_to_matmul(graph: onnx.GraphProto) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -325,10 +326,8 @@ def _set(data: dict[str, Any], change: str) -> None:
             raise UserError(f"--set {change}: {part!r} is inside a plain value; check the path")
     parsed = yaml.safe_load(value)
     if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text; people mean a number
-        try:
+        with suppress(ValueError):
             parsed = float(parsed)
-        except ValueError:
-            pass
     if isinstance(at, list):
         if not last.isdigit() or int(last) >= len(at):
             raise UserError(f"--set {change}: no item {last!r} among {len(at)}; count from 0")
@@ -390,7 +389,7 @@ def _keys(loc: tuple[Any, ...]) -> list[str]:
         elif isinstance(at, type) and issubclass(at, Part):
             field = next((f for n, f in at.model_fields.items() if part in (n, f.alias)), None)
             at = _model_in(field.annotation) if field else Part
-    return [field.alias or name for name, field in at.model_fields.items()] if isinstance(at, type) else []
+    return [field.alias or name for name, field in at.model_fields.items()] if at is not None else []
 
 
 def _model_in(annotation: Any) -> Any:

@@ -1,11 +1,11 @@
 """A run folder: what is in it, how it is written and how to open it.
 
-    recipe.yaml          the effective recipe
-    student.json         the student's shape, as data      student.safetensors  its weights
-    model/               in place of those two, for the teacher itself: its own files
-    tokenizer/           tokenizer.json and what transformers needs beside it
-    metrics.jsonl        what was measured while training
-    run.json             what made it: versions, corpus, teacher, time, scores
+recipe.yaml          the effective recipe
+student.json         the student's shape, as data      student.safetensors  its weights
+model/               in place of those two, for the teacher itself: its own files
+tokenizer/           tokenizer.json and what transformers needs beside it
+metrics.jsonl        what was measured while training
+run.json             what made it: versions, corpus, teacher, time, scores
 """
 
 from __future__ import annotations
@@ -100,11 +100,18 @@ def count(module: nn.Module) -> dict[str, int]:
     if isinstance(module, bilstm.BiLSTMStudent):
         return bilstm.parameters(module)
     assert isinstance(module, teacher.TeacherStudent)
-    embeddings = getattr(module.model, "embeddings", None) or module.model.get_input_embeddings()
+    model: Any = module.model
+    embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
     embedding = sum(p.numel() for p in embeddings.parameters())
     head = sum(p.numel() for p in module.dense.parameters())
     total = sum(p.numel() for p in module.parameters())
     return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+
+
+def width(student: nn.Module) -> int:
+    """How many numbers a student's vectors have."""
+    sized: Any = student
+    return int(sized.dims)
 
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:

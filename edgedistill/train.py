@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BertModel, PreTrainedTokenizerBase
 
 from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, vocabulary
 from edgedistill import teacher as teachers
@@ -31,7 +31,13 @@ LOG_SECONDS = 30.0
 
 
 def train(
-    spec: recipe.Recipe, out: Path, data: Path | None = None, resume: bool = False, device: str = "auto", say: Say = print, progress: bool = True
+    spec: recipe.Recipe,
+    out: Path,
+    data: Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    say: Say = print,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Train a recipe's student and write the run folder `out`; it appears when it is whole, until then `out`.partial grows.
 
@@ -56,14 +62,17 @@ def train(
         **run.made_by(),
         "seconds": round(time.perf_counter() - started, 1),
         "corpus": {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources},
-        "dims": int(student.dims),
+        "dims": run.width(student),
         "parameters": run.count(student),
         "stages": log.stages,
         "selected": selection.best if selection else None,
     }
     if accelerator.is_main_process:
         _finish(spec, out, partial, made.shape, student, info)
-        say(f"{out}: {info['parameters']['total']:,} parameters" + (f", {selection.name} {selection.best['score']:.4f}" if selection else ""))
+        say(
+            f"{out}: {info['parameters']['total']:,} parameters"
+            + (f", {selection.name} {selection.best['score']:.4f}" if selection else "")
+        )
     return info
 
 
@@ -78,7 +87,8 @@ def _open_partial(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
         raise UserError(f"{partial}: nothing to resume; leave --resume out")
     text = recipe.dump(spec)
     if resume and written.read_text(encoding="utf-8") != text:
-        raise UserError(f"{partial}: was begun with another recipe ({_difference(written.read_text(encoding='utf-8'), text)}); give that one, or another --out")
+        what = _difference(written.read_text(encoding="utf-8"), text)
+        raise UserError(f"{partial}: was begun with another recipe ({what}); give that one, or another --out")
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
     return partial
@@ -127,7 +137,7 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
         check_objectives(spec, student, teacher.dims)
         vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
         longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
-        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)  # type: ignore[attr-defined]
+        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
     return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
 
 
@@ -148,13 +158,15 @@ def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus 
         words = vocabulary.learn(words, texts, student.vocabulary)
     if folder:
         with files.new_folder(folder) as temporary:
-            words.backend_tokenizer.no_padding()  # type: ignore[attr-defined]
-            words.backend_tokenizer.no_truncation()  # type: ignore[attr-defined]
+            words.backend_tokenizer.no_padding()
+            words.backend_tokenizer.no_truncation()
             words.save_pretrained(temporary)
     return words
 
 
-def untrained(spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
+def untrained(
+    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, data: Path | None
+) -> tuple[nn.Module, dict[str, Any]]:
     """The student before its first step, and its shape as data. The same recipe gives the same weights."""
     torch.manual_seed(spec.seed)
     student, pad = spec.student, words.pad_token_id or 0
@@ -185,7 +197,8 @@ def _source(student: recipe.Bert, teacher: teachers.Teacher, words: PreTrainedTo
     if files.read_json(folder / "config.json").get("model_type") != "bert":
         raise UserError(f"student.weights: {folder} is not a BERT; choose one, or `weights: random`")
     if student.tokenizer == "teacher" and teachers.tokenizer(folder).get_vocab() != words.get_vocab():
-        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; set student.tokenizer: {student.weights}")
+        way_out = f"set student.tokenizer: {student.weights}"
+        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
     with quiet():
         return BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
 
@@ -218,7 +231,7 @@ def _dropped_head(spec: recipe.Recipe) -> bool:
 def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
     """Raise UserError where a stage's objective cannot compare the student's vectors with the teacher's."""
     assert not isinstance(spec.student, recipe.Itself)
-    width = (spec.student.dims or teacher_dims) if _dropped_head(spec) else int(student.dims)  # type: ignore[arg-type]
+    width = (spec.student.dims or teacher_dims) if _dropped_head(spec) else run.width(student)
     for number, stage in enumerate(spec.stages):
         objectives.fits(stage.objective, width, teacher_dims, f"stages[{number}].objective")
 
@@ -359,7 +372,7 @@ class Loop:
 
     def _set_up(self) -> None:
         """Model, optimizer and average, as new or from the last checkpoint."""
-        width = int(self.student.dims)  # type: ignore[arg-type]
+        width = run.width(self.student)
         projection = nn.Linear(width, self.made.vectors.dims) if self.made.drops_head else None
         self.module = Trained(self.student, projection).to(self.accelerator.device)
         self.optimizer = optimizer(self.module, self.stage, self.accelerator.device.type)
@@ -426,7 +439,8 @@ class Loop:
         if own is not None:
             self.student.load_state_dict(own)
         self.log.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
-        self.log.say(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
+        self.log.say(f"{at}, loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
         return score
 
     def _save(self) -> None:
@@ -470,7 +484,8 @@ def schedule(stage: recipe.Stage, step: int, steps: int) -> float:
 
 def optimizer(module: nn.Module, stage: recipe.Stage, device: str) -> torch.optim.AdamW:
     """AdamW, fused (one pass over memory a step); no decay on vectors (biases, norms) and on the word table."""
-    decayed, spared = [], []
+    decayed: list[nn.Parameter] = []
+    spared: list[nn.Parameter] = []
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     for parameter in module.parameters():
         (spared if parameter.ndim < 2 or id(parameter) in tables else decayed).append(parameter)
@@ -483,7 +498,7 @@ def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str],
     device = next(student.parameters()).device
     ids = teachers.encode_ids(words, texts, max_tokens)
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    out = np.empty((len(ids), int(student.dims)), np.float32)  # type: ignore[arg-type]
+    out = np.empty((len(ids), run.width(student)), np.float32)  # type: ignore[arg-type]
     with torch.inference_mode():
         for rows in teachers.budget_batches(order, ids, 8_192):
             batch, mask = teachers.pad([ids[row] for row in rows], words.pad_token_id or 0)
@@ -509,13 +524,15 @@ def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> di
     assert isinstance(spec.student, recipe.Itself)
     teacher = teachers.Teacher(spec.teacher)
     limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
-    info = {**run.made_by(), "seconds": 0.0, "corpus": None, "dims": teacher.dims, "parameters": run.count(teacher.module), "stages": [], "selected": None}
-    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": min(spec.student.max_tokens or limit, limit)}
+    nothing: dict[str, Any] = {"seconds": 0.0, "corpus": None, "stages": [], "selected": None}
+    info = {**run.made_by(), **nothing, "dims": teacher.dims, "parameters": run.count(teacher.module)}
+    most = min(spec.student.max_tokens or limit, limit)
+    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-        shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns("onnx", "openvino", "*.onnx", "*.h5", "*.ot", "*.msgpack", ".*"))
+        shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns(*teachers.OTHER_FORMATS, ".*"))
         files.write_json(folder / "student.json", shape)
-        words = teacher.tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+        words = teacher.tokenizer.backend_tokenizer
         words.no_padding()
         words.no_truncation()
         teacher.tokenizer.save_pretrained(folder / "tokenizer")
@@ -529,10 +546,9 @@ def _progress(shown: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev {task.fields[dev]:.4f}  {task.fields[rate]:,.0f} texts/s"),
+        TextColumn("{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev {task.fields[dev]:.4f}"),
+        TextColumn("{task.fields[rate]:,.0f} texts/s"),
         TimeRemainingColumn(),
         transient=True,
         disable=not shown,
     )
-
-

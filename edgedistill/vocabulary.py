@@ -22,9 +22,10 @@ def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTraine
 
     Raises UserError where `like` is no WordPiece tokenizer.
     """
-    theirs = like.backend_tokenizer  # type: ignore[attr-defined]
+    theirs = like.backend_tokenizer
     if not isinstance(theirs.model, models.WordPiece):
-        raise UserError(f"student.vocabulary: learns WordPiece, the tokenizer is {type(theirs.model).__name__}; leave it out, or give a tokenizer")
+        kind = type(theirs.model).__name__
+        raise UserError(f"student.vocabulary: learns WordPiece, the tokenizer is {kind}; leave it out, or give a tokenizer")
     mine = Tokenizer(models.WordPiece(unk_token=like.unk_token))
     mine.normalizer, mine.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
     special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
@@ -89,5 +90,3 @@ def plain(piece: str) -> str:
     for mark in CONTINUES:
         piece = piece.removeprefix(mark)
     return piece
-
-

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 from edgedistill.cli import app
 from tests.conftest import World
 
@@ -90,7 +89,9 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
-    code = "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'bert-2x128']; from edgedistill.cli import main; main()"
+    code = (
+        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'bert-2x128']; from edgedistill.cli import main; main()"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 2

@@ -45,7 +45,9 @@ def test_unknown_kind_names_the_nearest() -> None:
 
 
 def test_all_the_problems_at_once() -> None:
-    found = problems(seed="one", extra=1, student={"kind": "bert", "layers": 2, "width": 128, "widht": 3}, stages=[{"name": "a", "batch": 0}])
+    found = problems(
+        seed="one", extra=1, student={"kind": "bert", "layers": 2, "width": 128, "widht": 3}, stages=[{"name": "a", "batch": 0}]
+    )
     text = "\n".join(found)
     assert len(found) == 5
     assert "seed: input should be a valid integer, not 'one'" in text

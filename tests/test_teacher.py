@@ -28,7 +28,9 @@ def test_equals_sentence_transformers(world: World) -> None:
     assert np.abs(load(world.teacher).embed(texts) - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("pooling", [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}], ids=str)
+@pytest.mark.parametrize(
+    "pooling", [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}], ids=str
+)
 def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling: dict[str, object]) -> None:
     from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformer
@@ -38,7 +40,10 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     width = 64 if "pooling_mode" in pooling else 32
     flags = {"pooling_mode_mean_tokens": False} if "pooling_mode" not in pooling else {}
     files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags, **pooling})
-    files.write_json(folder / "2_Dense/config.json", {"in_features": width, "out_features": 7, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"})
+    files.write_json(
+        folder / "2_Dense/config.json",
+        {"in_features": width, "out_features": 7, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+    )
     save_file({"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)}, folder / "2_Dense/model.safetensors")
     chain = files.read_json(folder / "modules.json")
     chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
@@ -149,5 +154,8 @@ def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus
 
 
 def test_the_cache_is_keyed_by_what_made_it(world: World, built: corpus.Corpus) -> None:
-    folders = {teacher.vectors_folder(load(world.teacher, **options), built) for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})}
+    folders = {
+        teacher.vectors_folder(load(world.teacher, **options), built)
+        for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
+    }
     assert len(folders) == 4

@@ -66,7 +66,10 @@ TWO_STAGES = [
     {"name": "distil", "objective": {"kind": "cosine"}, "steps": 150, "batch": 16, "bucket": 4, "ema": 0.9},
     {
         "name": "relate",
-        "objective": {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mse"}}, {"weight": 2.0, "objective": {"kind": "gram"}}]},
+        "objective": {
+            "kind": "sum",
+            "terms": [{"weight": 1.0, "objective": {"kind": "mse"}}, {"weight": 2.0, "objective": {"kind": "gram"}}],
+        },
         "steps": 150,
         "batch": 16,
         "bucket": 4,
@@ -82,21 +85,27 @@ def suite_of(world: World) -> str:
         texts = sentences(60, seed=3)
         rows = [f"{a}\t{b}\t{len(set(a.split()) & set(b.split()))}\tall" for a, b in zip(texts[:30], texts[30:], strict=True)]
         (folder / "pairs.tsv").write_text("sentence1\tsentence2\tscore\tsubset\n" + "\n".join(rows) + "\n", encoding="utf-8")
-        (folder / "suite.yaml").write_text("name: tiny\nkind: sts\nabout: tiny\ntasks:\n  - {name: all, file: pairs.tsv}\n", encoding="utf-8")
+        (folder / "suite.yaml").write_text(
+            "name: tiny\nkind: sts\nabout: tiny\ntasks:\n  - {name: all, file: pairs.tsv}\n", encoding="utf-8"
+        )
     return str(folder / "suite.yaml")
 
 
 @pytest.mark.parametrize("kills", [1, 3])
 def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, kills: int) -> None:
     """kill -9 wherever it happens to be, --resume, as often as asked: the weights of the uninterrupted run."""
-    changes = {"stages": TWO_STAGES, "select": {**SELECT, "suite": suite_of(world)}, "student": {**world.recipe()["student"], "dropout": 0.1}}
+    changes = {
+        "stages": TWO_STAGES,
+        "select": {**SELECT, "suite": suite_of(world)},
+        "student": {**world.recipe()["student"], "dropout": 0.1},
+    }
     go(world, tmp_path / "whole", **changes)
     file = tmp_path / "recipe.yaml"
     file.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
     code = (
         "import sys; from pathlib import Path; from edgedistill import recipe, train; train.CHECKPOINT_SECONDS = 0.0\n"
-        f"train.train(recipe.read({str(file)!r}), Path({str(tmp_path / 'cut')!r}), Path({str(world.data)!r}), resume='r' in sys.argv, device='cpu',"
-        " say=lambda line: None, progress=False)"
+        f"train.train(recipe.read({str(file)!r}), Path({str(tmp_path / 'cut')!r}), Path({str(world.data)!r}),"
+        " resume='r' in sys.argv, device='cpu', say=lambda line: None, progress=False)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     checkpoints = tmp_path / "cut.partial" / "checkpoints"
@@ -113,7 +122,9 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, k
         assert not (tmp_path / "cut").exists()
     go(world, tmp_path / "cut", resume=True, **changes)
     assert sha256_file(tmp_path / "cut/student.safetensors") == sha256_file(tmp_path / "whole/student.safetensors")
-    steps = [[json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")]
+    steps = [
+        [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")
+    ]
     assert steps[0] == steps[1] == [40, 80, 120, 150, 40, 80, 120, 150]
 
 
@@ -200,7 +211,9 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
         assert not (tmp_path / out).exists()
         shutil.rmtree(run.partial(tmp_path / out), ignore_errors=True)
 
-    refused("student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]})
+    refused(
+        "student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]}
+    )
     refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
     refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
     refused("needs a revision", teacher={"model": "owner/name"})
@@ -229,7 +242,9 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     folder = tmp_path / "other"
-    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)).save_pretrained(
+        folder
+    )
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
     BertTokenizerFast(vocab={word: number for number, word in enumerate(words)}).save_pretrained(folder)
     with pytest.raises(UserError, match="belong to another vocabulary; set student.tokenizer"):

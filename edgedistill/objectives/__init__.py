@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from edgedistill import recipe
@@ -18,7 +19,7 @@ def build(spec: recipe.Objective) -> Loss:
     """The loss a recipe names: (student (B, d), teacher (B, e)) -> ()."""
     if isinstance(spec, recipe.Sum):
         parts = [(term.weight, build(term.objective)) for term in spec.terms]
-        return lambda student, teacher: sum((weight * loss(student, teacher) for weight, loss in parts[1:]), parts[0][0] * parts[0][1](student, teacher))
+        return lambda student, teacher: torch.stack([weight * loss(student, teacher) for weight, loss in parts]).sum()
     if isinstance(spec, recipe.Mse):
         return lambda student, teacher: mse(student, teacher, unit=spec.unit)
     return {"cosine": cosine, "gram": gram}[spec.kind]

@@ -12,6 +12,8 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students.pooling import pool
 
+NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
+
 
 class Factorised(nn.Module):
     """A word table of V pieces × r numbers, and r → H: V·r + r·H numbers in place of V·H."""
@@ -82,7 +84,7 @@ def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: B
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
         "kind": "bert",
-        "config": {k: v for k, v in config.to_diff_dict().items() if k not in ("transformers_version", "architectures", "dtype", "torch_dtype")},
+        "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
         "bottleneck": spec.bottleneck,
         "pooling": spec.pooling,
         "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},

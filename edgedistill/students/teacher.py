@@ -54,12 +54,13 @@ class TeacherStudent(nn.Module):
         self.model = model
         self.poolings = poolings
         self.dense = nn.ModuleList(dense)
+        config: Any = model.config
+        last: Any = dense[-1][0] if dense else None
+        self._dims = int(last.out_features if dense else config.hidden_size * len(poolings))
 
     @property
     def dims(self) -> int:
-        if self.dense:
-            return int(self.dense[-1][0].out_features)
-        return int(self.model.config.hidden_size) * len(self.poolings)
+        return self._dims
 
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token vectors (B, T, H), before pooling."""

@@ -1,0 +1,72 @@
+"""Peak memory of building a corpus of 1 and of 10 million short lines, each in a process of its own.
+
+python bench/corpus_memory.py [--out bench/reports/corpus-memory.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SIZES = (1_000_000, 10_000_000)
+
+
+def write(path: Path, lines: int) -> None:
+    """Distinct short lines but for every tenth, which repeats an earlier one."""
+    with path.open("w", encoding="utf-8") as file:
+        for start in range(0, lines, 100_000):
+            numbers = (n if n % 10 else n // 7 for n in range(start, min(start + 100_000, lines)))
+            file.write("".join(f"a short line of plain text about item {n * 2654435761 % 4294967296:x} of the list\n" for n in numbers))
+
+
+def child(folder: Path) -> None:
+    """Build the corpus, read it all once, and say what it took."""
+    from edgedistill import corpus, recipe
+
+    started = time.perf_counter()
+    made = corpus.build(recipe.Files(texts=["lines.txt"], held_out=5000), folder, 0)
+    built = time.perf_counter()
+    read = sum(len(chunk) for chunk in made.chunks(8192))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(
+        json.dumps(
+            {"texts": read, "build_s": round(built - started, 1), "read_s": round(time.perf_counter() - built, 1), "peak_rss_bytes": peak}
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
+    asked = parser.parse_args()
+    if asked.child:
+        return child(asked.child)
+    found = []
+    for lines in asked.sizes:
+        with tempfile.TemporaryDirectory() as name:
+            write(Path(name) / "lines.txt", lines)
+            environment = {**os.environ, "EDGEDISTILL_CACHE": f"{name}/cache"}
+            done = subprocess.run([sys.executable, __file__, "--child", name], env=environment, capture_output=True, text=True, check=True)
+        found.append({"lines": lines, **json.loads(done.stdout.splitlines()[-1])})
+        each = found[-1]
+        print(
+            f"{lines:>12,} lines: {each['texts']:,} texts, peak {each['peak_rss_bytes'] / 1e6:.0f} MB, built in {each['build_s']:.0f} s",
+            flush=True,
+        )
+    report = {"schema": 1, "bench": "corpus-memory", "sizes": found, "ratio": found[-1]["peak_rss_bytes"] / found[0]["peak_rss_bytes"]}
+    if asked.out:
+        asked.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

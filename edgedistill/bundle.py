@@ -1,0 +1,446 @@
+"""Open a bundle, check it, turn texts into unit vectors: the reference runner. numpy, tokenizers and onnxruntime, nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+from edgedistill import files
+from edgedistill.errors import AnswerIsNo, UserError, unknown
+
+SCHEMA = 1  # of manifest.json
+PRECISIONS = ("w8", "int8", "fp32")  # in the order load() prefers them
+BATCH_TOKENS = 4_096  # padding included; a batch's memory grows with this and with nothing else
+WINDOW = 32_768  # texts tokenized and sorted at a time: what is held beside the answer
+KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
+
+
+class Bundle:
+    """An opened bundle in one precision: `encode(texts) -> (n, d)` unit rows."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], precision: str, session: onnxruntime.InferenceSession, threads: int) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.precision = precision
+        self.threads = threads
+        self.dims: list[int] = manifest["dims"]
+        self.max_tokens: int = manifest["max_tokens"]
+        self._session = session
+        self._outputs = [manifest["output"]]
+        self._prompt: str = manifest["prompt"]
+        self._pad: int = manifest.get("pad_id", 0)
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_tokens)
+
+    def encode(
+        self, texts: Sequence[str], dim: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
+    ) -> np.ndarray:
+        """(n, d) float32 unit rows, in the order of the texts; `dim` keeps the first numbers of a Matryoshka student's vectors.
+
+        Raises UserError for an item that is not text (its index is named) and for a `dim` the student was not trained for.
+        """
+        dim = self._dim(dim)
+        _are_texts(texts)
+        out = np.empty((len(texts), dim), np.float32)
+        with _counting(len(texts), progress) as done:
+            for start in range(0, len(texts), WINDOW):
+                rows = self._tokenized(texts[start : start + WINDOW], start)
+                self._run(rows, out[start : start + len(rows)], batch_tokens, done)
+        return out
+
+    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Token ids of each text, prompt and special tokens included, cut at `max_tokens`; int64."""
+        _are_texts(texts)
+        return self._tokenized(texts, 0)
+
+    def encode_ids(self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+        """(n, d) float32 unit rows of texts that are token ids already. Raises UserError when there are none, or too many, in one."""
+        out = np.empty((len(ids), self._dim(dim)), np.float32)
+        for at, row in enumerate(ids):
+            if not 0 < len(row) <= self.max_tokens:
+                raise UserError(f"ids[{at}]: {len(row)} tokens; this bundle takes 1 to {self.max_tokens}")
+        self._run(ids, out, batch_tokens, lambda number: None)
+        return out
+
+    def _dim(self, dim: int | None) -> int:
+        if dim is None or dim in self.dims:
+            return dim or self.dims[0]
+        if len(self.dims) == 1:
+            raise UserError(f"dim={dim}: {self.manifest['name']} gives {self.dims[0]}; only Matryoshka students can be cut, leave dim out")
+        raise UserError(f"dim={dim}: {self.manifest['name']} was trained to be cut at {', '.join(map(str, self.dims))}; choose one")
+
+    def _tokenized(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
+        """Token ids; `first` is the place of texts[0] among all of them, for the error."""
+        try:
+            rows = self._tokenizer.encode_batch_fast([self._prompt + text for text in texts] if self._prompt else list(texts))
+        except (TypeError, UnicodeError):
+            for at, text in enumerate(texts):
+                if not _is_unicode(text):
+                    raise UserError(f"texts[{first + at}]: holds half a surrogate pair, which is no text; decode it again") from None
+            raise
+        return [np.array(row.ids, np.int64) for row in rows]
+
+    def _run(self, rows: Sequence[np.ndarray], out: np.ndarray, batch_tokens: int, done: Callable[[int], None]) -> None:
+        """Write the vector of each row into `out`: longest first, rows of nearly one length together."""
+        if len(rows) == 1:  # a query: nothing to sort or to pad
+            self._write(rows[0][None], np.ones((1, len(rows[0])), np.int64), out, slice(None))
+            done(1)
+            return
+        lengths = np.array([len(row) for row in rows])
+        order = np.argsort(-lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            width = int(lengths[order[start]])
+            batch = order[start : start + max(1, batch_tokens // width)]
+            mask = np.arange(width) < lengths[batch][:, None]
+            ids = np.full(mask.shape, self._pad, np.int64)
+            ids[mask] = np.concatenate([rows[row] for row in batch])
+            self._write(ids, mask.astype(np.int64), out, batch)
+            start += len(batch)
+            done(len(batch))
+
+    def _write(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
+        vectors = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
+        if out.shape[1] != vectors.shape[1]:
+            vectors = vectors[:, : out.shape[1]]
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        out[where] = vectors
+
+
+def load(folder: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu") -> Bundle:
+    """Open a bundle: a folder, or a name under bundles/; `folder:w8` names a precision too. Default: w8, else int8, else fp32.
+
+    Every file it reads is checked against its sha256 first: AnswerIsNo when a byte changed. UserError for what is no bundle, not
+    whole, or from a newer edgedistill. `threads`: default, the processors this process may use.
+    """
+    place, named = split(str(folder))
+    manifest = read_manifest(place)
+    precision = _choose(manifest, place, precision or named)
+    entry = manifest["precisions"][precision]
+    problems = check_files(place, manifest, ("tokenizer.json", entry["file"]))
+    if problems:
+        raise AnswerIsNo("\n".join(problems), {"problems": problems})
+    threads = threads or processors()
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's pool; read when it first starts
+    session = onnxruntime.InferenceSession(place / entry["file"], _options(threads), providers=_providers(device))
+    return Bundle(place, manifest, precision, session, threads)
+
+
+def split(name: str) -> tuple[Path, str | None]:
+    """`bundles/x:w8` -> (bundles/x, w8); a bare name is looked for under bundles/ when no folder has it."""
+    place, colon, last = name.rpartition(":")
+    path, precision = (Path(place), last) if colon and last in PRECISIONS and place else (Path(name), None)
+    under = Path("bundles") / path
+    return (under if not path.exists() and under.exists() else path), precision
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A bundle's manifest.json. Raises UserError: no bundle, not whole, or from a newer schema."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise UserError(f"{folder}: not a bundle (no manifest.json); make one with edgedistill export")
+    try:
+        manifest = files.read_json(path)
+    except ValueError:
+        raise UserError(f"{path}: not whole JSON; it was cut short or edited: copy the bundle again") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if not isinstance(schema, int):
+        raise UserError(f"{path}: no schema number, so no bundle's manifest; copy the bundle again")
+    if schema > SCHEMA:
+        raise UserError(f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; pip install --upgrade edgedistill")
+    missing = [key for key in KEYS if key not in manifest]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} missing; it was cut short or edited: copy the bundle again")
+    return dict(manifest)
+
+
+def check_files(folder: Path, manifest: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """A line for each of the files that is missing, or has not the bytes it was made with."""
+    problems = []
+    for name in names:
+        path, expected = folder / name, manifest["files"].get(name)
+        if not path.is_file():
+            problems.append(f"{path}: missing; copy the bundle again")
+        elif files.sha256_file(path) != expected:
+            problems.append(f"{path}: not the bytes it was made with (sha256 differs from manifest.json); copy the bundle again")
+    return problems
+
+
+def _choose(manifest: dict[str, Any], folder: Path, asked: str | None) -> str:
+    there = manifest["precisions"]
+    if asked is None:
+        return next(precision for precision in (*PRECISIONS, *there) if precision in there)
+    if asked in there:
+        return asked
+    if asked in PRECISIONS:
+        raise UserError(f"{folder}: no {asked} in this bundle, only {', '.join(there)}; choose one, or export again with --precision {asked}")
+    raise UserError(f"{folder}: {unknown('precision', asked, there)}")
+
+
+def _options(threads: int) -> onnxruntime.SessionOptions:
+    """Memory that stays flat over texts of all lengths, and no processor kept busy between two queries."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # it keeps the largest batch ever seen
+    options.enable_mem_pattern = False  # it keeps a plan for each shape
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    return options
+
+
+def _providers(device: str) -> list[str]:
+    if device == "cpu":
+        return ["CPUExecutionProvider"]
+    if device != "cuda":
+        raise UserError(f"device: {unknown('device', device, ('cpu', 'cuda'))}")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise UserError("device cuda: onnxruntime here has no CUDA; pip install onnxruntime-gpu, or use the cpu")
+    return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """How many processors this process may keep busy: its affinity, and the CPU quota of its control groups (v1 and v2), rounded down."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = min(_quotas(cgroups, own), default=math.inf)
+    return max(1, int(min(allowed, quota)))
+
+
+def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
+    """The quotas that hold for this process, in processors: its group's and those of all groups above."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots, limit = [cgroups, cgroups / "unified"], _quota_v2
+        elif "cpu" in controllers.split(","):
+            roots, limit = [cgroups / controllers, cgroups / "cpu"], _quota_v1
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        for folder in [root / part for root in roots for part in (group, *group.parents)]:
+            quota = limit(folder)
+            if quota is not None:
+                yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None
+
+
+def _are_texts(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise UserError("texts: one string; put it in a list")
+    for at, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"texts[{at}]: {type(text).__name__}, not text; give strings")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextmanager
+def _counting(total: int, progress: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where one is wanted; gives the function that moves it on."""
+    if not progress:
+        yield lambda number: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("embedding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+def verify(folder: str | Path) -> dict[str, Any]:
+    """Check every file's bytes, then each precision's ids and vectors on this machine against those the bundle was made with.
+
+    Returns {bundle, files, texts, precisions {cosine_min, threshold}}. Raises AnswerIsNo with all that differs.
+    """
+    place, _ = split(str(folder))
+    manifest = read_manifest(place)
+    problems = check_files(place, manifest, sorted(manifest["files"]))
+    if problems:
+        raise AnswerIsNo("\n".join(problems), {"problems": problems})
+    golden = files.read_json(place / "parity.json")
+    expected = np.array(golden["vectors"], np.float32)
+    found: dict[str, Any] = {}
+    for precision, entry in manifest["precisions"].items():
+        opened = load(place, precision=precision)
+        ids = opened.tokenize(golden["texts"])
+        problems += [
+            f"{place}: text {at + 1} of {len(ids)} ({quoted(golden['texts'][at])}): token ids differ; the tokenizers package "
+            "reads tokenizer.json another way here: install the version named in manifest.json"
+            for at, row in enumerate(ids)
+            if precision == next(iter(manifest["precisions"])) and row.tolist() != golden["ids"][at]
+        ]
+        cosines = alone(opened, [np.array(row, np.int64) for row in golden["ids"]], expected)
+        at, threshold = int(np.argmin(cosines)), entry["parity"]["threshold"]
+        found[precision] = {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}
+        if not cosines[at] >= threshold:
+            text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
+            problems.append(f"{place}: {text} came back at cosine {cosines[at]:.4f} on this machine, {precision} must reach {threshold:.4f}")
+    if problems:
+        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
+    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
+
+
+def alone(bundle: Bundle, ids: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
+    """Cosine of each text's vector, run alone, to the expected unit rows; (n,)."""
+    rows = np.concatenate([bundle.encode_ids([row]) for row in ids])
+    return (rows.astype(np.float64) * expected).sum(1)
+
+
+def quoted(text: str) -> str:
+    """A text in double quotes, short enough for a line, invisible characters escaped."""
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
+    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
+
+
+# Files of any size, in constant memory
+
+CHUNK_TEXTS = 4_096  # read, embedded and written at a time
+CHUNK_BYTES = 8 << 20
+LONGEST_LINE = 64 << 20
+
+
+def embed(
+    name: str | Path,
+    source: str | Path = "-",
+    out: str | Path | None = None,
+    threads: int | None = None,
+    dim: int | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Embed a file (also .gz), a text a line, or stdin (`-`), into X.npy, X.jsonl or, without `out`, JSON lines on stdout.
+
+    Row i is line i, empty lines included. `out` appears whole or not at all. Returns {texts, dims, out}. Raises UserError:
+    no such file, a line that is not UTF-8, a suffix that is not known.
+    """
+    target = None if out is None else Path(out)
+    if target is not None and target.suffix not in (".npy", ".jsonl"):
+        raise UserError(f"--out {target}: {unknown('format', target.suffix, ('.npy', '.jsonl'))}")
+    if str(source) != "-" and not Path(source).is_file():
+        raise UserError(f"{source}: no such file; give a file of texts, one a line, or - for stdin")
+    opened = load(name, threads=threads)
+    dims = opened._dim(dim)
+    count = 0
+
+    def vectors() -> Iterator[tuple[list[str], np.ndarray]]:
+        nonlocal count
+        with _counting(0, progress) as done:
+            for texts in _chunks(source):
+                count += len(texts)
+                yield texts, opened.encode(texts, dim)
+                done(len(texts))
+
+    if target is None:
+        for texts, rows in vectors():
+            sys.stdout.writelines(_json_lines(texts, rows))
+        sys.stdout.flush()
+    else:
+        with files.new_file(target) as temporary, temporary.open("wb") as file:
+            (_write_npy if target.suffix == ".npy" else _write_jsonl)(file, vectors(), dims)
+    return {"texts": count, "dims": dims, "out": None if target is None else str(target)}
+
+
+def _write_npy(file: BinaryIO, vectors: Iterator[tuple[list[str], np.ndarray]], dims: int) -> None:
+    """An array whose height is known at the end: numpy's header leaves room for it to grow, and is written again."""
+    count = 0
+
+    def header() -> None:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)})
+
+    header()
+    body = file.tell()
+    for _, rows in vectors:
+        file.write(rows.astype("<f4", copy=False).tobytes())
+        count += len(rows)
+    file.seek(0)
+    header()
+    assert file.tell() == body
+
+
+def _write_jsonl(file: BinaryIO, vectors: Iterator[tuple[list[str], np.ndarray]], dims: int) -> None:
+    for texts, rows in vectors:
+        file.writelines(line.encode("utf-8") for line in _json_lines(texts, rows))
+
+
+def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
+    """{"text", "embedding"} a line; seven decimals, which is all that float32 holds of a unit vector."""
+    for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
+        yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False) + "\n"
+
+
+def _chunks(source: str | Path) -> Iterator[list[str]]:
+    """The lines of a file or of stdin, some thousand at a time."""
+    with _open(source) as file:
+        number, chunk, size = 0, [], 0
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            chunk.append(_decode(line, source, number))
+            size += len(line)
+            if len(chunk) == CHUNK_TEXTS or size >= CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+
+@contextmanager
+def _open(source: str | Path) -> Iterator[BinaryIO]:
+    if str(source) == "-":
+        yield sys.stdin.buffer
+        return
+    opener: Any = gzip.open if Path(source).suffix == ".gz" else open
+    try:
+        with opener(source, "rb") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{source}: not whole gzip ({error}); fetch the file again") from None
+
+
+def _decode(line: bytes, source: str | Path, number: int) -> str:
+    place = "stdin" if str(source) == "-" else source
+    if len(line) > LONGEST_LINE:
+        raise UserError(f"{place}: line {number}: longer than {LONGEST_LINE >> 20} MB; is this a file of texts, one a line?")
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: line {number}: not UTF-8 (byte {error.start + 1}: {error.reason}); convert the file first") from None
