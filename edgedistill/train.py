@@ -213,11 +213,12 @@ def _first_vectors(
     """Vectors (V, w) that the word table starts from, or None for random ones."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
+    theirs: Any = teacher.module.model
     if source is not None:
-        theirs = teacher.tokenizer if source is teacher.module.model else words
-        return vocabulary.from_model(words, theirs, source.get_input_embeddings().weight.detach())
+        own = teacher.tokenizer if source is theirs else words
+        return vocabulary.from_model(words, own, source.get_input_embeddings().weight.detach())
     if student.embeddings.source == "teacher":
-        return vocabulary.from_model(words, teacher.tokenizer, teacher.module.model.get_input_embeddings().weight.detach())
+        return vocabulary.from_model(words, teacher.tokenizer, theirs.get_input_embeddings().weight.detach())
     if student.embeddings.source == "glove":
         assert student.embeddings.file is not None and isinstance(student.width, int)
         return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
@@ -498,7 +499,7 @@ def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str],
     device = next(student.parameters()).device
     ids = teachers.encode_ids(words, texts, max_tokens)
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    out = np.empty((len(ids), run.width(student)), np.float32)  # type: ignore[arg-type]
+    out = np.empty((len(ids), run.width(student)), np.float32)
     with torch.inference_mode():
         for rows in teachers.budget_batches(order, ids, 8_192):
             batch, mask = teachers.pad([ids[row] for row in rows], words.pad_token_id or 0)
