@@ -93,11 +93,9 @@ def bench(
 
 def targets(name: str) -> list[Measured]:
     """A bundle as the user names it -> what to measure. Raises UserError: no such bundle, no such precision."""
-    place, colon, precision = name.rpartition(":")
-    if not colon or precision not in ("*", "fp32", "w8", "int8"):
-        place, precision = name, ""
-    opened = bundles_.load(place, precision=precision.strip("*") or None)
-    chosen = list(opened.manifest["precisions"]) if precision == "*" else [opened.precision]
+    every = name.endswith(":*")
+    opened = bundles_.load(name.removesuffix(":*"))
+    chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
     return [Measured(opened.folder, one, opened.manifest) for one in chosen]
 
 
@@ -160,8 +158,7 @@ def judge(manifest: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]
 
 
 def _opener(threads: int | None, device: str) -> Open:
-    where = {} if device == "cpu" else {"device": device}
-    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, **where)
+    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
 
 
 def _accuracy(measured: list[Measured], suites: list[quality.Suite], data: Path | None, load: Open, say: Say, tell: Say) -> None:

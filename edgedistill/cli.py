@@ -32,7 +32,7 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: 
 
 def say(line: str) -> None:
     """Progress goes to stderr: stdout is the answer."""
-    screen.print(line, markup=False)
+    screen.print(line, markup=False, soft_wrap=True)
 
 
 def answer(value: dict[str, Any], as_json: bool, text: str = "") -> None:

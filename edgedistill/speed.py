@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedistill.errors import UserError, unknown
+from edgedistill.errors import AnswerIsNo, UserError, unknown
 
 FLAGS = (  # instructions that decide how fast a quantized graph runs
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -90,7 +90,7 @@ def measure(
 def child(what: str, target: Target, texts: Path, threads: int | None, device: str, plan: Plan, seed: int) -> dict[str, Any]:
     """Run one measurement in a fresh process and read its last line.
 
-    Raises UserError with the child's own words when it ended with 2; anything else that fails is our bug.
+    Raises UserError or AnswerIsNo in the child's own words; anything else that fails there is our bug.
     """
     command = [sys.executable, "-m", "edgedistill.speed", what, str(target.folder), target.precision, str(texts)]
     command += ["--threads", str(threads or 0), "--device", device, "--queries", str(plan.queries), "--warmups", str(plan.warmups)]
@@ -98,11 +98,13 @@ def child(what: str, target: Target, texts: Path, threads: int | None, device: s
     here = str(Path(__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))}
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, timeout=CHILD_LIMIT_S, check=False)
-    if done.returncode == 2:
-        raise UserError(*done.stderr.strip().splitlines()[-1:])
-    if done.returncode != 0:
+    if done.returncode not in (0, 1, 2) or not done.stdout.strip():
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if done.returncode == 2:
+        raise UserError(*result["problems"])
+    if done.returncode == 1:
+        raise AnswerIsNo("\n".join(result["problems"]), result)
     return result
 
 
@@ -183,13 +185,15 @@ def check_device(device: str) -> None:
 
 def machine() -> dict[str, Any]:
     """What was measured on: processor, instructions that matter, cores, quota, governor, memory, system."""
+    from edgedistill import bundle  # not above: a child times this import
+
     return {
         "cpu": _cpu_model(),
         "flags": [flag for flag in FLAGS if flag in _cpu_flags()],
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cgroup_quota_cores": cgroup_quota(),
+        "cgroup_quota_cores": min(bundle._quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
@@ -205,17 +209,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many cores the container may use, in cores; None without a limit."""
-    line = (_first_line(root / "cpu.max") or "").split()  # version 2: "quota period", in microseconds
-    if len(line) == 2 and line[0].isdigit():
-        return int(line[0]) / int(line[1])
-    quota, period = _first_line(root / "cpu/cpu.cfs_quota_us"), _first_line(root / "cpu/cpu.cfs_period_us")
-    if quota and period and int(quota) > 0:
-        return int(quota) / int(period)
-    return None
 
 
 def peak_rss_bytes() -> int:
@@ -276,7 +269,7 @@ def _memory_bytes() -> int | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure one bundle in this process; print compact JSON as the last line."""
+    """Measure one bundle in this process; print compact JSON as the last line: the result, or the problems (exit 2, 1)."""
     parser = argparse.ArgumentParser(prog="edgedistill.speed")
     parser.add_argument("what", choices=["time", "memory"])
     parser.add_argument("folder", type=Path)
@@ -289,13 +282,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=Plan.seconds)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    code = 0
     try:
         result = {"time": _time, "memory": _memory}[options.what](options)
     except UserError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+        code, result = 2, {"problems": error.problems}
+    except AnswerIsNo as no:
+        code, result = 1, {"problems": str(no).splitlines()}
     sys.stdout.write(json.dumps(result, separators=(",", ":")) + "\n")
-    return 0
+    return code
 
 
 def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
@@ -304,8 +299,7 @@ def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
     from edgedistill import bundle
 
     imported = time.perf_counter_ns()
-    where = {} if options.device == "cpu" else {"device": options.device}
-    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, **where)
+    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, device=options.device)
     loaded = time.perf_counter_ns()
     opened.encode(["a first text"])
     first = time.perf_counter_ns()

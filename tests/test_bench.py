@@ -256,6 +256,10 @@ def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
     texts.write_text(json.dumps(["zero"]))
     with pytest.raises(UserError, match="nowhere"):
         speed.child("time", speed.Target(tmp_path / "nowhere", "w8"), texts, 1, "cpu", PLAN, 0)
+    changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
+    (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
+    with pytest.raises(AnswerIsNo, match="model_w8.onnx: not the bytes it was made with"):
+        speed.child("time", speed.Target(changed, "w8"), texts, 1, "cpu", PLAN, 0)
     texts.write_text("{")
     with pytest.raises(RuntimeError, match="JSONDecodeError"):
         speed.child("time", speed.Target(shelf / "student", "w8"), texts, 1, "cpu", PLAN, 0)

@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,23 +70,6 @@ def test_noise_is_the_same_bundle_against_itself() -> None:
     assert speed.noise(np.array([[1.0] * 4, [1.2] * 4]), plan)["between"] == pytest.approx(0.2)
     assert speed.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]), plan)["within"] == pytest.approx(-0.3)
     assert speed.noise(np.array([[1.0]]), plan)["within"] == 0
-
-
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_cgroup_quota(tmp_path: Path, files: dict[str, str], cores: float | None) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert speed.cgroup_quota(tmp_path) == cores
 
 
 def test_the_machine_and_versions_can_be_written_as_json() -> None:

@@ -1,0 +1,99 @@
+"""What other libraries look for beside the graphs: config.json, the tokenizer's files, sentence-transformers' modules."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+from edgedistill import files
+from edgedistill.run import Run
+
+POOLINGS = {  # ours -> the flag in sentence-transformers' 1_Pooling/config.json
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weighted_mean": "pooling_mode_weightedmean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+NOT_OURS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # of a config: where and how it was made
+
+
+def is_encoder(student: Any) -> bool:
+    """Whether the student is a transformer: those others know how to open."""
+    return hasattr(getattr(student, "model", None), "config")
+
+
+def pieces(student: Any) -> int:
+    """Rows of the word table: ids at or above this are errors."""
+    return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
+
+
+def write(folder: Path, run: Run, student: Any) -> None:
+    """All files of a bundle but graphs, golden vectors, card and manifest."""
+    _tokenizer(folder, run)
+    if not is_encoder(student):
+        files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape})
+        return
+    config = {key: value for key, value in student.model.config.to_diff_dict().items() if key not in NOT_OURS}
+    files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
+    _modules(folder, run, student)
+
+
+def _tokenizer(folder: Path, run: Run) -> None:
+    """The three files every library reads; texts are cut where the student is."""
+    words: Any = run.tokenizer()
+    shutil.copy(run.tokenizer_folder / "tokenizer.json", folder)
+    config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
+    if config.get("tokenizer_class") == "TokenizersBackend":  # transformers 5's name for what all others call this
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only", "name_or_path", "max_length")}
+    files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
+    files.write_json(folder / "special_tokens_map.json", words.special_tokens_map)
+
+
+def _modules(folder: Path, run: Run, student: Any) -> None:
+    """sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense for each layer, Normalize."""
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    dense = _dense(student)
+    if poolings == ["cls_pooler"]:  # the pooler is a dense layer behind the first token
+        poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
+    width = int(student.model.config.hidden_size)
+    names = ["", "1_Pooling", *(f"{at}_Dense" for at in range(2, 2 + len(dense))), f"{2 + len(dense)}_Normalize"]
+    modules = [
+        {"idx": at, "name": str(at), "path": name, "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}"}
+        for at, name in enumerate(names)
+    ]
+    files.write_json(folder / "modules.json", modules)
+    files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False})
+    prompts = {"prompts": {"default": run.prompt}, "default_prompt_name": "default"} if run.prompt else {"prompts": {}, "default_prompt_name": None}
+    files.write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": "cosine"})
+    flags = {flag: ours in poolings for ours, flag in POOLINGS.items()}
+    files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags, "include_prompt": True})
+    for at, (linear, activation) in enumerate(dense, start=2):
+        place = folder / f"{at}_Dense"
+        files.write_json(
+            place / "config.json",
+            {
+                "in_features": linear.in_features,
+                "out_features": linear.out_features,
+                "bias": linear.bias is not None,
+                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
+            },
+        )
+        weights = {f"linear.{name}": value.detach().contiguous() for name, value in linear.named_parameters()}
+        save_file(weights, place / "model.safetensors")
+    (folder / names[-1]).mkdir()
+    files.write_json(folder / names[-1] / "config.json", {})
+
+
+def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
+    """(linear, activation) of each layer behind the pooling."""
+    if hasattr(student, "dense"):
+        return [(block[0], block[1]) for block in student.dense]
+    activation = nn.Tanh() if student.tanh else nn.Identity()
+    return [(student.head, activation)] if student.head is not None else []

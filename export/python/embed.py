@@ -1,0 +1,57 @@
+"""Run a bundle with numpy, tokenizers and onnxruntime alone: copy this file beside it, or start your own from it.
+
+python embed.py BUNDLE [PRECISION] < texts.txt      a text a line -> a JSON array a line
+python embed.py BUNDLE [PRECISION] --check          repeat the bundle's golden vectors here; exit 1 when they differ
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+
+def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
+    """A function from a text to its unit vector, (d,) float32."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    session = onnxruntime.InferenceSession(folder / manifest["precisions"][precision]["file"])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(manifest["max_tokens"])
+
+    def embed(text: str) -> np.ndarray:
+        ids = np.array([tokenizer.encode(manifest["prompt"] + text).ids], np.int64)
+        return session.run([manifest["output"]], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0][0]
+
+    return embed
+
+
+def check(folder: Path, embed: Callable[[str], np.ndarray], precision: str) -> int:
+    golden = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
+    cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in zip(golden["texts"], golden["vectors"], strict=True)]
+    least = golden["cosine_at_least"][precision]
+    print(json.dumps({"texts": len(cosines), "cosine_min": min(cosines), "cosine_at_least": least}))
+    return 0 if min(cosines) >= least else 1
+
+
+def main(arguments: list[str]) -> int:
+    plain = [argument for argument in arguments if argument != "--check"]
+    if not 1 <= len(plain) <= 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder, precision = Path(plain[0]), plain[1] if len(plain) == 2 else "w8"
+    embed = open_bundle(folder, precision)
+    if "--check" in arguments:
+        return check(folder, embed, precision)
+    for line in sys.stdin:
+        print(json.dumps([round(float(x), 7) for x in embed(line.rstrip("\n"))]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
