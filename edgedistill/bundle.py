@@ -45,9 +45,7 @@ class Bundle:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens)
 
-    def encode(
-        self, texts: Sequence[str], dim: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False
-    ) -> np.ndarray:
+    def encode(self, texts: Sequence[str], dim: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False) -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; `dim` keeps the first numbers of a Matryoshka student's vectors.
 
         Raises UserError for an item that is not text (its index is named) and for a `dim` the student was not trained for.
@@ -186,7 +184,7 @@ def _choose(manifest: dict[str, Any], folder: Path, asked: str | None) -> str:
     if asked in there:
         return asked
     if asked in PRECISIONS:
-        raise UserError(f"{folder}: no {asked} in this bundle, only {', '.join(there)}; choose one, or export again with --precision {asked}")
+        raise UserError(f"{folder}: no {asked} here, only {', '.join(there)}; choose one, or export again with --precision {asked}")
     raise UserError(f"{folder}: {unknown('precision', asked, there)}")
 
 
@@ -315,7 +313,7 @@ def verify(folder: str | Path) -> dict[str, Any]:
         found[precision] = {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}
         if not cosines[at] >= threshold:
             text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
-            problems.append(f"{place}: {text} came back at cosine {cosines[at]:.4f} on this machine, {precision} must reach {threshold:.4f}")
+            problems.append(f"{place}: {text} came back at cosine {cosines[at]:.4f} here, {precision} must reach {threshold:.4f}")
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
     return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}

@@ -9,7 +9,7 @@ SIZES = {"fp32": "float32", "w8": "8-bit weights, the safe default", "int8": "8-
 
 def card(manifest: dict[str, Any], others: list[str]) -> str:
     """The card as Markdown. `others`: the libraries besides ours that open the bundle."""
-    head = "\n".join(["---", "library_name: onnx", "pipeline_tag: sentence-similarity", "tags: [sentence-embeddings, edgedistill, onnx]", "---"])
+    head = "---\nlibrary_name: onnx\npipeline_tag: sentence-similarity\ntags: [sentence-embeddings, edgedistill, onnx]\n---"
     parts = [head, f"# {manifest['name']}", _about(manifest), _table(manifest), _drift(manifest), _use(manifest, others), _made(manifest)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -42,15 +42,16 @@ def _table(manifest: dict[str, Any]) -> str:
 
 def _drift(manifest: dict[str, Any]) -> str:
     said = (
-        "The cosines are over the awkward texts of `parity.json`, against the trained student in torch. Accuracy on tasks, latency and memory "
-        "are not typed here: `edgedistill bench` measures them on your machine."
+        "The cosines are over the awkward texts of `parity.json`, against the trained student in torch. Accuracy on tasks, latency and "
+        "memory are not typed here: `edgedistill bench` measures them on your machine."
     )
     if "int8" not in manifest["precisions"]:
         return said
     drift = manifest["precisions"]["int8"]["drift"]["min"]
     return (
-        f"{said}\n\n**int8 depends on the batch.** It scales activations over all texts that run together, so a text alone and the same text "
-        f"in a batch may differ: down to cosine {drift:.4f} on these texts. Where stored vectors must be reproducible, embed one at a time or use w8."
+        f"{said}\n\n**int8 depends on the batch.** It scales activations over all texts that run together, so a text alone and the same "
+        f"text in a batch may differ: down to cosine {drift:.5f} on these texts. Where stored vectors must be reproducible, embed one at a "
+        "time or use w8."
     )
 
 
@@ -62,8 +63,8 @@ def _use(manifest: dict[str, Any], others: list[str]) -> str:
         f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
         'vectors = encoder.encode(["a text", "another"])  # (2, d) float32, unit rows\n```',
         "Any runtime of ONNX models with onnxruntime's operators: inputs `input_ids` and `attention_mask` (int64, any batch and length), "
-        "output `sentence_embedding`, already of unit length. `tokenizer.json` holds the tokenizer. `parity.json` holds texts, ids and vectors to "
-        "test a runner with; `edgedistill verify` does.",
+        "output `sentence_embedding`, already of unit length. `tokenizer.json` holds the tokenizer. `parity.json` holds texts, ids and "
+        "vectors to test a runner with; `edgedistill verify` does.",
     ]
     if "sentence-transformers" in others:
         parts.append(
@@ -82,7 +83,7 @@ def _javascript(manifest: dict[str, Any]) -> str:
         'import { AutoModel, AutoTokenizer } from "@huggingface/transformers";\n'
         'const tokenizer = await AutoTokenizer.from_pretrained("path/to/this/folder");\n'
         'const model = await AutoModel.from_pretrained("path/to/this/folder", { dtype: "q8" });\n'
-        f'const { chr(123) } sentence_embedding { chr(125) } = await model(await tokenizer([{prompt}"a text"], { chr(123) } padding: true, truncation: true { chr(125) }));\n'
+        f'const {{ sentence_embedding }} = await model(await tokenizer([{prompt}"a text"], {{ padding: true, truncation: true }}));\n'
         "```"
     )
 
@@ -91,6 +92,8 @@ def _made(manifest: dict[str, Any]) -> str:
     corpus = manifest["run"].get("corpus")
     texts = f" on {corpus['texts']:,} texts" if corpus else ""
     stages = ", ".join(f"{stage['name']} ({stage['steps']:,} steps)" for stage in manifest["run"].get("stages", []))
-    trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}." if stages else "Nothing was trained: these are the teacher's own weights."
+    trained = "Nothing was trained: these are the teacher's own weights."
+    if stages:
+        trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     return f"## Made\n\n{trained} The whole recipe is in `manifest.json`. Written {manifest['made_at']} with {versions}."

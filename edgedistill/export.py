@@ -112,7 +112,7 @@ def _golden(run: Run, student: nn.Module) -> Golden:
     words: Any = run.tokenizer()
     have, known = len(words), layout.pieces(student)
     if have > known:
-        raise UserError(f"{run.tokenizer_folder}: {have} pieces, and the student's word table has {known}; put back the one it was trained with")
+        raise UserError(f"{run.tokenizer_folder}: {have} pieces, but a word table of {known}; put back the tokenizer of this student")
     texts = awkward(lambda text: len(words(run.prompt + text)["input_ids"]), run.max_tokens)
     ids = [words(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
     with torch.inference_mode():
@@ -129,8 +129,8 @@ def _compared(opened: bundle.Bundle, golden: Golden, out: Path) -> dict[str, Any
     for at, (found, expected) in enumerate(zip(ids, golden.ids, strict=True)):
         if found.tolist() != expected:
             raise AnswerIsNo(
-                f"{out} was not written: {_which(golden, at)} became other token ids in the bundle ({_short(found.tolist())}) than in the run "
-                f"({_short(expected)}); the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does",
+                f"{out} was not written: {_which(golden, at)} became other token ids in the bundle ({_short(found.tolist())}) than in "
+                f"the run ({_short(expected)}); the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does",
                 {"text": at, "ids": found.tolist(), "expected": expected},
             )
     precision, needed = opened.precision, NEEDED[opened.precision]
@@ -140,7 +140,8 @@ def _compared(opened: bundle.Bundle, golden: Golden, out: Path) -> dict[str, Any
     for cosines, least, how in ((to_torch, needed.alone, ""), (to_torch_batched, needed.batched, " in a batch with the others")):
         at = int(np.argmin(cosines))
         if not cosines[at] >= least:
-            raise AnswerIsNo(_refusal(out, golden, at, cosines[at], precision, how), {"text": at, "cosine": float(cosines[at]), "needed": least})
+            numbers = {"text": at, "cosine": float(cosines[at]), "needed": least}
+            raise AnswerIsNo(_refusal(out, golden, at, cosines[at], precision, how), numbers)
     if not drift.min() >= needed.drift:
         at = int(np.argmin(drift))
         raise AnswerIsNo(
@@ -150,12 +151,12 @@ def _compared(opened: bundle.Bundle, golden: Golden, out: Path) -> dict[str, Any
         )
     return {
         "parity": {
-            "cosine_mean": _digits(to_torch.mean()),
+            "cosine_mean": round(float(to_torch.mean()), 6),
             "cosine_min": _digits(to_torch.min()),
             "batched_min": _digits(to_torch_batched.min()),
             "threshold": needed.alone,
         },
-        "drift": {"mean": _digits(drift.mean()), "min": _digits(drift.min())},
+        "drift": {"mean": round(float(drift.mean()), 6), "min": _digits(drift.min())},
     }
 
 
@@ -165,8 +166,8 @@ def _refusal(out: Path, golden: Golden, at: int, cosine: float, precision: str, 
     digits = 4 if least < 0.999 else 6
     way_out = f"try --precision {needed.instead}" if needed.instead else "a bug in the graph, please report it"
     return (
-        f"{out} was not written: {_which(golden, at)} came back at cosine {cosine:.{digits}f}{how}, {precision} must reach {least:.{digits}f}; "
-        f"token ids agree, so the loss is in the arithmetic: {way_out}"
+        f"{out} was not written: {_which(golden, at)} came back at cosine {cosine:.{digits}f}{how}, {precision} must reach "
+        f"{least:.{digits}f}; token ids agree, so the loss is in the arithmetic: {way_out}"
     )
 
 
@@ -179,8 +180,8 @@ def _short(ids: list[int]) -> str:
 
 
 def _digits(value: float) -> float:
-    """Six digits, rounded down: a minimum that reads 1.0 is one. Float noise above 1 is cut."""
-    return float(np.floor(min(value, 1.0) * 1e6) / 1e6)
+    """Six digits, rounded down: what is written as a minimum was reached. (float32 noise reads 0.999999.)"""
+    return float(np.floor(value * 1e6) / 1e6)
 
 
 def _manifest(folder: Path, run: Run, found: dict[str, Any]) -> dict[str, Any]:
@@ -222,8 +223,8 @@ def _others(student: nn.Module, precisions: list[str]) -> list[str]:
 def _line(precision: str, found: dict[str, Any]) -> str:
     parity, drift = found["parity"], found["drift"]
     return (
-        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; cosine to torch {parity['cosine_mean']:.5f} mean, {parity['cosine_min']:.5f} min; "
-        f"alone against in a batch {drift['min']:.5f} min"
+        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; cosine to torch {parity['cosine_mean']:.5f} mean, "
+        f"{parity['cosine_min']:.5f} min; alone against in a batch {drift['min']:.5f} min"
     )
 
 
@@ -272,4 +273,3 @@ def _filled(tokens: Callable[[str], int], longest: int) -> str:
     step = max(1, tokens(f"{word} {word}") - tokens(word))
     count = max(1, (longest - tokens(word)) // step + 1)
     return " ".join([word] * count)
-

@@ -46,7 +46,7 @@ class Sheet:
         self.constants: list[TensorProto] = []
         self._numbers = itertools.count()
 
-    def constant(self, value: Tensor | np.ndarray | list[int] | float, name: str) -> str:
+    def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
         """Write a constant: floats as float32, integers as they are (lists as int64)."""
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
@@ -185,7 +185,7 @@ def _after_pooling(student: Any) -> list[nn.Module]:
 
 def _is_bert(student: Any) -> bool:
     """Whether the graph can be written from the weights; otherwise it is traced."""
-    model = getattr(student, "model", None)
+    model: Any = getattr(student, "model", None)
     if type(model).__name__ != "BertModel" or model.config.is_decoder:
         return False
     absolute = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
@@ -325,7 +325,8 @@ def _traced(student: Any) -> onnx.ModelProto:
     copied.model.set_attn_implementation("eager")
     names = ("input_ids", "attention_mask", "sentence_embedding", "last_hidden_state")
     dynamic = {name: {0: "batch", 1: "sequence"} for name in names if name != "sentence_embedding"} | {names[2]: {0: "batch"}}
-    example, file = torch.ones((2, 5), dtype=torch.long), io.BytesIO()
+    example: Tensor = torch.ones((2, 5), dtype=torch.long)
+    file: Any = io.BytesIO()  # which the exporter's types do not know it takes
     options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # that this exporter is the old one, and a line for each shape it follows
@@ -355,10 +356,11 @@ def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
     options = FusionOptions("bert")
     options.enable_embed_layer_norm = False
     options.use_multi_head_attention = True
-    sizes = {"num_heads": getattr(config, "num_attention_heads", 0), "hidden_size": getattr(config, "hidden_size", 0)}  # 0: found in the graph
+    heads, width = getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)  # 0: to be found in the graph
+    copied = onnx.load_from_string(plain.SerializeToString())
     logging.disable(logging.WARNING)
     try:
-        fused = optimize_model(onnx.load_from_string(plain.SerializeToString()), "bert", **sizes, optimization_options=options, opt_level=1).model
+        fused = optimize_model(copied, "bert", num_heads=heads, hidden_size=width, optimization_options=options, opt_level=1).model
     finally:
         logging.disable(logging.NOTSET)
     if not any(entry.domain == MICROSOFT for entry in fused.opset_import):

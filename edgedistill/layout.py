@@ -70,8 +70,9 @@ def _modules(folder: Path, run: Run, student: Any) -> None:
     ]
     files.write_json(folder / "modules.json", modules)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False})
-    prompts = {"prompts": {"default": run.prompt}, "default_prompt_name": "default"} if run.prompt else {"prompts": {}, "default_prompt_name": None}
-    files.write_json(folder / "config_sentence_transformers.json", {**prompts, "similarity_fn_name": "cosine"})
+    prompts = {"default": run.prompt} if run.prompt else {}
+    settings = {"prompts": prompts, "default_prompt_name": next(iter(prompts), None), "similarity_fn_name": "cosine"}
+    files.write_json(folder / "config_sentence_transformers.json", settings)
     flags = {flag: ours in poolings for ours, flag in POOLINGS.items()}
     files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags, "include_prompt": True})
     for at, (linear, activation) in enumerate(dense, start=2):

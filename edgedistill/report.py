@@ -145,7 +145,7 @@ def whole(value: float | None) -> str:
 def drift(report: Report) -> str:
     """Largest difference between a text alone and in a batch, as 1 − cosine."""
     low = report["drift"]["min"]
-    return "–" if low is None else "0" if low >= 1 - 1e-6 else f"{1 - low:.4f}"
+    return "–" if low is None else "0" if low > 1 - 5e-5 else f"{1 - low:.4f}"
 
 
 def table(reports: list[Report]) -> RenderableType:

@@ -103,7 +103,7 @@ def test_every_module_is_a_noun() -> None:
 
 
 def run_python(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
