@@ -13,7 +13,7 @@ MINUTES ?= 8
 .PHONY: test lint types demo setup clean
 
 test: lint types $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

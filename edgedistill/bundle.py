@@ -140,7 +140,8 @@ def load(folder: str | Path, precision: str | None = None, threads: int | None =
 def split(name: str) -> tuple[Path, str | None]:
     """`bundles/x:w8` -> (bundles/x, w8); a bare name is looked for under bundles/ when no folder has it."""
     place, colon, last = name.rpartition(":")
-    path, precision = (Path(place), last) if colon and last in PRECISIONS and place else (Path(name), None)
+    named = colon and place and (last in PRECISIONS or (Path(place) / "manifest.json").is_file())
+    path, precision = (Path(place), last) if named else (Path(name), None)
     under = Path("bundles") / path
     return (under if not path.exists() and under.exists() else path), precision
 
@@ -313,7 +314,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
         found[precision] = {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}
         if not cosines[at] >= threshold:
             text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
-            problems.append(f"{place}: {text} came back at cosine {cosines[at]:.4f} here, {precision} must reach {threshold:.4f}")
+            found_here, least = shown(cosines[at], threshold)
+            problems.append(f"{place}: {text} came back at cosine {found_here} here, {precision} must reach {least}")
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
     return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
@@ -323,6 +325,12 @@ def alone(bundle: Bundle, ids: Sequence[np.ndarray], expected: np.ndarray) -> np
     """Cosine of each text's vector, run alone, to the expected unit rows; (n,)."""
     rows = np.concatenate([bundle.encode_ids([row]) for row in ids])
     return (rows.astype(np.float64) * expected).sum(1)
+
+
+def shown(cosine: float, least: float) -> tuple[str, str]:
+    """Both with as many digits as tell them apart."""
+    digits = 4 if least < 0.999 else 6
+    return f"{cosine:.{digits}f}", f"{least:.{digits}f}"
 
 
 def quoted(text: str) -> str:

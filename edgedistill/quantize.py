@@ -144,9 +144,9 @@ def _row_table(sheet: _Sheet, node: onnx.NodeProto) -> list[onnx.NodeProto] | No
     values, scale = rows_int8(table)
     return [
         helper.make_node("Gather", [sheet.constant(values, f"{name}_int8"), ids], [f"{out}_int8"], name=f"{out}_rows"),
-        helper.make_node("Gather", [sheet.constant(scale, f"{name}_scale"), ids], [f"{out}_scale"], name=f"{out}_scales"),
+        helper.make_node("Gather", [sheet.constant(scale, f"{name}_scale"), ids], [f"{out}_row_scale"], name=f"{out}_row_scales"),
         helper.make_node("Cast", [f"{out}_int8"], [f"{out}_float"], name=f"{out}_cast", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [f"{out}_float", f"{out}_scale"], [out], name=f"{out}_scaled"),
+        helper.make_node("Mul", [f"{out}_float", f"{out}_row_scale"], [out], name=f"{out}_scaled"),
     ]
 
 

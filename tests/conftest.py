@@ -63,15 +63,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def make_tokenizer() -> Any:
     """A WordPiece tokenizer of 200 pieces, learned from the sentences."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-    from transformers import BertTokenizerFast
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
 
     raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     raw.normalizer = normalizers.BertNormalizer()
     raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     raw.train_from_iterator(sentences(300, seed=1), trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
-    return BertTokenizerFast(vocab=raw.get_vocab(), model_max_length=64)
+    raw.post_processor = processors.BertProcessing(("[SEP]", raw.token_to_id("[SEP]")), ("[CLS]", raw.token_to_id("[CLS]")))
+    raw.decoder = decoders.WordPiece()
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=64, **names)
 
 
 def make_teacher(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph, quantize
 from edgedistill.errors import UserError
-from tests.test_graph import make_bert, make_bilstm, make_other, run, some_ids
+from tests.test_graph import make_bert, make_bilstm, make_other, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,
@@ -112,10 +112,8 @@ def test_a_product_in_blocks_is_the_product(inputs: int) -> None:
     plain = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     made = quantize.quantize(helper.make_model(plain, opset_imports=opsets, ir_version=8), "w8")
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    assert np.allclose(session.run(["y"], {"x": x})[0], x @ weight, atol=0.12)
+    y = session(made).run(["y"], {"x": x})[0]
+    assert np.linalg.norm(y - x @ weight) < 0.02 * np.linalg.norm(x @ weight)  # 8 bits for numbers of 32: about 0.7%
     packed = numpy_helper.to_array(next(c for c in made.graph.initializer if c.name == "w_w8")).astype(float) - 128
     scale = numpy_helper.to_array(next(c for c in made.graph.initializer if c.name == "w_w8_scale")).reshape(8, -1, 1)
     back = (packed * scale).reshape(8, -1)[:, :inputs].T
