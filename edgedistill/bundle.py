@@ -22,7 +22,7 @@ from edgedistill.errors import AnswerIsNo, UserError, unknown
 
 SCHEMA = 1  # of manifest.json
 PRECISIONS = ("w8", "int8", "fp32")  # in the order load() prefers them
-BATCH_TOKENS = 4_096  # padding included; a batch's memory grows with this and with nothing else
+BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}  # padding included: as much as stays in a processor's cache; it bounds memory too
 WINDOW = 32_768  # texts tokenized and sorted at a time: what is held beside the answer
 KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 
@@ -30,14 +30,17 @@ KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "
 class Bundle:
     """An opened bundle in one precision: `encode(texts) -> (n, d)` unit rows."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], precision: str, session: onnxruntime.InferenceSession, threads: int) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str) -> None:
         self.folder = folder
         self.manifest = manifest
         self.precision = precision
         self.threads = threads
         self.dims: list[int] = manifest["dims"]
         self.max_tokens: int = manifest["max_tokens"]
-        self._session = session
+        self._device = device
+        self._session = onnxruntime.InferenceSession(
+            folder / manifest["precisions"][precision]["file"], _options(threads), providers=_providers(device)
+        )
         self._outputs = [manifest["output"]]
         self._prompt: str = manifest["prompt"]
         self._pad: int = manifest.get("pad_id", 0)
@@ -45,7 +48,7 @@ class Bundle:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens)
 
-    def encode(self, texts: Sequence[str], dim: int | None = None, batch_tokens: int = BATCH_TOKENS, progress: bool = False) -> np.ndarray:
+    def encode(self, texts: Sequence[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False) -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; `dim` keeps the first numbers of a Matryoshka student's vectors.
 
         Raises UserError for an item that is not text (its index is named) and for a `dim` the student was not trained for.
@@ -64,7 +67,7 @@ class Bundle:
         _are_texts(texts)
         return self._tokenized(texts, 0)
 
-    def encode_ids(self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+    def encode_ids(self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None) -> np.ndarray:
         """(n, d) float32 unit rows of texts that are token ids already. Raises UserError when there are none, or too many, in one."""
         out = np.empty((len(ids), self._dim(dim)), np.float32)
         for at, row in enumerate(ids):
@@ -91,18 +94,19 @@ class Bundle:
             raise
         return [np.array(row.ids, np.int64) for row in rows]
 
-    def _run(self, rows: Sequence[np.ndarray], out: np.ndarray, batch_tokens: int, done: Callable[[int], None]) -> None:
+    def _run(self, rows: Sequence[np.ndarray], out: np.ndarray, batch_tokens: int | None, done: Callable[[int], None]) -> None:
         """Write the vector of each row into `out`: longest first, rows of nearly one length together."""
         if len(rows) == 1:  # a query: nothing to sort or to pad
             self._write(rows[0][None], np.ones((1, len(rows[0])), np.int64), out, slice(None))
             done(1)
             return
+        budget = batch_tokens or BATCH_TOKENS[self._device]
         lengths = np.array([len(row) for row in rows])
         order = np.argsort(-lengths, kind="stable")
         start = 0
         while start < len(order):
             width = int(lengths[order[start]])
-            batch = order[start : start + max(1, batch_tokens // width)]
+            batch = order[start : start + max(1, budget // width)]
             mask = np.arange(width) < lengths[batch][:, None]
             ids = np.full(mask.shape, self._pad, np.int64)
             ids[mask] = np.concatenate([rows[row] for row in batch])
@@ -127,14 +131,12 @@ def load(folder: str | Path, precision: str | None = None, threads: int | None =
     place, named = split(str(folder))
     manifest = read_manifest(place)
     precision = _choose(manifest, place, precision or named)
-    entry = manifest["precisions"][precision]
-    problems = check_files(place, manifest, ("tokenizer.json", entry["file"]))
+    problems = check_files(place, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"]))
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems})
     threads = threads or processors()
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's pool; read when it first starts
-    session = onnxruntime.InferenceSession(place / entry["file"], _options(threads), providers=_providers(device))
-    return Bundle(place, manifest, precision, session, threads)
+    return Bundle(place, manifest, precision, threads, device)
 
 
 def split(name: str) -> tuple[Path, str | None]:

@@ -39,7 +39,17 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
         common = {"config": config, "bottleneck": None, "pooling": "mean", "tanh": False, **common}
         student = {"kind": "bert", "layers": 2, "width": 32, "heads": 4, "head": "linear", "dims": 24}
     else:
-        common = {"pieces": len(words), "pad": 0, "width": 32, "hidden": 40, "layers": 1, "readout": "max", "tanh": True, "dropout": 0.0, **common}
+        common = {
+            "pieces": len(words),
+            "pad": 0,
+            "width": 32,
+            "hidden": 40,
+            "layers": 1,
+            "readout": "max",
+            "tanh": True,
+            "dropout": 0.0,
+            **common,
+        }
         student = {"kind": "bilstm", "width": 32, "hidden": 40}
     module = spread({"bert": bert, "bilstm": bilstm}[kind].build(common))
     if change is not None:
@@ -115,7 +125,13 @@ def test_the_manifest(made: Path) -> None:
     for precision, entry in manifest["precisions"].items():
         path = folder / entry["file"]
         assert (entry["sha256"], entry["size_bytes"]) == (files.sha256_file(path), path.stat().st_size)
-        assert 1 >= entry["parity"]["cosine_mean"] >= entry["parity"]["cosine_min"] >= entry["parity"]["threshold"] == export.NEEDED[precision].alone
+        assert (
+            1
+            >= entry["parity"]["cosine_mean"]
+            >= entry["parity"]["cosine_min"]
+            >= entry["parity"]["threshold"]
+            == export.NEEDED[precision].alone
+        )
         assert 1 >= entry["drift"]["mean"] >= entry["drift"]["min"] >= export.NEEDED[precision].drift
     sizes = {precision: entry["size_bytes"] for precision, entry in manifest["precisions"].items()}
     assert max(sizes["w8"], sizes["int8"]) < sizes["fp32"] / 2
@@ -289,7 +305,9 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     config = source / "tokenizer" / "tokenizer_config.json"
     files.write_json(config, {**files.read_json(config), "do_lower_case": False})  # transformers follows this, tokenizer.json does not know
     message = refused(tmp_path, source, ["fp32"], AnswerIsNo)
-    assert re.search(r'x was not written: text 6 of 32 \("The quick .*"\) became other token ids in the bundle \(2 .*\) than in the run', message)
+    assert re.search(
+        r'x was not written: text 6 of 32 \("The quick .*"\) became other token ids in the bundle \(2 .*\) than in the run', message
+    )
     assert "the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does" in message
 
 

@@ -125,7 +125,9 @@ def test_a_zero_vector_stays_zero() -> None:
     assert (rows == 0).all()
 
 
-@pytest.mark.parametrize("make", [make_bert, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)])
+@pytest.mark.parametrize(
+    "make", [make_bert, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)]
+)
 def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
     student = make()
     model = graph.build(student)
@@ -135,7 +137,9 @@ def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
     found = run(model, ids, mask, "last_hidden_state")
     assert np.allclose(found[mask == 1], expected[mask == 1], atol=1e-5)
     assert ancestors(model, "last_hidden_state") <= ancestors(model, "sentence_embedding") | {"last_hidden_state"}
-    assert len(ancestors(model, "sentence_embedding") & made(model)) == len(model.graph.node) + sum(len(n.output) - 1 for n in model.graph.node)
+    assert len(ancestors(model, "sentence_embedding") & made(model)) == len(model.graph.node) + sum(
+        len(n.output) - 1 for n in model.graph.node
+    )
 
 
 def made(model: onnx.ModelProto) -> set[str]:

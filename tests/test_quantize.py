@@ -72,7 +72,9 @@ def test_int8_sees_the_batch() -> None:
     assert 0.9 < cosines(alone, together)[0] < 0.99999
 
 
-@pytest.mark.parametrize(("name", "products", "lstms"), [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2)])
+@pytest.mark.parametrize(
+    ("name", "products", "lstms"), [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2)]
+)
 def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int) -> None:
     fp32 = graphs[name]
     w8, int8 = (quantize.quantize(fp32, precision) for precision in ("w8", "int8"))
