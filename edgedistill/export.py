@@ -130,7 +130,8 @@ def _compared(opened: bundle.Bundle, golden: Golden, out: Path) -> dict[str, Any
         if found.tolist() != expected:
             raise AnswerIsNo(
                 f"{out} was not written: {_which(golden, at)} became other token ids in the bundle ({_short(found.tolist())}) than in "
-                f"the run ({_short(expected)}); the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does",
+                f"the run ({_short(expected)}); the vectors were not compared: tokenizer.json does not say all that the run's "
+                "tokenizer does",
                 {"text": at, "ids": found.tolist(), "expected": expected},
             )
     precision, needed = opened.precision, NEEDED[opened.precision]

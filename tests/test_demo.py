@@ -94,7 +94,7 @@ def test_the_shipped_recipes_are_the_demos() -> None:
 def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
     made = demo.demo(0.5, tmp_path / "demo", print)
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in made["reports"]}
-    assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.75
+    assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
     info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info
     assert info["corpus"]["texts"] >= 30_000
