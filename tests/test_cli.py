@@ -8,14 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from edgedistill.cli import app
 from tests.conftest import World
 
+ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "demo")
 
 
 def call(*arguments: object, folder: Path, data: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     if data:
         environment["EDGEDISTILL_DATA"] = str(data)
     command = [sys.executable, "-m", "edgedistill.cli", *map(str, arguments)]
@@ -61,8 +64,15 @@ def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
     assert embedded.returncode == 0, embedded.stderr
     assert len(embedded.stdout.splitlines()) == 2
 
-    manifest = tmp_path / "bundles/tiny/tokenizer.json"
-    manifest.write_bytes(manifest.read_bytes() + b" ")
+    runner = [sys.executable, str(ROOT / "export/python/embed.py"), str(tmp_path / "bundles/tiny"), "int8"]
+    golden = subprocess.run([*runner, "--check"], capture_output=True, text=True, check=False)
+    assert golden.returncode == 0, golden.stderr + golden.stdout
+    plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
+    ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
+    assert np.allclose(json.loads(plain.stdout), json.loads(ours.stdout)["embedding"], atol=1e-6)
+
+    tokenizer = tmp_path / "bundles/tiny/tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
     broken = call("verify", "bundles/tiny", "--json", folder=tmp_path)
     assert broken.returncode == 1
     assert "tokenizer.json" in str(last(broken)["error"])
@@ -92,7 +102,7 @@ def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'bert-2x128']; from edgedistill.cli import main; main()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 2
     assert "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'" in done.stderr
