@@ -173,7 +173,7 @@ def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: J
 
 @app.command(epilog="Example: edgedistill demo --minutes 6")
 def demo(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 6.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 5.0,
     out: Annotated[Path, typer.Option("--out", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
