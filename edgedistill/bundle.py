@@ -217,11 +217,11 @@ def _providers(device: str) -> list[str]:
 def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """How many processors this process may keep busy: its affinity, and the CPU quota of its control groups (v1 and v2), rounded down."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(_quotas(cgroups, own), default=math.inf)
+    quota = min(quotas(cgroups, own), default=math.inf)
     return max(1, int(min(allowed, quota)))
 
 
-def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
+def quotas(cgroups: Path, own: Path) -> Iterator[float]:
     """The quotas that hold for this process, in processors: its group's and those of all groups above."""
     try:
         lines = own.read_text().splitlines()
@@ -275,7 +275,7 @@ def _is_unicode(text: str) -> bool:
 
 
 @contextmanager
-def _counting(total: int, progress: bool) -> Iterator[Callable[[int], None]]:
+def _counting(total: int | None, progress: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr where one is wanted; gives the function that moves it on."""
     if not progress:
         yield lambda number: None
@@ -372,7 +372,7 @@ def embed(
 
     def vectors() -> Iterator[tuple[list[str], np.ndarray]]:
         nonlocal count
-        with _counting(0, progress) as done:
+        with _counting(None, progress) as done:
             for texts in _chunks(source):
                 count += len(texts)
                 yield texts, opened.encode(texts, dim)

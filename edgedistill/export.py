@@ -58,10 +58,12 @@ class Golden(NamedTuple):
 def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict[str, Any]:
     """Write a run as a bundle at `out`, whole or not at all. Returns {name, parameters, precisions, files}.
 
-    Raises UserError: no run, a precision that is not known, another student's tokenizer. Raises AnswerIsNo, and writes nothing,
-    when a graph does not say what torch says.
+    A bundle that already has the name is replaced, nothing else is. Raises UserError: no run, a precision that is not known, another
+    student's tokenizer. Raises AnswerIsNo, and writes nothing, when a graph does not say what torch says.
     """
     precisions = _known(precisions)
+    if out.exists() and not (out / "manifest.json").exists():
+        raise UserError(f"{out}: is there already and is no bundle; choose another name for it")
     run = open_run(run_folder)
     student = run.student()
     golden = _golden(run, student)

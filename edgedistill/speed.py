@@ -193,7 +193,7 @@ def machine() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cgroup_quota_cores": min(bundle._quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
+        "cgroup_quota_cores": min(bundle.quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",

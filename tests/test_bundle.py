@@ -290,7 +290,7 @@ def tree(folder: Path, contents: dict[str, str]) -> Path:
 def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[str, str], expected: float | None) -> None:
     groups = tree(tmp_path / "groups", contents)
     (tmp_path / "own").write_text(own)
-    assert min(bundle._quotas(groups, tmp_path / "own"), default=None) == expected
+    assert min(bundle.quotas(groups, tmp_path / "own"), default=None) == expected
     all_of_them = bundle.processors(tmp_path / "none", tmp_path / "none")
     found = bundle.processors(groups, tmp_path / "own")
     assert found == (all_of_them if expected is None else max(1, min(all_of_them, int(expected))))

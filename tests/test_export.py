@@ -300,6 +300,13 @@ def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> Non
     assert files.sha256_folder(out) == before
 
 
+def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
+    source, out = make_run(tmp_path / "runs" / "a"), tmp_path / "bundles" / "x"
+    out.mkdir(parents=True)
+    (out / "thesis.txt").write_text("years of work")
+    assert refused(tmp_path, source, ["fp32"], UserError) == f"{out}: is there already and is no bundle; choose another name for it"
+
+
 def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "mixed")
     config = source / "tokenizer" / "tokenizer_config.json"
