@@ -31,8 +31,9 @@ def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTraine
     special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     mine.train_from_iterator(corpus.chunks(8_192), trainer, length=len(corpus))
+    number = mine.get_vocab()
     cls, sep = like.cls_token, like.sep_token
-    mine.post_processor = processors.BertProcessing((sep, mine.token_to_id(sep)), (cls, mine.token_to_id(cls)))
+    mine.post_processor = processors.BertProcessing((sep, number[sep]), (cls, number[cls]))
     mine.decoder = theirs.decoder
     names = {name: getattr(like, name) for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")}
     return PreTrainedTokenizerFast(tokenizer_object=mine, model_max_length=like.model_max_length, **names)
