@@ -313,9 +313,7 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     # transformers takes a special token from here; tokenizer.json does not know
     files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
     message = refused(tmp_path, source, ["fp32"], AnswerIsNo)
-    assert re.search(
-        r'x was not written: text \d+ of 32 \(".*"\) became other token ids in the bundle \(2 .*\) than in the run', message
-    )
+    assert re.search(r'x was not written: text \d+ of 32 \(".*"\) became other token ids in the bundle \(2 .*\) than in the run', message)
     assert "the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does" in message
 
 
