@@ -207,3 +207,12 @@ def test_constraints_name_every_direct_dependency() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
     pinned = {line.split("==")[0] for line in lines if "==" in line and not line.startswith("#")}
     assert names - pinned == set()
+
+
+def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
+    from edgedistill import report
+
+    copy = tmp_path / "README.md"
+    copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+    assert not report.update_readme(copy, [ROOT / "bench/reports/english.json"]), "run python bench/readme.py"
+    assert "| ---" in copy.read_text(encoding="utf-8") or "|---" in copy.read_text(encoding="utf-8")
