@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from edgedistill import files
+
 SIZES = (1_000_000, 10_000_000)
 
 
@@ -64,7 +66,7 @@ def main() -> None:
         )
     report = {"schema": 1, "bench": "corpus-memory", "sizes": found, "ratio": found[-1]["peak_rss_bytes"] / found[0]["peak_rss_bytes"]}
     if asked.out:
-        asked.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        files.write_json(asked.out, report)
     print(json.dumps(report))
 
 

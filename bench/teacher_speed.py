@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgedistill import corpus, recipe, run, speed, teacher
+from edgedistill import corpus, files, recipe, run, speed, teacher
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
         **run.made_by(),
     }
     if asked.out:
-        asked.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        files.write_json(asked.out, report)
     print(json.dumps(report))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, recipe, run, speed, teacher, train
+from edgedistill import corpus, files, recipe, run, speed, teacher, train
 
 BATCH = 256
 STEPS, WARM = 60, 20
@@ -104,7 +104,7 @@ def main() -> None:
         **run.made_by(),
     }
     if asked.out:
-        asked.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        files.write_json(asked.out, report)
     print(json.dumps(report))
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ from torch import nn
 
 from edgedistill import bundle, card, files, graph, layout, quantize
 from edgedistill.errors import AnswerIsNo, UserError, unknown
-from edgedistill.run import Run, open_run
+from edgedistill.run import Run, open_run, versions
 
 Say = Callable[[str], None]
 FILES = {  # the names transformers.js looks for: its q8, the default in a browser, is `model_quantized.onnx`
@@ -205,7 +203,7 @@ def _manifest(folder: Path, run: Run, found: dict[str, Any]) -> dict[str, Any]:
         "inputs": ["input_ids", "attention_mask"],
         "output": "sentence_embedding",
         "files": _hashes(folder),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        "versions": versions(PACKAGES),
         "run": run.info,
     }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm, teacher
 
 BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {"bert": bert.build, "bilstm": bilstm.build}
-COUNT: dict[str, Callable[[Any], dict[str, int]]] = {"bert": bert.parameters, "bilstm": bilstm.parameters}
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
 
 
@@ -124,10 +123,15 @@ def made_by() -> dict[str, Any]:
     """Versions and platform, for the record."""
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": versions(PACKAGES),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Python's version and those of packages, for the record."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 
 def _version(package: str) -> str:

@@ -29,6 +29,7 @@ SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by 
 TOKENS_A_BATCH = 2_048
 FORMAT = 1
 COUNTS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "mpnet")  # positions start behind the pad id
+Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> vectors (B, d)
 
 
 class Teacher:
@@ -61,28 +62,16 @@ class Teacher:
     def embed(self, texts: list[str], device: str = "cpu") -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; batches are of one length, or nearly."""
         ids = encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens)
-        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-        forward = self._forward(device)
-        out = np.empty((len(ids), self.dims), np.float32)
-        for rows in budget_batches(order, ids, TOKENS_A_BATCH if device == "cpu" else 32 * TOKENS_A_BATCH):
-            vectors = forward(*pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0))
-            out[rows] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-        return out
+        tokens = TOKENS_A_BATCH if device == "cpu" else 32 * TOKENS_A_BATCH
+        return unit_rows(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens)
 
-    def _forward(self, device: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def _forward(self, device: str) -> Forward:
         """(ids, mask) -> vectors: onnxruntime for fp32 on a processor, where it is about twice as fast as torch; else torch."""
         if device == "cpu" and self.dtype == torch.float32:
             return self._session()
-        module = self.module.to(device)
-        half = torch.autocast(device.split(":")[0], torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        return through_torch(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
 
-        def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-            with torch.inference_mode(), half:
-                return module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device)).float().cpu().numpy()
-
-        return forward
-
-    def _session(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def _session(self) -> Forward:
         if self._open is None:
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
@@ -97,10 +86,10 @@ class Teacher:
 class Vectors:
     """Teacher embeddings of a corpus: (n, d) float16 unit rows in memory-mapped shards."""
 
-    def __init__(self, folder: Path, shards: int, shard: int = SHARD) -> None:
+    def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
-        self.shard = shard
         self.parts = [np.load(folder / f"{number:05d}.npy", mmap_mode="r") for number in range(shards)]
+        self.shard = len(self.parts[0])  # all but the last are of this length
         self.dims = int(self.parts[0].shape[1])
 
     def __len__(self) -> int:
@@ -239,8 +228,8 @@ def own_limit(folder: Path, loaded: PreTrainedTokenizerBase) -> int:
     config = files.read_json(transformer / "config.json")
     limits = [int(loaded.model_max_length)]
     sentence_bert = transformer / "sentence_bert_config.json"
-    if sentence_bert.exists() and files.read_json(sentence_bert).get("max_seq_length"):
-        limits.append(int(files.read_json(sentence_bert)["max_seq_length"]))
+    if sentence_bert.exists() and (own := files.read_json(sentence_bert).get("max_seq_length")):
+        limits.append(int(own))
     if "max_position_embeddings" in config:
         offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in COUNTS_FROM_PAD else 0
         limits.append(int(config["max_position_embeddings"]) - offset)
@@ -258,6 +247,27 @@ def dtype(name: str) -> torch.dtype:
     except OSError:
         flags = ""
     return torch.bfloat16 if "avx512_bf16" in flags or "amx_bf16" in flags else torch.float32
+
+
+def through_torch(module: torch.nn.Module, device: torch.device, half: bool = False) -> Forward:
+    """A module as a function of numpy arrays: (ids, mask) -> vectors, without gradients; `half`: under bf16 autocast."""
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
+
+    def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        with torch.inference_mode(), autocast:
+            return module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device)).float().cpu().numpy()
+
+    return forward
+
+
+def unit_rows(forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int) -> np.ndarray:
+    """(n, dims) float32 unit rows in the order of `ids`, run in batches of nearly one length and at most `tokens` padded tokens."""
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    out = np.empty((len(ids), dims), np.float32)
+    for rows in budget_batches(order, ids, tokens):
+        vectors = forward(*pad([ids[row] for row in rows], pad_id))
+        out[rows] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    return out
 
 
 def encode_ids(loaded: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:

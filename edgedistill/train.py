@@ -496,16 +496,9 @@ def optimizer(module: nn.Module, stage: recipe.Stage, device: str) -> torch.opti
 
 def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> np.ndarray:
     """Texts -> (n, d) float32 unit rows, by the module as it stands, on its own device."""
-    device = next(student.parameters()).device
+    forward = teachers.through_torch(student, next(student.parameters()).device)
     ids = teachers.encode_ids(words, texts, max_tokens)
-    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    out = np.empty((len(ids), run.width(student)), np.float32)
-    with torch.inference_mode():
-        for rows in teachers.budget_batches(order, ids, 8_192):
-            batch, mask = teachers.pad([ids[row] for row in rows], words.pad_token_id or 0)
-            vectors = student(torch.from_numpy(batch).to(device), torch.from_numpy(mask).to(device)).float()
-            out[rows] = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
-    return out
+    return teachers.unit_rows(forward, ids, words.pad_token_id or 0, run.width(student), 8_192)
 
 
 def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any], student: nn.Module, info: dict[str, Any]) -> None:
