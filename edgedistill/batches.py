@@ -32,10 +32,13 @@ def shuffled(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
     return out.astype(np.int64)
 
 
-def window(number: int, texts: int, tokens: Tokens, batch: int, bucket: int, max_tokens: int, seed: int) -> list[np.ndarray]:
+def window(
+    number: int, texts: int, among: np.ndarray | None, tokens: Tokens, batch: int, bucket: int, max_tokens: int, seed: int
+) -> list[np.ndarray]:
     """The batches of one window: bucket × batch shuffled texts, sorted by length, cut, the cuts shuffled.
 
-    `texts`: how many texts there are to draw from (rows 0 … texts−1); passes follow each other without a seam.
+    `texts`: how many texts there are to draw from, rows 0 … texts−1, or with `among` (texts,) the rows it lists; passes follow
+    each other without a seam.
     Returns `bucket` arrays (batch,) of rows.
     """
     positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
@@ -45,6 +48,8 @@ def window(number: int, texts: int, tokens: Tokens, batch: int, bucket: int, max
             for epoch in np.unique(positions // texts)
         ]
     )
+    if among is not None:
+        rows = among[rows]
     if bucket == 1:
         return [rows]
     lengths = np.minimum(tokens.lengths(rows), max_tokens)

@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from edgedistill.errors import UserError, require, unknown
 LONGEST_TEXT = 100_000  # characters; a longer one is a file without line ends, not a text
 LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carry more than the text
 BUCKETS = 256
+BLOCK = 65_536  # rows looked at together
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 Say = Callable[[str], None]
@@ -193,7 +194,8 @@ def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str) -> It
         yield _sized(row[at], path, number)
 
 
-def _jsonl(path: Path, column: str) -> Iterator[str]:
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered objects of a .jsonl file; blank lines are passed over."""
     for number, line in _lines(path):
         if not line.strip():
             continue
@@ -201,19 +203,30 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}: line {number}: not JSON ({error.msg}); every line must be an object") from None
-        if not isinstance(row, dict) or not isinstance(row.get(column), str):
-            known = [k for k, v in row.items() if isinstance(v, str)] if isinstance(row, dict) else []
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object")
+        yield number, row
+
+
+def _jsonl(path: Path, column: str) -> Iterator[str]:
+    for number, row in _objects(path):
+        if not isinstance(row.get(column), str):
+            known = [k for k, v in row.items() if isinstance(v, str)]
             raise UserError(f"{path}: line {number}: {unknown('text column', column, known)}; say which with corpus.column")
         yield _sized(row[column], path, number)
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
+def _parquet_table(file: IO[bytes], path: Path) -> Any:
     parquet = require("pyarrow.parquet", "train", "train")
+    try:
+        return parquet.ParquetFile(file)
+    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
+        raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+
+
+def _parquet(path: Path, column: str) -> Iterator[str]:
     with _open(path) as file:
-        try:
-            table = parquet.ParquetFile(file)
-        except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-            raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+        table = _parquet_table(file, path)
         if column not in table.schema_arrow.names:
             raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with corpus.column")
         number = 0
@@ -243,12 +256,11 @@ def _every_column(path: Path) -> Iterator[str]:
         for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
             yield from row
     elif suffix == ".jsonl":
-        for _, line in _lines(path):
-            yield from (value for value in json.loads(line or "{}").values() if isinstance(value, str))
+        for _, found in _objects(path):
+            yield from (value for value in found.values() if isinstance(value, str))
     else:
-        parquet = require("pyarrow.parquet", "train", "train")
         with _open(path) as file:
-            for batch in parquet.ParquetFile(file).iter_batches(batch_size=4096):
+            for batch in _parquet_table(file, path).iter_batches(batch_size=4096):
                 for values in batch.to_pydict().values():
                     yield from (value for value in values if isinstance(value, str))
 
@@ -283,33 +295,55 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     spool, buckets = folder / "spool", folder / "buckets"
     buckets.mkdir()
     counts, read = _spool(spec, sources, spool, buckets)
-    keep = _distinct(buckets, sum(counts))
-    keep = _limited(spec, counts, keep)
-    kept = int(keep.sum())
+    keep = _limited(spec, counts, _distinct(buckets, sum(counts)))
+    kept = keep.count(0, len(keep))
     if kept <= spec.held_out:
         some = f"{kept:,} of {read:,} texts are left after cleaning, {spec.held_out:,} are to be held out"
         raise UserError(f"corpus: nothing to train on: {some}; add texts, or lower corpus.held_out")
-    held = np.zeros(kept, bool)
-    held[np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False)] = True
+    held = set(np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False).tolist())
     fingerprint = _keep(spool, keep, held, folder)
     names = [s.name for s in sources if not s.leak]
-    per_source = _sums(keep, counts)
+    per_source = [keep.count(a, b) for a, b in pairwise(_ends(counts))]
     meta = {
         "format": FORMAT,
         "fingerprint": fingerprint,
         "read": read,
         "texts": kept,
         "trained": kept - spec.held_out,
-        "sources": [{"name": n, "texts": int(t)} for n, t in zip(names, per_source, strict=True)],
+        "sources": [{"name": n, "texts": t} for n, t in zip(names, per_source, strict=True)],
     }
     spool.unlink()
     buckets.rmdir()
     files.write_json(folder / "corpus.json", meta)
 
 
-def _sums(keep: np.ndarray, counts: list[int]) -> list[int]:
-    ends = np.cumsum([0, *counts])
-    return [int(keep[a:b].sum()) for a, b in pairwise(ends)]
+def _ends(counts: list[int]) -> list[int]:
+    """Where each source's rows begin, and where the last one's end."""
+    return [0, *accumulate(counts)]
+
+
+class _Marks:
+    """One bit a row, so that ten million rows weigh 1.25 MB."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.bits = np.zeros(-(-rows // 8), np.uint8)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def set(self, rows: np.ndarray) -> None:
+        np.bitwise_or.at(self.bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
+
+    def blocks(self, start: int, end: int) -> Iterator[np.ndarray]:
+        """The rows that are set from start to end, ascending, a block at a time: (n,) int64 each."""
+        for at in range(start, end, BLOCK):
+            to = min(end, at + BLOCK)
+            bits = np.unpackbits(self.bits[at >> 3 : -(-to // 8)], bitorder="little")
+            yield at + np.flatnonzero(bits[at & 7 : (at & 7) + to - at])
+
+    def count(self, start: int, end: int) -> int:
+        return sum(len(rows) for rows in self.blocks(start, end))
 
 
 def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source], spool: Path, buckets: Path) -> tuple[list[int], int]:
@@ -352,43 +386,43 @@ def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     return counts, read
 
 
-def _distinct(buckets: Path, rows: int) -> np.ndarray:
-    """(rows,) bool: the first of each text, where no leak has the same hash. One bucket in memory at a time."""
-    keep = np.zeros(rows, bool)
+def _distinct(buckets: Path, rows: int) -> _Marks:
+    """The first of each text, where no leak has the same hash. One bucket in memory at a time."""
+    keep = _Marks(rows)
     for bucket in sorted(buckets.iterdir()):
         records = np.fromfile(bucket, dtype=[("hash", "<u8"), ("row", "<i8")])
         records = records[np.lexsort((records["row"], records["hash"]))]  # a leak's −1 sorts first
         first = np.ones(len(records), bool)
         first[1:] = records["hash"][1:] != records["hash"][:-1]
         chosen = records["row"][first]
-        keep[chosen[chosen >= 0]] = True
+        keep.set(chosen[chosen >= 0])
         bucket.unlink()
     return keep
 
 
-def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: np.ndarray) -> np.ndarray:
-    per_file = spec.limit_per_file if isinstance(spec, recipe.Files) else None
-    if per_file:
-        ends = np.cumsum([0, *counts])
-        for start, end in pairwise(ends):
-            keep[start:end] = _evenly(keep[start:end], per_file)
-    return _evenly(keep, spec.limit) if spec.limit else keep
+def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: _Marks) -> _Marks:
+    if isinstance(spec, recipe.Files) and spec.limit_per_file:
+        keep = _evenly(keep, list(pairwise(_ends(counts))), spec.limit_per_file)
+    return _evenly(keep, [(0, len(keep))], spec.limit) if spec.limit else keep
 
 
-def _evenly(keep: np.ndarray, limit: int) -> np.ndarray:
-    """At most `limit` of the kept, spread evenly over them."""
-    kept = np.flatnonzero(keep)
-    if len(kept) <= limit:
-        return keep
-    thinned = np.zeros(len(keep), bool)
-    thinned[kept[np.arange(limit) * len(kept) // limit]] = True
+def _evenly(keep: _Marks, spans: list[tuple[int, int]], limit: int) -> _Marks:
+    """At most `limit` of what is kept of each span, spread evenly over it."""
+    thinned = _Marks(len(keep))
+    for start, end in spans:
+        total, rank = keep.count(start, end), 0
+        for rows in keep.blocks(start, end):
+            ranks = np.arange(rank, rank + len(rows))
+            nearest = -(-ranks * limit // total) if total > limit else ranks  # the only i for which i * total // limit can be this rank
+            thinned.set(rows[nearest * total // limit == ranks] if total > limit else rows)
+            rank += len(rows)
     return thinned
 
 
-def _keep(spool: Path, keep: np.ndarray, held: np.ndarray, folder: Path) -> str:
+def _keep(spool: Path, keep: _Marks, held: set[int], folder: Path) -> str:
     """Write the kept lines, the held-out ones last, and where each begins. Returns the fingerprint."""
     total = hashlib.sha256()
-    offset = rank = 0
+    offset = 0
     later: list[bytes] = []
     with spool.open("rb", 1 << 20) as lines, (folder / "texts.bin").open("wb") as texts, (folder / "offsets.bin").open("wb") as offsets:
         offsets.write((0).to_bytes(8, "little"))
@@ -400,11 +434,10 @@ def _keep(spool: Path, keep: np.ndarray, held: np.ndarray, folder: Path) -> str:
             offsets.write(offset.to_bytes(8, "little"))
             total.update(line + b"\n")
 
-        for line, kept in zip(lines, keep, strict=True):
-            if not kept:
-                continue
-            (later.append if held[rank] else write)(line[:-1])
-            rank += 1
+        numbered = enumerate(lines)
+        for rank, row in enumerate(row for rows in keep.blocks(0, len(keep)) for row in rows.tolist()):
+            line = next(line for number, line in numbered if number == row)
+            (later.append if rank in held else write)(line[:-1])
         total.update(b"\0held out\0")
         for line in later:
             write(line)

@@ -88,13 +88,16 @@ class Embeddings(Part):
     """Where the word table starts."""
 
     source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from")
-    reduce: Literal["pca"] = Field("pca", description="how the teacher's table comes to the student's width")
+    of: Literal["words", "outputs"] = Field("words", description="the teacher's word table, or its vector of every piece alone")
+    reduce: Literal["pca"] = Field("pca", description="how the teacher's vectors come to the student's width")
     file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
 
     @model_validator(mode="after")
     def _file_with_glove(self) -> Embeddings:
         if (self.source == "glove") != (self.file is not None):
             raise ValueError("`file` goes with `from: glove`, and only with it")
+        if self.of == "outputs" and self.source != "teacher":
+            raise ValueError("`of: outputs` are the teacher's; set `from: teacher`")
         return self
 
 
@@ -130,7 +133,7 @@ class Bert(Part):
         given = [name for name in ("width", "heads", "intermediate") if getattr(self, name) is not None]
         if self.weights != "random" and given:
             raise ValueError(f"`{given[0]}` comes with the weights; leave it out")
-        if self.weights != "random" and self.embeddings.source != "teacher":
+        if self.weights != "random" and self.embeddings != Embeddings():
             raise ValueError("`embeddings` come with the weights; leave them out")
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
@@ -187,6 +190,34 @@ class Gram(Part):
     kind: Literal["gram"]
 
 
+class Ckd(Part):
+    """Find the teacher's vector among the batch's and a queue of earlier ones (DistilCSE, Eq. 5 and 6)."""
+
+    kind: Literal["ckd"]
+    queue: int = Field(16_384, ge=0, description="earlier teacher vectors beside the batch; starts empty; the paper's: 65536")
+    temperature: float = Field(0.05, gt=0, description="at the start, where it is learned (the reference code starts at 0.37)")
+    learned: bool = Field(True, description="false: the temperature stays")
+
+
+class Congen(Part):
+    """Similarities to a queue follow the teacher's, in the text and in another view of it (ConGen, Eq. 1 to 4)."""
+
+    kind: Literal["congen"]
+    queue: int = Field(16_384, ge=0, description="starts from training texts, which then leave training; the batch comes beside it")
+    temperature: float = Field(0.05, gt=0, description="the student's; the paper's: 0.05 for BERT-Tiny, 0.07 for most")
+    teacher_temperature: float = Field(0.05, gt=0)
+    alpha: float = Field(0.5, gt=0, le=1, description="weight of the text itself; 1: no second view")
+
+
+class Seed(Part):
+    """Similarities to the teacher's own vector and a queue follow the teacher's (SEED, Fang et al. 2021)."""
+
+    kind: Literal["seed"]
+    queue: int = Field(16_384, ge=1, description="starts from random directions")
+    temperature: float = Field(0.05, gt=0, description="the student's")
+    teacher_temperature: float = Field(0.05, gt=0)
+
+
 class Term(Part):
     weight: float = Field(gt=0)
     objective: Objective
@@ -199,7 +230,7 @@ class Sum(Part):
     terms: list[Term] = Field(min_length=1)
 
 
-Objective = Annotated[Mse | Cosine | Gram | Sum, Field(discriminator="kind")]
+Objective = Annotated[Mse | Cosine | Gram | Ckd | Congen | Seed | Sum, Field(discriminator="kind")]
 
 
 class Stage(Part):
@@ -218,6 +249,7 @@ class Stage(Part):
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of a moving average of the weights; the average is what is selected")
     max_tokens: int = Field(64, ge=3, description="longer texts are cut here in training")
+    longest: int | None = Field(None, ge=3, description="train on the texts of at most this many tokens; default: on all")
     bucket: int = Field(100, ge=1, description="batches are cut from this many batches' worth of shuffled texts, sorted by length; 1: none")
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
 
@@ -267,7 +299,7 @@ Term.model_rebuild()
 Sum.model_rebuild()
 KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "teacher": Itself},
-    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "sum": Sum},
+    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum},
     "corpus": {"files": Files, "hub": Hub, "prose": Prose},
 }
 

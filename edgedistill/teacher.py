@@ -61,7 +61,10 @@ class Teacher:
 
     def embed(self, texts: list[str], device: str = "cpu") -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; batches are of one length, or nearly."""
-        ids = encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens)
+        return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device)
+
+    def embed_ids(self, ids: list[np.ndarray], device: str = "cpu") -> np.ndarray:
+        """(n, d) float32 unit rows of texts given as token ids, special tokens included."""
         tokens = TOKENS_A_BATCH if device == "cpu" else 32 * TOKENS_A_BATCH
         return unit_rows(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens)
 

@@ -30,6 +30,10 @@ class Tokens:
         """Tokens in each of the rows, (n,)."""
         return np.asarray(self.offsets[rows + 1] - self.offsets[rows])
 
+    def short(self, longest: int, among: int) -> np.ndarray:
+        """Those of the first `among` rows that have at most `longest` tokens, (n,) int64."""
+        return np.flatnonzero(np.diff(self.offsets[: among + 1]) <= longest)
+
     def batch(self, rows: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Right-padded (ids, mask), each (n, T) int64; a longer text keeps its last token, the closing special one."""
         starts, lengths = np.asarray(self.offsets[rows]), self.lengths(rows)

@@ -180,7 +180,7 @@ def untrained(
         return module, shape
     shape = bert.shape(student, len(words), pad, teacher.dims, source.config if source else None)
     module = bert.build(shape)
-    bert.start(module, bert.chosen(student, source.config) if source else None, source, start)
+    bert.start(module, bert.chosen(student, source.config) if source else None, source, start, student.embeddings.of == "outputs")
     return module, shape
 
 
@@ -217,6 +217,8 @@ def _first_vectors(
     if source is not None:
         own = teacher.tokenizer if source is theirs else words
         return vocabulary.from_model(words, own, source.get_input_embeddings().weight.detach())
+    if student.embeddings.of == "outputs":
+        return torch.from_numpy(teacher.embed_ids(vocabulary.as_texts(words, teacher.tokenizer)))
     if student.embeddings.source == "teacher":
         return vocabulary.from_model(words, teacher.tokenizer, theirs.get_input_embeddings().weight.detach())
     if student.embeddings.source == "glove":
@@ -243,16 +245,21 @@ def steps(stage: recipe.Stage, texts: int) -> int:
 
 
 class Trained(nn.Module):
-    """What the optimizer sees: the student, and a projection onto the teacher's space that is dropped afterwards."""
+    """What the optimizer sees: the student, a projection onto the teacher's space that is dropped afterwards, the objective."""
 
-    def __init__(self, student: nn.Module, projection: nn.Linear | None) -> None:
+    def __init__(self, student: nn.Module, projection: nn.Linear | None, objective: nn.Module) -> None:
         super().__init__()
         self.student = student
         self.projection = projection
+        self.objective = objective
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        vectors = self.student(input_ids, attention_mask)
-        return vectors if self.projection is None else self.projection(vectors)
+    def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor) -> Tensor:
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d). Returns the loss ()."""
+        vectors = [self.student(ids, mask) for ids, mask in views]
+        if self.projection is not None:
+            vectors = [self.projection(view) for view in vectors]
+        with torch.autocast(targets.device.type, enabled=False):
+            return self.objective([view.float() for view in vectors], targets)
 
 
 class Log:
@@ -326,11 +333,27 @@ class Loop:
         self.stage, self.number, self.made, self.student = stage, number, made, made.student
         self.log, self.selection, self.accelerator = log, selection, accelerator
         self.folder = partial / "checkpoints"
-        self.steps = steps(stage, made.texts.trained)
         self.seed = seed * 1_000_003 + number
+        self.rows, self.first = self._rows()
+        self.texts = made.texts.trained if self.rows is None else len(self.rows)
+        self.steps = steps(stage, self.texts)
         torch.manual_seed(self.seed)
-        self.loss = objectives.build(stage.objective)
         self.step = 0
+
+    def _rows(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """(the rows this stage trains on, None for all; the rows its queue starts from, which are none of those)."""
+        place, made, wanted = f"stages[{self.number}]", self.made, objectives.memory(self.stage.objective)
+        rows = None if self.stage.longest is None else made.tokens.short(self.stage.longest, made.texts.trained)
+        if rows is not None and len(rows) == 0:
+            raise UserError(f"{place}.longest: no text of the corpus has {self.stage.longest} tokens or fewer; raise it")
+        if not wanted:
+            return rows, None
+        rows = np.arange(made.texts.trained) if rows is None else rows
+        if wanted >= len(rows):
+            raise UserError(f"{place}.objective: a queue of {wanted:,} texts leaves none of {len(rows):,} to train on; lower it")
+        drawn = np.zeros(len(rows), bool)
+        drawn[np.random.default_rng(self.seed).choice(len(rows), wanted, replace=False, shuffle=False)] = True
+        return rows[~drawn], rows[drawn]
 
     def already_done(self) -> bool:
         """Whether a killed run had finished this stage; if it was the last finished, take over its weights."""
@@ -375,7 +398,10 @@ class Loop:
         """Model, optimizer and average, as new or from the last checkpoint."""
         width = run.width(self.student)
         projection = nn.Linear(width, self.made.vectors.dims) if self.made.drops_head else None
-        self.module = Trained(self.student, projection).to(self.accelerator.device)
+        objective = objectives.build(self.stage.objective, self.made.vectors.dims)
+        if self.first is not None:
+            objectives.fill(objective, torch.from_numpy(self.made.vectors[self.first]))
+        self.module = Trained(self.student, projection, objective).to(self.accelerator.device)
         self.optimizer = optimizer(self.module, self.stage, self.accelerator.device.type)
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = checkpoint.Average(self.student, self.stage.ema) if self.stage.ema else None
@@ -407,7 +433,7 @@ class Loop:
         stage = self.stage
         number, within = divmod(self.step, stage.bucket)
         if self._window[0] != number:
-            cut = batches.window(number, self.made.texts.trained, self.made.tokens, stage.batch, stage.bucket, stage.max_tokens, self.seed)
+            cut = batches.window(number, self.texts, self.rows, self.made.tokens, stage.batch, stage.bucket, stage.max_tokens, self.seed)
             self._window = (number, cut)
         return self._window[1][within][self.accelerator.process_index :: self.accelerator.num_processes]
 
@@ -419,12 +445,13 @@ class Loop:
         rate = self.stage.learning_rate * schedule(self.stage, self.step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.loss(self.prepared(ids, mask).float(), targets)
+        loss = self.prepared([(ids, mask)], targets)
         self.optimizer.zero_grad()
         self.accelerator.backward(loss)
         if self.stage.clip:
             self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
         self.optimizer.step()
+        objectives.remember(self.module.objective, targets)
         if self.average:
             self.average.update(self.student, self.step)
         return float(loss.detach())

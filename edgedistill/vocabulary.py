@@ -46,14 +46,21 @@ def pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 def from_model(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, table: Tensor) -> Tensor:
     """First vectors (V, w) for my pieces from their word table: the same piece's row, else the mean of its parts' rows."""
+    if mine.get_vocab() == theirs.get_vocab():
+        return table[: len(mine)]
+    return torch.stack([table[ids].mean(0) if ids else table.mean(0) for ids in parts(mine, theirs)])
+
+
+def parts(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> list[list[int]]:
+    """Each of my pieces in their ids: the same piece where they have it, else what they make of its text."""
     known = theirs.get_vocab()
-    if mine.get_vocab() == known:
-        return table[: len(known)]
-    rows = []
-    for piece in pieces(mine):
-        ids = [known[piece]] if piece in known else theirs(plain(piece), add_special_tokens=False)["input_ids"]
-        rows.append(table[ids].mean(0) if ids else table.mean(0))
-    return torch.stack(rows)
+    return [[known[piece]] if piece in known else theirs(plain(piece), add_special_tokens=False)["input_ids"] for piece in pieces(mine)]
+
+
+def as_texts(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> list[np.ndarray]:
+    """Each of my pieces as a text of its own in their ids, between their special tokens; (n_i,) int32 each."""
+    first, *last = theirs("")["input_ids"]
+    return [np.array([first, *ids, *last], np.int32) for ids in parts(mine, theirs)]
 
 
 def from_glove(mine: PreTrainedTokenizerBase, path: Path, width: int, seed: int) -> Tensor:

@@ -129,7 +129,7 @@ BAD = [
     ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: not JSON"),
     ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
-    ("a.jsonl", b'["x"]\n', "line 1: no text column"),
+    ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
     ("a.csv", b"id,sentence\n1,x\n", "no column 'text'"),
     ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "damaged after line"),
     ("a.txt.gz", b"not gzip", "damaged after line 0"),
@@ -143,6 +143,37 @@ def test_bad_files_are_named_and_nothing_is_left(tmp_path: Path, name: str, cont
     with pytest.raises(UserError, match=says):
         build(tmp_path, name)
     assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("leak.jsonl", b'{"text": \n', "line 1: not JSON"),
+        ("leak.jsonl", b"[1]\n", "line 1: a JSON list"),
+        ("leak.parquet", b"no", "not a parquet"),
+    ],
+)
+def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    write(tmp_path / "a.txt", "txt")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        build(tmp_path, "a.txt", exclude=["leak.*"])
+
+
+def test_marks_thin_out_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "BLOCK", 13)
+    random = np.random.default_rng(0)
+    kept = np.flatnonzero(random.random(501) < 0.6)
+    marks = corpus._Marks(501)
+    marks.set(kept)
+    spans = [(0, 100), (100, 103), (103, 501)]
+    thinned = corpus._evenly(marks, spans, 40)
+    wanted: list[int] = []
+    for start, end in spans:
+        here = kept[(kept >= start) & (kept < end)]
+        wanted += here[np.arange(40) * len(here) // 40].tolist() if len(here) > 40 else here.tolist()
+    assert np.concatenate(list(thinned.blocks(0, 501))).tolist() == wanted
+    assert marks.count(100, 501) == int((kept >= 100).sum())
 
 
 def test_where_the_data_is_not(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary"],
     *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
-    *["objectives.regression", "objectives.relational", "objectives"],
+    *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
     *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it

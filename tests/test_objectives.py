@@ -9,8 +9,11 @@ import torch
 
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
+from edgedistill.objectives import relational
+from edgedistill.objectives.contrastive import ckd, simcse
+from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, mse
-from edgedistill.objectives.relational import gram
+from edgedistill.objectives.relational import congen, gram
 
 S = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
 T = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
@@ -54,24 +57,149 @@ def test_sum_weighs_its_terms() -> None:
     spec = recipe.Sum.model_validate(
         {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "cosine"}}, {"weight": 5.0, "objective": {"kind": "gram"}}]}
     )
-    assert objectives.build(spec)(S, T).item() == pytest.approx(0.6 + 5 * 0.64)
+    assert objectives.build(spec, 2)([S], T).item() == pytest.approx(0.6 + 5 * 0.64)
 
 
-@pytest.mark.parametrize("spec", [{"kind": "mse"}, {"kind": "mse", "unit": True}, {"kind": "cosine"}, {"kind": "gram"}], ids=str)
-def test_gradients(spec: dict[str, object]) -> None:
-    loss = objectives.build(recipe.Term.model_validate({"weight": 1.0, "objective": spec}).objective)
+def unit(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def test_ckd_without_a_queue_is_cross_entropy_over_the_batch() -> None:
+    student, teacher = torch.randn(5, 4), unit(5, 4)
+    expected = -torch.stack([(20 * unit_row(student[i]) @ teacher.T).log_softmax(0)[i] for i in range(5)]).mean()
+    assert ckd(student, teacher, torch.zeros(0, 4), 20.0).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert ckd(3 * student, 7 * teacher, torch.zeros(0, 4), 20.0).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def unit_row(row: torch.Tensor) -> torch.Tensor:
+    return row / row.norm()
+
+
+def test_ckd_by_hand() -> None:
+    # s1 = (.6, .8), t1 = (1, 0), t2 = (0, −1), queue (0, 1), κ = 1: logits .6, −.8, .8; s2 = (0, 1): 0, −1, 1
+    queue = torch.tensor([[0.0, 1.0]])
+    first = -math.log(math.exp(0.6) / (math.exp(0.6) + math.exp(-0.8) + math.exp(0.8)))
+    second = -math.log(math.exp(-1) / (1 + math.exp(-1) + math.exp(1)))
+    assert ckd(S, T, queue, 1.0).item() == pytest.approx((first + second) / 2)
+
+
+def test_congen_by_hand() -> None:
+    # teacher over [queue (0, 1); t1; t2] at τ 1: t1 → softmax(0, 1, 0), t2 → softmax(−1, 0, 1)
+    queue = torch.tensor([[0.0, 1.0]])
+    wanted = torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]).softmax(1)
+    mine = torch.tensor([[0.8, 0.6, -0.8], [1.0, 0.0, -1.0]]).mul(2).log_softmax(1)  # τ 1/2
+    assert congen([S], [1.0], T, queue, 0.5, 1.0).item() == pytest.approx(-(wanted * mine).sum(1).mean().item())
+    both = congen([S, T], [0.25, 0.75], T, queue, 0.5, 1.0)
+    assert both.item() == pytest.approx(
+        0.25 * congen([S], [1.0], T, queue, 0.5, 1.0).item() + 0.75 * congen([T], [1.0], T, queue, 0.5, 1.0).item()
+    )
+
+
+def test_a_student_equal_to_its_teacher_has_only_the_entropy_left() -> None:
+    teacher, queue = unit(6, 5), unit(20, 5, seed=1)
+    student = teacher.clone().requires_grad_()
+    wanted = (teacher @ torch.cat([queue, teacher]).T / 0.1).softmax(1)
+    loss = congen([student], [1.0], teacher, queue, 0.1, 0.1)
+    assert loss.item() == pytest.approx(-(wanted * wanted.log()).sum(1).mean().item(), rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert gradient.abs().max().item() < 1e-6  # rows are scaled to unit length inside, so what is left is tangential
+    assert seed([student], teacher, queue) > 0.1
+
+
+def seed(views: list[torch.Tensor], teacher: torch.Tensor, queue: torch.Tensor) -> float:
+    return relational.seed(views[0], teacher, queue, 0.1, 0.1).item()
+
+
+def test_seed_scores_its_own_teacher_and_the_queue_only() -> None:
+    queue = torch.tensor([[0.0, 1.0]])
+    wanted = torch.tensor([[1.0, 0.0], [1.0, -1.0]]).softmax(1)  # [t_i·t_i, t_i·q]
+    mine = torch.tensor([[0.6, 0.8], [-1.0, 1.0]]).log_softmax(1)  # [s_i·t_i, s_i·q]
+    assert relational.seed(S, T, queue, 1.0, 1.0).item() == pytest.approx(-(wanted * mine).sum(1).mean().item())
+
+
+def test_simcse_by_hand_and_with_hard_negatives() -> None:
+    first = -math.log(math.exp(0.6) / (math.exp(0.6) + math.exp(-0.8)))
+    second = -math.log(math.exp(-1) / (1 + math.exp(-1)))
+    assert simcse(S, T, 1.0).item() == pytest.approx((first + second) / 2)
+    assert simcse(S, T, 1.0, negatives=T).item() == pytest.approx((first + second) / 2 + math.log(2))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 11])
+def test_a_queue_holds_the_last_vectors_newest_first(size: int) -> None:
+    queue = Queue(7, 3)
+    given = torch.empty(0, 3)
+    for step in range(9):
+        batch = torch.randn(size, 3, requires_grad=True)
+        queue.push(batch)
+        given = torch.cat([given, batch.detach()])
+        expected = torch.nn.functional.normalize(given, dim=-1).flip(0)[:7]
+        assert len(queue) == min(7, (step + 1) * size)
+        assert torch.allclose(queue.newest_first(), expected)
+        assert not queue.vectors.requires_grad
+    other = Queue(7, 3)
+    other.load_state_dict(queue.state_dict())
+    assert torch.equal(other.newest_first(), queue.newest_first())
+
+
+def test_a_queue_of_none_stays_empty() -> None:
+    queue = Queue(0, 3)
+    queue.push(torch.randn(4, 3))
+    assert len(queue) == 0
+    assert queue.vectors.shape == (0, 3)
+
+
+def test_what_is_remembered_and_when() -> None:
+    """A batch is scored against the batches before it, and only training tells the queue."""
+    spec = parsed({"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "ckd", "queue": 8}}]})
+    objective = objectives.build(spec, 4)
+    teacher = unit(3, 4)
+    before = objective([teacher], teacher).item()
+    assert objective([teacher], teacher).item() == before
+    objectives.remember(objective, teacher)
+    assert objective([teacher], teacher).item() > before
+    assert [name for name in objective.state_dict() if "ring" in name]
+    assert objectives.memory(spec) == 0
+    full = parsed({"kind": "congen", "queue": 5, "alpha": 1})
+    assert objectives.memory(full) == 5
+    objective = objectives.build(full, 4)
+    objectives.fill(objective, unit(5, 4))
+    objectives.remember(objective, unit(2, 4, seed=3))
+    assert torch.allclose(objective.queue.newest_first()[:2], unit(2, 4, seed=3).flip(0))  # type: ignore[union-attr, operator]
+
+
+def parsed(spec: dict[str, object]) -> recipe.Objective:
+    return recipe.Term.model_validate({"weight": 1.0, "objective": spec}).objective
+
+
+SPECS: dict[str, dict[str, object]] = {
+    "mse": {"unit": True},
+    "cosine": {},
+    "gram": {},
+    "ckd": {"queue": 6},
+    "congen": {"queue": 6},
+    "seed": {"queue": 6},
+}
+
+
+@pytest.mark.parametrize("kind", [*SPECS, "mse-raw"])
+def test_gradients(kind: str) -> None:
     torch.manual_seed(1)
+    loss = objectives.build(parsed({"kind": kind.removesuffix("-raw"), **(SPECS.get(kind, {}))}), 3).double()
     student, teacher = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda s: loss(s, teacher), student)
+    objectives.remember(loss, torch.randn(6, 3, dtype=torch.float64))
+    assert torch.autograd.gradcheck(lambda s: loss([s, s * s], teacher), student)
 
 
 def test_every_kind_has_a_loss_that_notices() -> None:
-    """Zero where student and teacher agree, and not where they differ."""
-    torch.manual_seed(2)
-    teacher = torch.nn.functional.normalize(torch.randn(5, 4), dim=-1)
-    for kind in ("mse", "cosine", "gram"):
-        loss = objectives.build(recipe.KINDS["objective"][kind](kind=kind))
-        assert loss(teacher, teacher).item() == pytest.approx(0, abs=1e-6)
-        assert loss(teacher.roll(1, 1), teacher).item() > 0.01 or kind == "gram"
-        assert math.isfinite(loss(torch.zeros_like(teacher), teacher).item())
-    assert set(recipe.KINDS["objective"]) == {"mse", "cosine", "gram", "sum"}
+    """Least where student and teacher agree, and not where they differ."""
+    teacher = unit(5, 4, seed=2)
+    assert {*SPECS, "sum"} == set(recipe.KINDS["objective"])
+    for kind, options in SPECS.items():
+        loss = objectives.build(parsed({"kind": kind, **options}), 4)
+        objectives.remember(loss, unit(6, 4, seed=3))
+        least = loss([teacher, teacher], teacher).item()
+        if kind in ("mse", "cosine", "gram"):
+            assert least == pytest.approx(0, abs=1e-6)
+        moved = teacher.roll(1, 1)
+        assert loss([moved, moved], teacher).item() > least + 0.01 or kind == "gram"
+        assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, teacher).item())

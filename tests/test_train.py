@@ -204,6 +204,40 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
 
 
+def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(world: World) -> None:
+    """The head leads a piece's reduced vector back to what the teacher makes of that piece."""
+    from edgedistill import teacher
+
+    student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "test")
+    loaded = teacher.Teacher(spec.teacher)
+    module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
+    words = torch.from_numpy(loaded.embed(["cat", "dog", "sat"]))
+    known = loaded.tokenizer.get_vocab()
+    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "sat")]]
+    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "sat")]))
+    assert torch.allclose(words, alone, atol=1e-5)
+    led_back = (rows - rows.mean(0)) @ module.head.weight.T
+    assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
+
+
+def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> None:
+    from edgedistill import corpus, teacher, tokens
+
+    spec = recipe.parse(world.recipe(), "test")
+    built = corpus.build(spec.corpus, world.data, 0)
+    cut = tokens.tokenize(built, teacher.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0)
+    lengths = cut.lengths(np.arange(built.trained))
+    middle = int(np.median(lengths))
+    short = cut.short(middle, built.trained)
+    assert short.tolist() == np.flatnonzero(lengths <= middle).tolist()
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "longest": middle}
+    info = go(world, tmp_path / "short", stages=[stage])
+    assert info["stages"][0]["steps"] == len(short) // 8
+    with pytest.raises(UserError, match=r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer; raise it"):
+        go(world, tmp_path / "none", stages=[{**stage, "longest": 3}])
+
+
 def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) -> None:
     def refused(match: str, out: str = "x", **changes: Any) -> None:
         with pytest.raises(UserError, match=match):

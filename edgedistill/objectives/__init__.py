@@ -1,40 +1,88 @@
-"""Objectives: student and teacher vectors -> a loss. From kind to function in one readable table."""
+"""Objectives: student and teacher vectors -> a loss. From kind to module in one readable table.
+
+Every one is a module called with (views, teacher): the student's vectors (B, d) of each view of the texts, and the teacher's
+(B, e) of the texts. What it must remember (a queue, a temperature) is in its state; `remember`
+tells it the teacher's vectors after each step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.objectives.contrastive import Ckd
 from edgedistill.objectives.regression import cosine, mse
-from edgedistill.objectives.relational import gram
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from edgedistill.objectives.relational import Congen, Seed, gram
 
 
-def build(spec: recipe.Objective) -> Loss:
-    """The loss a recipe names: (student (B, d), teacher (B, e)) -> ()."""
+class Stateless(nn.Module):
+    """A loss of the first view alone, with nothing to remember."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return self.loss(views[0], teacher)
+
+
+class Weighted(nn.Module):
+    """A weighted sum of objectives."""
+
+    def __init__(self, weights: list[float], parts: list[nn.Module]) -> None:
+        super().__init__()
+        self.weights, self.parts = weights, nn.ModuleList(parts)
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return torch.stack([weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]).sum()
+
+
+def build(spec: recipe.Objective, dims: int) -> nn.Module:
+    """The objective a recipe names, for a teacher of `dims` numbers; random parts are drawn from torch's generator."""
     if isinstance(spec, recipe.Sum):
-        parts = [(term.weight, build(term.objective)) for term in spec.terms]
-        return lambda student, teacher: torch.stack([weight * loss(student, teacher) for weight, loss in parts]).sum()
+        return Weighted([term.weight for term in spec.terms], [build(term.objective, dims) for term in spec.terms])
     if isinstance(spec, recipe.Mse):
-        return lambda student, teacher: mse(student, teacher, unit=spec.unit)
-    return {"cosine": cosine, "gram": gram}[spec.kind]
+        return Stateless(lambda student, teacher: mse(student, teacher, unit=spec.unit))
+    if isinstance(spec, recipe.Ckd):
+        return Ckd(dims, spec.queue, spec.temperature, spec.learned)
+    if isinstance(spec, recipe.Congen):
+        return Congen(dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
+    if isinstance(spec, recipe.Seed):
+        return Seed(dims, spec.queue, spec.temperature, spec.teacher_temperature)
+    return Stateless({"cosine": cosine, "gram": gram}[spec.kind])
 
 
-def same_width(spec: recipe.Objective) -> bool:
-    """Whether the objective compares coordinates, so that student and teacher must have the same number of them."""
-    if isinstance(spec, recipe.Sum):
-        return any(same_width(term.objective) for term in spec.terms)
-    return not isinstance(spec, recipe.Gram)
+def leaves(spec: recipe.Objective) -> list[recipe.Objective]:
+    """The objective's terms, however nested; itself where it is not a sum."""
+    return [leaf for term in spec.terms for leaf in leaves(term.objective)] if isinstance(spec, recipe.Sum) else [spec]
+
+
+def memory(spec: recipe.Objective) -> int:
+    """How many training texts are taken out of training to fill the queue before the first step (ConGen's reference code)."""
+    return max((leaf.queue for leaf in leaves(spec) if isinstance(leaf, recipe.Congen)), default=0)
+
+
+def fill(objective: nn.Module, vectors: Tensor) -> None:
+    """Put the teacher's vectors of those texts into every queue that starts full."""
+    for part in objective.modules():
+        if isinstance(part, Congen):
+            part.queue.push(vectors)
+
+
+def remember(objective: nn.Module, teacher: Tensor) -> None:
+    """After a step: every queue takes in the batch's teacher vectors."""
+    for part in objective.modules():
+        if isinstance(part, Ckd | Congen | Seed):
+            part.queue.push(teacher)
 
 
 def fits(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
     """Raise UserError where the objective cannot compare vectors of these widths."""
-    if student != teacher and same_width(spec):
+    if student != teacher and any(not isinstance(leaf, recipe.Gram) for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
             "give the student `head: linear`, or use gram"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn.functional import normalize
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.errors import UserError
+from edgedistill.objectives.queue import Queue
 
 
 def gram(student: Tensor, teacher: Tensor) -> Tensor:
@@ -21,3 +23,62 @@ def gram(student: Tensor, teacher: Tensor) -> Tensor:
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
     difference = student @ student.T - teacher @ teacher.T
     return (difference.square().sum() - difference.diagonal().square().sum()) / (rows * (rows - 1))
+
+
+def congen(views: list[Tensor], weights: list[float], teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
+    """Every view's similarities to a memory follow the teacher's: −Σ_v w_v mean_i Σ_k P_T[i, k] log P_v[i, k].
+
+    P_T = softmax(t_i·Q / τ_T), P_v = softmax(v_i·Q / τ_S), Q = [queue; teacher]: the batch itself is among the columns.
+    views (B, d) each, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows. Returns (): a cross-entropy, never below
+    the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalisation.
+    Relation: one view is SEED with the batch in its memory; τ_T → 0 is `ckd`.
+    """
+    teacher = normalize(teacher, dim=-1)
+
+    def cosines(rows: Tensor) -> Tensor:
+        return torch.cat([rows @ queue.T, rows @ teacher.T], 1)
+
+    wanted = cosines(teacher / tau_teacher).softmax(-1)
+    losses = [cross_entropy(cosines(normalize(view, dim=-1) / tau_student), wanted) for view in views]
+    return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
+
+
+def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
+    """The student's similarities to its teacher's vector and a memory follow the teacher's: −mean_i Σ_k P_T[i, k] log P_S[i, k].
+
+    Columns of row i: [t_i; queue], K + 1 of them. student, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows.
+    Returns (). Fang et al. 2021 (SEED), as ConGen's §4 uses it.
+    Relation: `congen` with one view has the whole batch among its columns.
+    """
+    student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+
+    def cosines(rows: Tensor) -> Tensor:
+        return torch.cat([(rows * teacher).sum(-1, keepdim=True), rows @ queue.T], 1)
+
+    return cross_entropy(cosines(student / tau_student), cosines(teacher / tau_teacher).softmax(-1))
+
+
+class Congen(nn.Module):
+    """`congen` with its memory; `alpha` is the weight of the first view, and with 1 there is no second."""
+
+    def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
+        super().__init__()
+        self.queue = Queue(queue, dims)
+        self.tau_student, self.tau_teacher = tau_student, tau_teacher
+        self.weights = [alpha, 1 - alpha] if alpha < 1 else [1.0]
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return congen(views[: len(self.weights)], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
+
+
+class Seed(nn.Module):
+    """`seed` with its memory, which starts from random directions and takes in a batch after it is scored."""
+
+    def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float) -> None:
+        super().__init__()
+        self.queue = Queue(queue, dims)
+        self.queue.push(torch.randn(queue, dims))
+        self.tau_student, self.tau_teacher = tau_student, tau_teacher
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return seed(views[0], teacher, self.queue.vectors, self.tau_student, self.tau_teacher)

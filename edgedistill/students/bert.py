@@ -120,11 +120,12 @@ def build(shape: dict[str, Any]) -> BertStudent:
     return BertStudent(model, shape["pooling"], linear, shape["tanh"])
 
 
-def start(student: BertStudent, layers: list[int] | None, source: BertModel | None, words: Tensor | None) -> None:
+def start(student: BertStudent, layers: list[int] | None, source: BertModel | None, words: Tensor | None, outputs: bool = False) -> None:
     """Set the first weights in place: the source's layers where there is one, and the word table.
 
     `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced (PCA, or the truncated SVD where the
-    table is factorised: the best product of that rank, Eckart-Young).
+    table is factorised: the best product of that rank, Eckart-Young). `outputs`: they live in the teacher's output space, so
+    a linear head starts by leading the reduced ones back there.
     """
     embeddings = student.model.embeddings
     if source is not None and layers is not None:
@@ -145,6 +146,11 @@ def start(student: BertStudent, layers: list[int] | None, source: BertModel | No
             table.project.weight.copy_(right[:rank].T)
         else:
             table.weight.copy_(fitted(words, table.embedding_dim))
+        width = student.model.config.hidden_size
+        if outputs and student.head is not None and student.head.out_features == words.shape[1] > width:
+            student.head.weight.copy_(principal(words, width))
+            if student.head.bias is not None:  # the mean that PCA took away, as long as it is beside a token vector of a LayerNorm
+                student.head.bias.copy_(words.mean(0) * width**0.5 / (words - words.mean(0)).norm(dim=1).mean())
 
 
 def fitted(words: Tensor, width: int) -> Tensor:
@@ -153,10 +159,15 @@ def fitted(words: Tensor, width: int) -> Tensor:
         return words
     if words.shape[1] < width:
         raise UserError(f"student.embeddings: word vectors of {words.shape[1]} numbers for a width of {width}; lower the width")
+    return ((words - words.mean(0)).double() @ principal(words, width)).float()
+
+
+def principal(words: Tensor, width: int) -> Tensor:
+    """The first principal directions of vectors (V, w), as columns (w, width) float64."""
     centred = words - words.mean(0)
     _, directions = torch.linalg.eigh((centred.T @ centred).double())
     directions = directions.flip(1)[:, :width]
-    return (centred.double() @ (directions * directions.sum(0).sign())).float()
+    return directions * directions.sum(0).sign()
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

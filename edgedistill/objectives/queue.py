@@ -1,0 +1,52 @@
+"""A memory of vectors: first in, first out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+
+class Queue(nn.Module):
+    """The last `length` unit vectors it was given, detached; a ring in place, so that a step moves only what is new.
+
+    MoCo's memory (He et al. 2020), filled with teacher vectors as in DistilCSE §3.2 and ConGen §3.2. State: the ring (length,
+    dims), where the next vector goes, how many there are.
+    """
+
+    ring: Tensor
+    at: Tensor
+    filled: Tensor
+
+    def __init__(self, length: int, dims: int) -> None:
+        super().__init__()
+        self.register_buffer("ring", torch.zeros(length, dims))
+        self.register_buffer("at", torch.zeros((), dtype=torch.long))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    def __len__(self) -> int:
+        return int(self.filled)
+
+    @property
+    def vectors(self) -> Tensor:
+        """What it holds (n, d), in no particular order; a view."""
+        return self.ring[: int(self.filled)]
+
+    def newest_first(self) -> Tensor:
+        """What it holds (n, d), newest first."""
+        length, at, filled = len(self.ring), int(self.at), int(self.filled)
+        return self.ring[(at - 1 - torch.arange(filled, device=self.ring.device)) % max(1, length)]
+
+    @torch.no_grad()
+    def push(self, vectors: Tensor) -> None:
+        """Take in vectors (n, d), the last row newest; they are scaled to unit length."""
+        length = len(self.ring)
+        new = normalize(vectors.detach(), dim=-1)[-length:] if length else vectors[:0]
+        if len(new) == 0:
+            return
+        at = int(self.at)
+        first = min(len(new), length - at)
+        self.ring[at : at + first] = new[:first]
+        self.ring[: len(new) - first] = new[first:]
+        self.at.fill_((at + len(new)) % length)
+        self.filled.clamp_(min=min(length, int(self.filled) + len(new)))
