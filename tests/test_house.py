@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
 SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
-EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
+SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"]
+EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary"],
     *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
@@ -156,7 +157,7 @@ def test_every_recipe_is_read() -> None:
 
 def test_every_suite_is_read() -> None:
     found = yaml_files("bench/suites")
-    assert len(found) >= 4
+    assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
         assert quality._parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
