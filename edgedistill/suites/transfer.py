@@ -15,7 +15,8 @@ from edgedistill.errors import UserError, require
 from edgedistill.suites.tables import Find, Part, clean, either, tsv
 from edgedistill.suites.vectors import Encode, Floats, Ints, encoded, unit
 
-STRENGTHS = tuple(2.0**t for t in range(-2, 4))  # SentEval's values of C, the inverse of the L2 penalty
+# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: of our students' vectors all six give the same classifier.
+STRENGTHS = tuple(4.0**t for t in range(-5, 1))
 SEED = 1111  # SentEval's: of the folds
 SPLITS = ("train", "dev", "test")
 Labels = npt.NDArray[np.str_]
@@ -73,8 +74,8 @@ def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[
 def features(vectors: Floats, rows: Ints) -> Floats:
     """What the classifier sees: a text's vector u (n, d), or of a pair |u − v| and u ⊙ v side by side (n, 2d).
 
-    Unit rows are scaled by √d, which makes the mean square of a number 1: SentEval's penalties are meant for vectors that
-    nobody has scaled down, and no encoder should win by its length.
+    Unit rows are scaled by √d, which makes the mean square of a number 1 whatever the encoder: the penalties mean the same for
+    all, and products weigh as much as differences.
     """
     vectors = unit(vectors) * np.float32(vectors.shape[1] ** 0.5)
     if rows.shape[1] == 1:
