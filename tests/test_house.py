@@ -23,7 +23,7 @@ SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.ret
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.static", "students.teacher"],
     *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
     *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
 ]
