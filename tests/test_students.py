@@ -78,6 +78,23 @@ def test_a_static_student_by_hand() -> None:
     assert student.table().tolist() == [[0, 0], [2, 4], [1.5, -0.5], [35, 35]]
 
 
+def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
+    """Enough tokens that torch sums in several threads; those of an index come in any order."""
+    torch.manual_seed(0)
+    student = static.build({"pieces": 50, "pad": 0, "width": 8, "head": None, "tanh": False})
+    ids, threads = torch.randint(1, 50, (512, 128)), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = []
+        for _ in range(5):
+            student.zero_grad()
+            student(ids, torch.ones_like(ids)).square().sum().backward()
+            found.append((student.weights.grad.clone(), student.embedding.weight.grad.clone()))  # type: ignore[union-attr]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for pair in found[1:] for a, b in zip(found[0], pair, strict=True))
+
+
 def test_sif_weights_by_hand() -> None:
     student = make_static()
     static.weigh(student, torch.tensor([0, 999, 1, 0]))

@@ -33,7 +33,9 @@ class StaticStudent(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        vectors = pool(self.embedding(input_ids) * self.weights[input_ids].unsqueeze(-1), attention_mask, "mean")
+        # a look-up, not an index: the gradient of an index is summed by threads in any order, and resuming must give the same bytes
+        weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
+        vectors = pool(self.embedding(input_ids) * weights, attention_mask, "mean")
         vectors = vectors if self.head is None else self.head(vectors)
         return vectors.tanh() if self.tanh else vectors
 
