@@ -216,10 +216,10 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = teacher.Teacher(spec.teacher)
     module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
-    words = torch.from_numpy(loaded.embed(["cat", "dog", "sat"]))
+    words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
-    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "sat")]]
-    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "sat")]))
+    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
+    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "red")]))
     assert torch.allclose(words, alone, atol=1e-5)
     led_back = (rows - rows.mean(0)) @ module.head.weight.T
     assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
