@@ -133,7 +133,10 @@ def export(
 @app.command(epilog="Example: edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
 def bench(
     bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE[:PRECISION]...", help="Bundles; :* measures every precision.")],
-    suite: Annotated[list[str] | None, typer.Option("--suite", help="A shipped suite or a path. Repeatable. Default: mini.")] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", help="A shipped suite, or a path; xsts:en-de is one of its tasks. Repeatable. Default: mini."),
+    ] = None,
     data: Data = None,
     threads: Threads = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",

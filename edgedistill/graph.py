@@ -1,7 +1,8 @@
 """Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
 
-BERT encoders and BiLSTMs are written straight from their weights, node by node, so what a device runs can be read here: about
-eight nodes a layer and ten around them. Any other encoder (a teacher may be anything) is traced with torch's TorchScript exporter.
+BERT encoders, BiLSTMs and static tables are written straight from their weights, node by node, so what a device runs can be read
+here: about eight nodes a BERT layer and ten around them; six for a static table. Any other encoder (a teacher may be anything) is
+traced with torch's TorchScript exporter.
 
 The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft),
 present in all its builds, the browser's too.
@@ -25,6 +26,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import Tensor, nn
 
 from edgedistill.errors import AnswerIsNo, UserError, unknown
+from edgedistill.students.static import StaticStudent
 
 OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
 IR_VERSION = 8  # what opset 17 came with
@@ -73,6 +75,8 @@ def build(student: nn.Module) -> onnx.ModelProto:
     """
     if hasattr(student, "lstm"):
         model = _bilstm(student)
+    elif isinstance(student, StaticStudent):
+        model = _static(student)
     elif _is_bert(student):
         model = _bert(student)
     else:
@@ -297,6 +301,27 @@ def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     suffixes = ("", "_reverse") if lstm.bidirectional else ("",)
     bias = [torch.cat([read("bias_ih", s), read("bias_hh", s)]) for s in suffixes]
     return torch.stack([read("weight_ih", s) for s in suffixes]), torch.stack([read("weight_hh", s) for s in suffixes]), torch.stack(bias)
+
+
+# Static
+
+
+def _static(student: StaticStudent) -> onnx.ModelProto:
+    """Rows and their weights are one table here. Without a head: what is masked becomes the padding piece, whose row is zero, and the
+    rows are summed; unit length makes the mean of that. A head needs the mean itself.
+    """
+    sheet, pad, ids = Sheet(), student.embedding.padding_idx or 0, "input_ids"
+    table = sheet.constant(student.table(), "word_table")
+    if student.head is None and not student.tanh:
+        if pad == 0:
+            ids = sheet.add("Mul", ids, "attention_mask")
+        else:
+            seen = sheet.add("Cast", "attention_mask", to=TensorProto.BOOL)
+            ids = sheet.add("Where", seen, ids, sheet.constant(np.int64(pad), "padding"))
+        pooled = sheet.add("ReduceSum", sheet.add("Gather", table, ids), sheet.constant([1], "axis"), keepdims=0)
+    else:
+        pooled = _mean(sheet, sheet.add("Gather", table, ids), "mean")
+    return _finish(sheet, pooled, _after_pooling(student), student.embedding.embedding_dim, None)
 
 
 # Any other encoder

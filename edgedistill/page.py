@@ -28,6 +28,7 @@ from edgedistill.report import (
     where,
     whole,
 )
+from edgedistill.suites import MEASURES
 
 COLOURS = 9  # --c0 is the teacher's, --c1 to --c8 the students'; then from the start again
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -171,7 +172,7 @@ def _tasks(reports: list[Report], names: list[str]) -> str:
         tasks = list(measured[0]["quality"][name]["tasks"])
         if len(tasks) < 2:
             continue
-        values = {(at, task): _headline(r["quality"][name]["tasks"].get(task) or {}) for at, r in enumerate(measured) for task in tasks}
+        values = {(at, task): _headline(r["quality"][name], task) for at, r in enumerate(measured) for task in tasks}
         rows = []
         for at, report in enumerate(measured):
             cells = []
@@ -187,12 +188,13 @@ def _tasks(reports: list[Report], names: list[str]) -> str:
     return f"<section><h2>Task by task</h2>{''.join(blocks)}</section>" if blocks else ""
 
 
-def _headline(task: dict[str, Any]) -> float:
-    return float(task.get("all", task.get("ndcg_at_10", 0.0)))
+def _headline(found: dict[str, Any], task: str) -> float:
+    """The number of a task that its suite averages."""
+    return float((found["tasks"].get(task) or {}).get(MEASURES[found.get("kind", "sts")][0], 0.0))
 
 
 def _measure(report: Report, suite: str) -> str:
-    return "nDCG@10 × 100" if report["quality"][suite].get("kind") == "retrieval" else "Spearman × 100"
+    return MEASURES[report["quality"][suite].get("kind", "sts")][1]
 
 
 def _agreement(reports: list[Report]) -> str:

@@ -161,6 +161,28 @@ class BiLSTM(Part):
     max_tokens: int = Field(128, ge=3, le=8192)
 
 
+class Static(Part):
+    """A vector and a learned weight for each piece; a text is their mean."""
+
+    kind: Literal["static"]
+    width: int = Field(256, ge=2, description="of the piece vectors, and of the student's where it has no head")
+    embeddings: Embeddings = Field(Embeddings(of="outputs"), description="default: the teacher's vector of every piece alone")
+    weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
+    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    head: Head = Field("none", description="mean vector → `dims`")
+    head_bias: bool = False
+    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
+    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+
+    @model_validator(mode="after")
+    def _head_with_dims(self) -> Static:
+        if self.head == "none" and self.dims is not None:
+            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        return self
+
+
 class Itself(Part):
     """The teacher itself, unchanged: the baseline. A recipe with no stages."""
 
@@ -168,7 +190,7 @@ class Itself(Part):
     max_tokens: int | None = Field(None, ge=3, le=8192, description="default: the teacher's own limit")
 
 
-Student = Annotated[Bert | BiLSTM | Itself, Field(discriminator="kind")]
+Student = Annotated[Bert | BiLSTM | Static | Itself, Field(discriminator="kind")]
 
 
 class Mse(Part):
@@ -298,7 +320,7 @@ class Recipe(Part):
 Term.model_rebuild()
 Sum.model_rebuild()
 KINDS = {
-    "student": {"bert": Bert, "bilstm": BiLSTM, "teacher": Itself},
+    "student": {"bert": Bert, "bilstm": BiLSTM, "static": Static, "teacher": Itself},
     "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum},
     "corpus": {"files": Files, "hub": Hub, "prose": Prose},
 }

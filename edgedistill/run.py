@@ -26,9 +26,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, teacher
+from edgedistill.students import bert, bilstm, static, teacher
 
-BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {"bert": bert.build, "bilstm": bilstm.build}
+BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {"bert": bert.build, "bilstm": bilstm.build, "static": static.build}
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
 
 
@@ -98,6 +98,8 @@ def count(module: nn.Module) -> dict[str, int]:
         return bert.parameters(module)
     if isinstance(module, bilstm.BiLSTMStudent):
         return bilstm.parameters(module)
+    if isinstance(module, static.StaticStudent):
+        return static.parameters(module)
     assert isinstance(module, teacher.TeacherStudent)
     model: Any = module.model
     embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()

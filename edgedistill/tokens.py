@@ -13,6 +13,7 @@ from edgedistill.corpus import Corpus, Say
 
 FORMAT = 1
 CHUNK = 8_192  # texts tokenized at a time
+COUNTED = 1 << 24  # tokens counted at a time
 
 
 class Tokens:
@@ -33,6 +34,13 @@ class Tokens:
     def short(self, longest: int, among: int) -> np.ndarray:
         """Those of the first `among` rows that have at most `longest` tokens, (n,) int64."""
         return np.flatnonzero(np.diff(self.offsets[: among + 1]) <= longest)
+
+    def counts(self, pieces: int, among: int) -> np.ndarray:
+        """How often each of `pieces` occurs in the first `among` rows, (pieces,) int64."""
+        total, end = np.zeros(pieces, np.int64), int(self.offsets[among])
+        for start in range(0, end, COUNTED):
+            total += np.bincount(self.ids[start : min(start + COUNTED, end)], minlength=pieces)
+        return total
 
     def batch(self, rows: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Right-padded (ids, mask), each (n, T) int64; a longer text keeps its last token, the closing special one."""

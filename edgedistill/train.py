@@ -22,7 +22,7 @@ from edgedistill import batches, checkpoint, corpus, files, objectives, quality,
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm
+from edgedistill.students import bert, bilstm, static
 from edgedistill.students.teacher import quiet
 from edgedistill.tokens import Tokens, tokenize
 
@@ -138,6 +138,8 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
         vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
         longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
         tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
+        if isinstance(student, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
+            static.weigh(student, torch.from_numpy(tokens.counts(len(words), texts.trained)))
     return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
 
 
@@ -177,6 +179,11 @@ def untrained(
         shape = bilstm.shape(student, len(words), pad, teacher.dims)
         module: nn.Module = bilstm.build(shape)
         bilstm.start(module, start)  # type: ignore[arg-type]
+        return module, shape
+    if isinstance(student, recipe.Static):
+        shape = static.shape(student, len(words), pad, teacher.dims)
+        module = static.build(shape)
+        static.start(module, start, student.embeddings.of == "outputs")
         return module, shape
     shape = bert.shape(student, len(words), pad, teacher.dims, source.config if source else None)
     module = bert.build(shape)

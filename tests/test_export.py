@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from edgedistill import bundle, export, files, recipe, run
 from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.students import bert, bilstm
+from edgedistill.students import bert, bilstm, static
 from tests.conftest import World, make_tokenizer, sentences
 from tests.test_graph import spread
 
@@ -38,6 +38,9 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
         config = {**SIZES, "vocab_size": len(words), "pad_token_id": 0}
         common = {"config": config, "bottleneck": None, "pooling": "mean", "tanh": False, **common}
         student = {"kind": "bert", "layers": 2, "width": 32, "heads": 4, "head": "linear", "dims": 24}
+    elif kind == "static":
+        common = {"pieces": len(words), "pad": 0, "width": 64, "tanh": False, **common}
+        student = {"kind": "static", "width": 64, "head": "linear", "dims": 24}
     else:
         common = {
             "pieces": len(words),
@@ -51,7 +54,9 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
             **common,
         }
         student = {"kind": "bilstm", "width": 32, "hidden": 40}
-    module = spread({"bert": bert, "bilstm": bilstm}[kind].build(common))
+    module = spread({"bert": bert, "bilstm": bilstm, "static": static}[kind].build(common))
+    if kind == "static":
+        module.embedding.weight.data[0] = 0  # the padding piece's
     if change is not None:
         change(module)
     spec = recipe.parse({"name": folder.name, "about": "A tiny student.", "teacher": {"model": "packaged:t"}, "student": student}, "test")
@@ -227,6 +232,9 @@ def test_sentence_transformers_reads_the_chain_behind_the_graph(made: Path) -> N
     [
         ("bilstm", {}),
         ("bilstm", {"layers": 2, "readout": "last", "head": None, "tanh": False}),
+        ("static", {}),
+        ("static", {"head": None, "max_tokens": 61}),
+        ("static", {"head": {"dims": 24, "bias": False}, "tanh": True, "prompt": "query: "}),
         ("bert", {"bottleneck": 12, "pooling": "cls", "head": None}),
         ("bert", {"pooling": "cls_pooler", "tanh": True, "prompt": "query: "}),
     ],
@@ -237,6 +245,9 @@ def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any])
     result = export.export(source, ALL, tmp_path / "b", said.append)
     assert [line.partition(":")[0] for line in said] == ALL
     assert result["precisions"]["w8"]["drift"]["min"] >= 0.99999
+    moved = result["precisions"]["int8"]["drift"]["min"] < 0.99999
+    assert ("**int8 depends on the batch.**" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")) == moved
+    assert moved or kind == "static"
     texts = sentences(12, seed=6)
     expected = by_torch(source, texts)
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), expected, atol=1e-5)

@@ -13,7 +13,7 @@ from torch import nn
 
 from edgedistill import graph
 from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.students import bert, bilstm
+from edgedistill.students import bert, bilstm, static
 from edgedistill.students.pooling import MODES
 from edgedistill.students.teacher import TeacherStudent
 
@@ -45,6 +45,13 @@ def make_bert(pooling: str = "mean", head: int | None = 12, tanh: bool = False, 
 def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12) -> Any:
     shape = {"pieces": PIECES, "pad": 0, "width": 20, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
     return spread(bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None}))
+
+
+def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0) -> Any:
+    shape = {"pieces": PIECES, "pad": pad, "width": 40, "head": head and {"dims": head, "bias": bias}, "tanh": tanh}
+    student = spread(static.build(shape))
+    student.embedding.weight.data[pad] = 0  # as it is from the start, and training leaves it
+    return student
 
 
 def make_other(kind: str, **sizes: Any) -> Any:
@@ -84,6 +91,12 @@ STUDENTS = {
         for layers in (1, 2)
     },
     "bilstm without a head": lambda: make_bilstm(head=None),
+    "static": make_static,
+    "static padded by piece 3": lambda: make_static(pad=3),
+    "static with a head": lambda: make_static(12),
+    "static with a head, no bias": lambda: make_static(12, bias=False),
+    "static with tanh": lambda: make_static(12, tanh=True),
+    "static with tanh alone": lambda: make_static(tanh=True),
 }
 
 
@@ -99,7 +112,20 @@ def test_says_what_torch_says_at_every_shape(name: str) -> None:
     assert (rows @ rows.T)[~np.eye(5, dtype=bool)].max() < 0.9999  # texts differ
 
 
-@pytest.mark.parametrize("name", ["bert mean", "bert max", "bert last", "bilstm last 2", "bilstm max 1", "bilstm mean 1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert mean",
+        "bert max",
+        "bert last",
+        "bilstm last 2",
+        "bilstm max 1",
+        "bilstm mean 1",
+        "static",
+        "static padded by piece 3",
+        "static with a head",
+    ],
+)
 def test_padding_changes_nothing(name: str) -> None:
     model = graph.build(STUDENTS[name]())
     ids, mask = some_ids(6, 17)
@@ -109,12 +135,32 @@ def test_padding_changes_nothing(name: str) -> None:
         assert np.allclose(alone, together[row], atol=2e-6)
 
 
-@pytest.mark.parametrize("make", [make_bert, lambda: make_bert("max"), lambda: make_bert("last"), make_bilstm, lambda: make_bilstm("max")])
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_bert,
+        lambda: make_bert("max"),
+        lambda: make_bert("last"),
+        make_bilstm,
+        lambda: make_bilstm("max"),
+        make_static,
+        lambda: make_static(12),
+    ],
+)
 def test_rows_of_nothing_but_padding_are_finite(make: Any) -> None:
     ids, mask = some_ids(3, 5)
     mask[1] = 0
     rows = run(graph.build(make()), ids, mask)
     assert np.isfinite(rows).all()
+
+
+def test_a_static_graph_is_a_look_up_a_sum_and_a_length() -> None:
+    model = graph.build(make_static())
+    assert [node.op_type for node in model.graph.node] == ["Mul", "Gather", "ReduceSum", "ReduceL2", "Clip", "Div"]
+    assert sum(int(np.prod(constant.dims)) for constant in model.graph.initializer) == PIECES * 40 + 2  # the weights are in the table
+    with_head = [node.op_type for node in graph.build(make_static(12)).graph.node]
+    assert with_head.count("MatMul") == 2  # the mean, and the head
+    assert "Where" in [node.op_type for node in graph.build(make_static(pad=3)).graph.node]
 
 
 def test_a_zero_vector_stays_zero() -> None:

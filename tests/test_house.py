@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
 SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
-EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
+SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"]
+EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.static", "students.teacher"],
     *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
     *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
 ]
@@ -156,7 +157,7 @@ def test_every_recipe_is_read() -> None:
 
 def test_every_suite_is_read() -> None:
     found = yaml_files("bench/suites")
-    assert len(found) >= 4
+    assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
         assert quality._parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole

@@ -111,8 +111,8 @@ def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
     path = write_suite(tmp_path / "suite", yaml)
     suite = quality.suite(path, tmp_path / "data")
     assert suite.name == "suite"
-    assert suite.pairs["t"].gold.tolist() == [5, 0, 3]
-    assert suite.pairs["t"].subset.tolist() == ["p", "p", "q"]
+    assert suite.tasks["t"].gold.tolist() == [5, 0, 3]
+    assert suite.tasks["t"].subset.tolist() == ["p", "p", "q"]
     assert quality.evaluate(suite, encode)["average"] == pytest.approx(1)
 
 
@@ -121,14 +121,14 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "data" / "pairs.tsv").write_text(TABLE, encoding="utf-8")
     path = write_suite(tmp_path / "suite", "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n")
     monkeypatch.setenv("EDGEDISTILL_DATA", str(tmp_path / "data"))
-    assert len(quality.suite(path).pairs["t"].gold) == 6
+    assert len(quality.suite(path).tasks["t"].gold) == 6
 
 
 @pytest.mark.parametrize(
     ("yaml", "table", "says"),
     [
         ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not beside it; give --data DIR or set EDGEDISTILL_DATA"),
-        ("kind: stss\ntasks: []\n", TABLE, "kind: no kind of suite 'stss'; did you mean 'sts'? (retrieval, sts)"),
+        ("kind: stss\ntasks: []\n", TABLE, "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, retrieval, sts, transfer)"),
         ("kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n", TABLE, "tasks[0].scor: no key 'scor'; did you mean 'score'?"),
         ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
         ("kind: sts\ntasks: []\n", TABLE, "tasks: list should have at least 1 item"),
@@ -179,8 +179,8 @@ def test_every_shipped_suite_is_read() -> None:
 
 def test_mini_ships_whole() -> None:
     suite = quality.suite("mini")
-    assert sum(len(pairs.gold) for pairs in suite.pairs.values()) >= 200
-    for pairs in suite.pairs.values():
+    assert sum(len(pairs.gold) for pairs in suite.tasks.values()) >= 200
+    for pairs in suite.tasks.values():
         assert pairs.gold.min() >= 0
         assert pairs.gold.max() <= 5
         assert len(set(pairs.gold.tolist())) >= 4

@@ -11,13 +11,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph, quantize
 from edgedistill.errors import UserError
-from tests.test_graph import make_bert, make_bilstm, make_other, run, session, some_ids
+from tests.test_graph import make_bert, make_bilstm, make_other, make_static, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,
     "bert bottleneck": lambda: make_bert(bottleneck=24),
     "bilstm": make_bilstm,
     "bilstm of two layers": lambda: make_bilstm("max", layers=2),
+    "static": make_static,
+    "static with a head": lambda: make_static(48),
     "traced": lambda: make_other("xlm-roberta", hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48),
 }
 
@@ -73,7 +75,8 @@ def test_int8_sees_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "products", "lstms"), [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2)]
+    ("name", "products", "lstms"),
+    [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2), ("static with a head", 1, 0)],
 )
 def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int) -> None:
     fp32 = graphs[name]
@@ -88,6 +91,17 @@ def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], 
         "block_size": 32,
         "accuracy_level": 4,
     }
+
+
+@pytest.mark.parametrize("precision", ["w8", "int8"])
+def test_a_static_table_is_the_same_rows_in_both(graphs: dict[str, onnx.ModelProto], precision: str) -> None:
+    """Nothing but the table is there to quantize; no activation is, so neither sees the batch."""
+    made = quantize.quantize(graphs["static"], precision)
+    assert [node.op_type for node in made.graph.node] == "Mul Gather Gather Cast Mul ReduceSum ReduceL2 Clip Div".split()
+    assert len(made.SerializeToString()) < 90 * 40 + 90 * 4 + 1500
+    ids, mask = some_ids(8, 20)
+    alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
+    assert np.allclose(alone, run(made, ids, mask), atol=1e-6)
 
 
 def test_int8_weights_leave_a_bit_for_the_sum(graphs: dict[str, onnx.ModelProto]) -> None:

@@ -60,8 +60,8 @@ def test_all_the_problems_at_once() -> None:
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, teacher)"),
-        ({}, "student.kind: missing; choose one: (bert, bilstm, teacher)"),
+        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, static, teacher)"),
+        ({}, "student.kind: missing; choose one: (bert, bilstm, static, teacher)"),
         ({"kind": "bert"}, "random weights need `layers` (a count) and `width`"),
         ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
@@ -69,6 +69,8 @@ def test_all_the_problems_at_once() -> None:
         ({"kind": "bert", "layers": 1, "width": 8, "dims": 4}, "`dims` is the output of a head"),
         ({"kind": "bert", "weights": "teacher", "embeddings": {"of": "outputs"}}, "`embeddings` come with the weights; leave them out"),
         ({"kind": "bilstm", "embeddings": {"from": "random", "of": "outputs"}}, "`of: outputs` are the teacher's; set `from: teacher`"),
+        ({"kind": "static", "dims": 4}, "`dims` is the output of a head; choose `head: linear` or leave it out"),
+        ({"kind": "static", "weights": "idf"}, "student.weights: input should be 'sif' or 'equal', not 'idf'"),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
     ],
     ids=str,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgedistill import recipe
-from edgedistill.students import bert, bilstm
+from edgedistill.students import bert, bilstm, static
 from edgedistill.students.pooling import pool
 
 PIECES = 30_522
@@ -51,6 +51,66 @@ def test_sra_counts() -> None:
     assert counted["encoder"] + counted["head"] == 4_120_576
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=300, dims=400, head_bias=True)
     assert bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 400)))["encoder"] == 2 * (4 * 300 * 600 + 8 * 300)
+
+
+def test_static_counts() -> None:
+    spec = recipe.Static(kind="static", width=64)
+    counted = static.parameters(static.build(static.shape(spec, PIECES, 0, 384)))
+    assert counted == {"embedding": PIECES * 65, "encoder": 0, "head": 0, "total": PIECES * 65}
+    spec = recipe.Static(kind="static", width=64, head="linear")
+    assert static.parameters(static.build(static.shape(spec, PIECES, 0, 384)))["head"] == 64 * 384
+    spec = recipe.Static(kind="static", width=64, head="linear", head_kept=False)
+    assert static.build(static.shape(spec, PIECES, 0, 384)).dims == 64
+
+
+def make_static() -> static.StaticStudent:
+    student = static.build({"pieces": 4, "pad": 0, "width": 2, "head": None, "tanh": False})
+    student.embedding.weight.data = torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, -1.0], [5.0, 5.0]])
+    return student
+
+
+def test_a_static_student_by_hand() -> None:
+    student = make_static()
+    student.weights.data = torch.tensor([9.0, 2.0, 0.5, 7.0])
+    ids, mask = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 1, 0]])
+    assert torch.allclose(student(ids, mask), torch.tensor([[1.75, 1.75]]))  # (2·(1, 2) + ½·(3, −1)) / 2
+    assert torch.allclose(student(torch.tensor([[2, 1, 0]]), mask), student(ids, mask))  # no order, no padding
+    assert student.table().tolist() == [[0, 0], [2, 4], [1.5, -0.5], [35, 35]]
+
+
+def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
+    """Enough tokens that torch sums in several threads; those of an index come in any order."""
+    torch.manual_seed(0)
+    student = static.build({"pieces": 50, "pad": 0, "width": 8, "head": None, "tanh": False})
+    ids, threads = torch.randint(1, 50, (512, 128)), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = []
+        for _ in range(5):
+            student.zero_grad()
+            student(ids, torch.ones_like(ids)).square().sum().backward()
+            found.append((student.weights.grad.clone(), student.embedding.weight.grad.clone()))  # type: ignore[union-attr]
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for pair in found[1:] for a, b in zip(found[0], pair, strict=True))
+
+
+def test_sif_weights_by_hand() -> None:
+    student = make_static()
+    static.weigh(student, torch.tensor([0, 999, 1, 0]))
+    assert torch.allclose(student.weights, torch.tensor([1, 0.001 / 1.0, 0.001 / 0.002, 1]))
+    static.weigh(student, torch.zeros(4, dtype=torch.long))  # an empty corpus says nothing
+    assert student.weights.tolist() == [1, 1, 1, 1]
+
+
+def test_a_static_head_leads_reduced_rows_back() -> None:
+    torch.manual_seed(0)
+    words = torch.randn(30, 3) @ torch.randn(3, 8) + 2.0
+    spec = recipe.Static(kind="static", width=3, head="linear", head_bias=True)
+    student = static.build(static.shape(spec, 30, 0, 8))
+    static.start(student, words, outputs=True)
+    one = student(torch.arange(1, 30)[:, None], torch.ones(29, 1, dtype=torch.long))
+    assert torch.allclose(one, (words - words.mean(0))[1:], atol=1e-4)
 
 
 def test_even_layers() -> None:

@@ -165,6 +165,10 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
         {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 12, "head": "linear"},
+        {"kind": "static", "width": 32, "weights": "equal"},
+        {"kind": "static", "width": 16, "vocabulary": 210, "head": "linear_tanh", "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 8, "head": "linear", "head_bias": True, "embeddings": {"of": "words"}},
     ],
     ids=lambda s: "-".join(str(v) for v in s.values())[:40],
 )
@@ -212,13 +216,54 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = teacher.Teacher(spec.teacher)
     module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
-    words = torch.from_numpy(loaded.embed(["cat", "dog", "sat"]))
+    words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
-    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "sat")]]
-    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "sat")]))
+    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
+    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "red")]))
     assert torch.allclose(words, alone, atol=1e-5)
     led_back = (rows - rows.mean(0)) @ module.head.weight.T
     assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
+
+
+def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world: World, tmp_path: Path) -> None:
+    """No steps worth the name: what is in the run is what it began with."""
+    from edgedistill import teacher
+
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 4, "learning_rate": 1e-12}
+    go(world, tmp_path / "a", student={"kind": "static", "width": 32}, stages=[stage], corpus={"texts": ["texts.txt"]})
+    opened = run.open_run(tmp_path / "a")
+    student, words = opened.student(), opened.tokenizer()
+    assert opened.parameters == {"embedding": len(words) * 33, "encoder": 0, "head": 0, "total": len(words) * 33}
+    texts = (world.data / "texts.txt").read_text(encoding="utf-8").splitlines()
+    counts = np.bincount([piece for text in texts for piece in words(text)["input_ids"]], minlength=len(words))
+    share = counts / counts.sum()
+    loaded = teacher.Teacher(recipe.Teacher(model=str(world.teacher)))
+    found = student.weights.detach().numpy()
+    assert np.allclose(found, 1e-3 / (1e-3 + share), rtol=1e-5)
+    assert counts.min() == 0
+    assert found.min() < 0.02 < 1 == found.max()
+    assert np.allclose(
+        student.embedding.weight[words.convert_tokens_to_ids(["cat", "dog"])].detach(), loaded.embed(["cat", "dog"]), atol=1e-4
+    )
+    assert not student.embedding.weight[words.pad_token_id].any()
+
+
+def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 32, "learning_rate": 5e-3}
+    for name, steps in (("before", 1), ("after", 60)):
+        go(world, tmp_path / name, student={"kind": "static", "width": 16, "head": "linear"}, stages=[{**stage, "steps": steps}])
+    from edgedistill import teacher
+
+    texts = sentences(60, seed=9)
+    targets = teacher.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+    close = {}
+    for name in ("before", "after"):
+        opened = run.open_run(tmp_path / name)
+        close[name] = float((train.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        assert not opened.student().embedding.weight[0].any()
+    assert close["after"] > close["before"] + 0.05
+    before, after = (load_file(tmp_path / name / "student.safetensors") for name in ("before", "after"))
+    assert (before["weights"] - after["weights"]).abs().max() > 0.01
 
 
 def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> None:

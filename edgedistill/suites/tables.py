@@ -1,0 +1,92 @@
+"""The files of a suite: where they lie, and their rows as text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from edgedistill.errors import UserError, unknown
+
+Find = Callable[[str], Path]  # a name in suite.yaml -> where it lies
+
+
+class Part(BaseModel):
+    """A frozen piece of a suite.yaml; keys it does not know are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def locate(suite_path: Path, name: str, data: Path | None) -> Path:
+    """A suite's file or folder: beside suite.yaml, else under the data folder."""
+    beside = suite_path.parent / name
+    if beside.exists():
+        return beside
+    if data is None:
+        raise UserError(f"{suite_path}: {name} is not beside it; give --data DIR or set EDGEDISTILL_DATA")
+    if not data.is_dir():
+        raise UserError(f"{data}: no such folder; give --data DIR or set EDGEDISTILL_DATA")
+    if not (data / name).exists():
+        raise UserError(f"{data / name}: no such file, and {suite_path} asks for it; give --data DIR or set EDGEDISTILL_DATA")
+    return data / name
+
+
+def either(folder: Path, *names: str) -> Path:
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: no {' or '.join(names)}; give --data DIR or set EDGEDISTILL_DATA")
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Lines of a text file, plain or .gz, without their ends."""
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8", newline="\n")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8", newline="\n") as file
+        ):
+            for line in file:
+                yield line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; convert it") from None
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise UserError(f"{path}: broken gzip ({error}); fetch it again") from None
+
+
+def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line number, the asked columns) of a tab-separated file with a header."""
+    numbered = lines(path)
+    header = next(numbered, "").split("\t")
+    for column in columns:
+        if column not in header:
+            raise UserError(f"{path}: {unknown('column', column, header)}; name the column in suite.yaml, or give another --data")
+    at = {column: header.index(column) for column in [*columns, *optional] if column in header}
+    for number, line in enumerate(numbered, 2):
+        if not line:
+            continue
+        cells = line.split("\t")
+        if len(cells) < len(header):
+            raise UserError(f"{path}: line {number}: {len(cells)} cells, the header has {len(header)}; fix the line")
+        yield number, {column: cells[i] for column, i in at.items()}
+
+
+def jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}: line {number}: not JSON ({error.msg}); fix the line") from None
+        if not isinstance(row, dict) or "_id" not in row:
+            raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
+        yield row
+
+
+def clean(text: str) -> str:
+    return " ".join(text.split())
