@@ -14,7 +14,7 @@ from edgedistill.cli import app
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "demo")
+COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "trim", "demo")
 
 
 def call(*arguments: object, folder: Path, data: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
