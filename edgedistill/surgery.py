@@ -52,7 +52,8 @@ def trimmed(
     if not own:
         raise UserError(f"min_count: no piece is used {min_count:,} times in the corpus; lower it, or add texts")
     by_id = {at: piece for piece, at in number.items()}
-    named = added | special | {by_id[at] for at in also} | ({_unknown_piece(model)} - {None})
+    fallback = _unknown_piece(model)
+    named = added | special | {by_id[at] for at in also} | ({fallback} if fallback is not None else set())
     wanted = NEEDED[model["type"]](model, own | _failed_paths(model, failed)) | _bytes(data) | named
     ids = _order(model, number, wanted)
     smaller = _tokenizer(words, _without(data, ids, number), {by_id[at]: new for new, at in enumerate(ids.tolist())})

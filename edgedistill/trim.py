@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +86,12 @@ def _sources(patterns: list[str], data: Path | None, where: str, prompts: list[s
             pattern, column = given, "text"
         for path in corpus._matching([pattern], data, where):
             name = path.name if pattern == given else f"{path.name}:{column}"
-            found.append(
-                (name, lambda path=path, column=column: (prompt + text for text in corpus.texts_in(path, column) for prompt in prompts))
-            )
+            found.append((name, partial(_prompted, path, column, prompts)))
     return found
+
+
+def _prompted(path: Path, column: str, prompts: list[str]) -> Iterator[str]:
+    return (prompt + text for text in corpus.texts_in(path, column) for prompt in prompts)
 
 
 def _fixed(config: dict[str, Any]) -> range:

@@ -22,7 +22,7 @@ SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
 EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary", "surgery"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.recurrent", "students.teacher"],
     *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
     *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo", "trim"],
 ]

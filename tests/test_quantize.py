@@ -11,11 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph, quantize
 from edgedistill.errors import UserError
-from tests.test_graph import make_bert, make_bilstm, make_other, run, session, some_ids
+from tests.test_graph import make_bert, make_bilstm, make_other, make_recurrent, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,
     "bert bottleneck": lambda: make_bert(bottleneck=24),
+    "recurrent": lambda: make_recurrent(bottleneck=24),
     "bilstm": make_bilstm,
     "bilstm of two layers": lambda: make_bilstm("max", layers=2),
     "traced": lambda: make_other("xlm-roberta", hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48),
@@ -73,7 +74,8 @@ def test_int8_sees_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "products", "lstms"), [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2)]
+    ("name", "products", "lstms"),
+    [("bert", 9, 0), ("bert bottleneck", 10, 0), ("recurrent", 26, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2)],
 )
 def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int) -> None:
     fp32 = graphs[name]

@@ -103,7 +103,7 @@ def test_kept_texts_are_cut_as_before(name: str, min_count: int) -> None:
     texts = [*sentences(12, seed=2), *scrambled(6, seed=3)]
     others = [*sentences(60, seed=4), *scrambled(60, seed=5)]
     made = surgery.trimmed(words, [source("chosen", texts)], [source("others", others)], min_count)
-    old, new = (dict((at, piece) for piece, at in each.get_vocab().items()) for each in (words, made.words))
+    old, new = ({at: piece for piece, at in each.get_vocab().items()} for each in (words, made.words))
     assert [new[at] for at in range(len(new))] == [old[at] for at in made.ids.tolist()]
     assert len(new) < len(old)
     identical = 0
