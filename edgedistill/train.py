@@ -229,6 +229,9 @@ def _source(student: recipe.Bert | recipe.Recurrent, teacher: teachers.Teacher, 
     with quiet():
         options: dict[str, Any] = {"dtype": torch.float32, "add_pooling_layer": student.pooling == "cls_pooler"}
         model = AutoModel.from_pretrained(transformer, **options)
+    bare = not any((transformer / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"))
+    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
+        return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
     own = teachers.tokenizer(folder)
     if student.tokenizer == "teacher" and not words.get_vocab().keys() <= own.get_vocab().keys():
         way_out = f"set student.tokenizer: {student.weights}"
