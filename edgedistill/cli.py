@@ -174,6 +174,29 @@ def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: J
     answer(found, as_json, f"{bundle}: as it was made")
 
 
+@app.command(epilog="Example: edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
+def trim(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id.")],
+    texts: Annotated[list[str], typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose pieces are kept. Repeatable.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the smaller model.")],
+    others: Annotated[
+        list[str] | None, typer.Option("--report", metavar="GLOB[:COLUMN]", help="Files to report on only. Repeatable.")
+    ] = None,
+    min_count: Annotated[int, typer.Option("--min-count", min=1, help="Keep pieces used at least this often.")] = 1,
+    revision: Annotated[str | None, typer.Option("--revision", help="For a hub id: commit, tag or branch.")] = None,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Take the pieces that no text of a corpus uses out of an encoder's vocabulary; the vectors of those texts stay."""
+    from edgedistill.errors import require
+
+    require("torch", "trim", "train")
+    from edgedistill import trim as trimming
+
+    found = trimming.trim(model, texts, out, data, others, min_count, revision, say)
+    answer(found, as_json, trimming.table(found))
+
+
 @app.command(epilog="Example: edgedistill demo --minutes 6")
 def demo(
     minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 5.0,

@@ -75,6 +75,8 @@ def table(found: dict[str, Any]) -> str:
     parts = found["parameters"]
     shares = " + ".join(f"{parts[name]:,} {name}" for name in ("embedding", "encoder", "head"))
     sheet.add_row("parameters", f"{parts['total']:,} = {shares}")
+    if "words" in parts:
+        sheet.add_row("of the embedding", f"{parts['words']:,} word table and its projection")
     sheet.add_row("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
     sheet.add_row(f"p50, 1 × {TOKENS} tokens", "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items()))
     if "texts" in found:

@@ -101,6 +101,12 @@ class Embeddings(Part):
         return self
 
 
+class Trim(Part):
+    """Keep the tokenizer's pieces that the training texts use, and what those need; the word table keeps their rows."""
+
+    min_count: int = Field(1, ge=1, description="keep pieces used at least this often")
+
+
 class Bert(Part):
     """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
 
@@ -116,6 +122,7 @@ class Bert(Part):
     embeddings: Embeddings = Embeddings()
     tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
     head_bias: bool = True
@@ -141,6 +148,16 @@ class Bert(Part):
             raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _one_vocabulary(self) -> Bert:
+        _trimmed_or_learned(self.trim, self.vocabulary)
+        return self
+
+
+def _trimmed_or_learned(trim: Trim | None, vocabulary: int | None) -> None:
+    if trim is not None and vocabulary is not None:
+        raise ValueError("`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one")
+
 
 class BiLSTM(Part):
     """A bidirectional LSTM over word vectors, a read-out, and a head."""
@@ -152,6 +169,7 @@ class BiLSTM(Part):
     embeddings: Embeddings = Embeddings()
     tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
     readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
     head: Head = "linear_tanh"
     head_bias: bool = False
@@ -159,6 +177,47 @@ class BiLSTM(Part):
     dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
     dropout: float = Field(0.0, ge=0, lt=1)
     max_tokens: int = Field(128, ge=3, le=8192)
+
+    @model_validator(mode="after")
+    def _one_vocabulary(self) -> BiLSTM:
+        _trimmed_or_learned(self.trim, self.vocabulary)
+        return self
+
+
+class Recurrent(Part):
+    """A few layers of a BERT or XLM-R, applied again and again, behind a narrow word table (Ding et al. 2022, multi-stage distillation)."""
+
+    kind: Literal["recurrent"]
+    weights: str = Field("teacher", description="where the layers come from: teacher, or an assistant (a folder, or a hub id)")
+    revision: str | None = Field(None, description="for a hub id")
+    layers: Annotated[int, Field(ge=1)] | list[int] = Field(3, description="the unit: how many (the first), or which, counted from 0")
+    times: int | None = Field(None, ge=1, description="how often the unit is applied; default: as often as gives the source's depth")
+    bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width; default: whole")
+    positions: Literal["source", "pad", "zero"] = Field(
+        "source", description="counted from behind the tokenizer's padding id (XLM-R), from 0 (BERT), or as the source counts"
+    )
+    embeddings: Embeddings = Field(Embeddings(), description="from: teacher takes the source's tables, from: random draws all anew")
+    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
+    pooling: Pooling = "mean"
+    head: Head = Field("none", description="pooled vector → `dims`")
+    head_bias: bool = True
+    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
+    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dropout: float = Field(0.0, ge=0, lt=1)
+    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Recurrent:
+        if isinstance(self.layers, list) and not self.layers:
+            raise ValueError("`layers` names none; a unit has at least one")
+        if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
+            raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
+        if self.head == "none" and self.dims is not None:
+            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        _trimmed_or_learned(self.trim, self.vocabulary)
+        return self
 
 
 class Static(Part):
@@ -190,7 +249,7 @@ class Itself(Part):
     max_tokens: int | None = Field(None, ge=3, le=8192, description="default: the teacher's own limit")
 
 
-Student = Annotated[Bert | BiLSTM | Static | Itself, Field(discriminator="kind")]
+Student = Annotated[Bert | BiLSTM | Recurrent | Static | Itself, Field(discriminator="kind")]
 
 
 class Mse(Part):
@@ -320,7 +379,7 @@ class Recipe(Part):
 Term.model_rebuild()
 Sum.model_rebuild()
 KINDS = {
-    "student": {"bert": Bert, "bilstm": BiLSTM, "static": Static, "teacher": Itself},
+    "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
     "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum},
     "corpus": {"files": Files, "hub": Hub, "prose": Prose},
 }

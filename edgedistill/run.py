@@ -3,7 +3,7 @@
 recipe.yaml          the effective recipe
 student.json         the student's shape, as data      student.safetensors  its weights
 model/               in place of those two, for the teacher itself: its own files
-tokenizer/           tokenizer.json and what transformers needs beside it
+tokenizer/           tokenizer.json and what transformers needs beside it; trim.json: what trimming it lost
 metrics.jsonl        what was measured while training
 run.json             what made it: versions, corpus, teacher, time, scores
 """
@@ -26,9 +26,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, static, teacher
+from edgedistill.students import bert, bilstm, recurrent, static, teacher
 
-BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {"bert": bert.build, "bilstm": bilstm.build, "static": static.build}
+BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
+    "bert": bert.build,
+    "bilstm": bilstm.build,
+    "recurrent": recurrent.build,
+    "static": static.build,
+}
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
 
 
@@ -94,6 +99,8 @@ def partial(folder: Path) -> Path:
 
 def count(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student."""
+    if isinstance(module, recurrent.RecurrentStudent):
+        return recurrent.parameters(module)
     if isinstance(module, bert.BertStudent):
         return bert.parameters(module)
     if isinstance(module, bilstm.BiLSTMStudent):

@@ -8,7 +8,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from accelerate import Accelerator
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoTokenizer, BertModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, vocabulary
+from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, surgery, vocabulary
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, static
-from edgedistill.students.teacher import quiet
+from edgedistill.students import bert, bilstm, recurrent, static
+from edgedistill.students.teacher import layout, quiet
 from edgedistill.tokens import Tokens, tokenize
 
 CHECKPOINT_SECONDS = 60.0
@@ -132,7 +132,7 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
     with accelerator.main_process_first():
         texts = corpus.build(spec.corpus, data, spec.seed, say)
         teacher = teachers.Teacher(spec.teacher)
-        words = own_tokenizer(spec, teacher, texts, partial)
+        words = own_tokenizer(spec, teacher, texts, partial, say)
         student, shape = untrained(spec, teacher, words, data)
         check_objectives(spec, student, teacher.dims)
         vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
@@ -143,8 +143,10 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
     return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
 
 
-def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus | None, partial: Path | None) -> PreTrainedTokenizerBase:
-    """The student's tokenizer: the teacher's, a named one, or one learned from the corpus. Kept in the run's folder."""
+def own_tokenizer(
+    spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus | None, partial: Path | None, say: Say = lambda line: None
+) -> PreTrainedTokenizerBase:
+    """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
     folder = partial / "tokenizer" if partial else None
     if folder and folder.exists():
         return AutoTokenizer.from_pretrained(folder)
@@ -158,11 +160,20 @@ def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus 
         if texts is None:
             raise UserError("student.vocabulary: is learned from the corpus, and the recipe has none")
         words = vocabulary.learn(words, texts, student.vocabulary)
+    lost = None
+    if student.trim is not None:
+        if texts is None:
+            raise UserError("student.trim: keeps the pieces of the corpus, and the recipe has none")
+        trained, held_out = surgery.of_corpus(texts)
+        words, _, lost, _ = surgery.trimmed(words, [trained], [held_out], student.trim.min_count)
+        say(f"student.trim: {surgery.line(lost)}")
     if folder:
         with files.new_folder(folder) as temporary:
             words.backend_tokenizer.no_padding()
             words.backend_tokenizer.no_truncation()
             words.save_pretrained(temporary)
+            if lost is not None:
+                files.write_json(temporary / "trim.json", lost)
     return words
 
 
@@ -173,7 +184,7 @@ def untrained(
     torch.manual_seed(spec.seed)
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
-    source = _source(student, teacher, words) if isinstance(student, recipe.Bert) else None
+    source = None if isinstance(student, recipe.BiLSTM) else _source(student, teacher, words)
     start = _first_vectors(spec, teacher, words, source, data)
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, teacher.dims)
@@ -185,29 +196,54 @@ def untrained(
         module = static.build(shape)
         static.start(module, start, student.embeddings.of == "outputs")
         return module, shape
-    shape = bert.shape(student, len(words), pad, teacher.dims, source.config if source else None)
+    model = source.model if source else None
+    if isinstance(student, recipe.Recurrent):
+        assert model is not None  # a recurrent student always has a source
+        counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
+        shape = recurrent.shape(student, len(words), pad, teacher.dims, model.config, counted)
+        unit = recurrent.build(shape)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start)
+        return unit, shape
+    shape = bert.shape(student, len(words), pad, teacher.dims, model.config if model else None)
     module = bert.build(shape)
-    bert.start(module, bert.chosen(student, source.config) if source else None, source, start, student.embeddings.of == "outputs")
+    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs")
     return module, shape
 
 
-def _source(student: recipe.Bert, teacher: teachers.Teacher, words: PreTrainedTokenizerBase) -> BertModel | None:
-    """The BERT whose weights the student starts from."""
+class Source(NamedTuple):
+    """The encoder whose weights a student starts from, and the tokenizer that its word table's rows belong to."""
+
+    model: Any
+    words: PreTrainedTokenizerBase
+
+
+def _source(student: recipe.Bert | recipe.Recurrent, teacher: teachers.Teacher, words: PreTrainedTokenizerBase) -> Source | None:
+    """The encoder that a BERT's weights, or a recurrent student's layers, come from."""
+    known, kind, instead = {"BertModel": "bert"}, "BERT", "use `weights: random`"
+    if isinstance(student, recipe.Recurrent):
+        known, kind, instead = recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one"
     if student.weights == "random":
         return None
     if student.weights == "teacher":
-        model = teacher.module.model
-        if not isinstance(model, BertModel):
-            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not BERT; use `weights: random`")
-        return model
+        model: Any = teacher.module.model
+        if type(model).__name__ not in known:
+            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not {kind}; {instead}")
+        return Source(model, teacher.tokenizer)
     folder = _model_folder(student.weights, student.revision, "student.weights")
-    if files.read_json(folder / "config.json").get("model_type") != "bert":
-        raise UserError(f"student.weights: {folder} is not a BERT; choose one, or `weights: random`")
-    if student.tokenizer == "teacher" and teachers.tokenizer(folder).get_vocab() != words.get_vocab():
+    transformer, _ = layout(folder)
+    if files.read_json(transformer / "config.json").get("model_type") not in known.values():
+        raise UserError(f"student.weights: {folder} is not a {kind}; choose one, or {instead}")
+    with quiet():
+        options: dict[str, Any] = {"dtype": torch.float32, "add_pooling_layer": student.pooling == "cls_pooler"}
+        model = AutoModel.from_pretrained(transformer, **options)
+    bare = not any((transformer / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"))
+    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
+        return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
+    own = teachers.tokenizer(folder)
+    if student.tokenizer == "teacher" and not words.get_vocab().keys() <= own.get_vocab().keys():
         way_out = f"set student.tokenizer: {student.weights}"
         raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
-    with quiet():
-        return BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
+    return Source(model, own)
 
 
 def _model_folder(name: str, revision: str | None, what: str) -> Path:
@@ -215,21 +251,22 @@ def _model_folder(name: str, revision: str | None, what: str) -> Path:
 
 
 def _first_vectors(
-    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, source: BertModel | None, data: Path | None
+    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None
 ) -> Tensor | None:
     """Vectors (V, w) that the word table starts from, or None for random ones."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
     theirs: Any = teacher.module.model
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        return None
     if source is not None:
-        own = teacher.tokenizer if source is theirs else words
-        return vocabulary.from_model(words, own, source.get_input_embeddings().weight.detach())
+        return vocabulary.from_model(words, source.words, source.model.get_input_embeddings().weight.detach())
     if student.embeddings.of == "outputs":
         return torch.from_numpy(teacher.embed_ids(vocabulary.as_texts(words, teacher.tokenizer)))
     if student.embeddings.source == "teacher":
         return vocabulary.from_model(words, teacher.tokenizer, theirs.get_input_embeddings().weight.detach())
     if student.embeddings.source == "glove":
-        assert student.embeddings.file is not None and isinstance(student.width, int)
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
         return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
     return None
 

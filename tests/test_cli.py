@@ -14,7 +14,7 @@ from edgedistill.cli import app
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "demo")
+COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "trim", "demo")
 
 
 def call(*arguments: object, folder: Path, data: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -87,6 +87,20 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
     assert call("bench", "nowhere", folder=tmp_path).returncode == 2
     assert call("export", "nowhere", folder=tmp_path).returncode == 2
     assert call("train", folder=tmp_path).returncode == 2
+
+
+def test_trim_says_what_it_lost(world: World, tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("the cat eats a red apple\n", encoding="utf-8")
+    arguments = ["trim", world.teacher, "--corpus", tmp_path / "few.txt", "--report", "texts.txt", "--out", "small", "--json"]
+    done = call(*arguments, folder=tmp_path, data=world.data)
+    assert done.returncode == 0, done.stderr
+    found = last(done)
+    assert found["pieces"]["after"] < found["pieces"]["before"]  # type: ignore[index]
+    assert [source["name"] for source in found["sources"]] == ["few.txt", "texts.txt"]  # type: ignore[index, union-attr]
+    assert (tmp_path / "small" / "model.safetensors").exists()
+    again = call(*arguments, folder=tmp_path, data=world.data)
+    assert again.returncode == 2
+    assert again.stderr.splitlines()[-1] == "small: exists already; choose another --out, or delete it"
 
 
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:

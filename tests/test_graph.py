@@ -13,7 +13,7 @@ from torch import nn
 
 from edgedistill import graph
 from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.students import bert, bilstm, static
+from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.pooling import MODES
 from edgedistill.students.teacher import TeacherStudent
 
@@ -40,6 +40,22 @@ def make_bert(pooling: str = "mean", head: int | None = 12, tanh: bool = False, 
         "tanh": tanh,
     }
     return spread(bert.build(shape))
+
+
+def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **changes: Any) -> Any:
+    """Two layers gone through `times` times."""
+    plain = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    shape = {
+        "config": {**plain, "max_position_embeddings": 42, "pad_token_id": pad, "type_vocab_size": 1},
+        "times": times,
+        "positions": positions,
+        "pad": pad,
+        "bottleneck": None,
+        "pooling": "mean",
+        "head": {"dims": 12, "bias": True},
+        "tanh": False,
+    }
+    return spread(recurrent.build({**shape, **changes}))
 
 
 def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12) -> Any:
@@ -83,6 +99,10 @@ STUDENTS = {
     "bert bottleneck": lambda: make_bert(bottleneck=8),
     "bert gelu_new": lambda: make_bert(hidden_act="gelu_new"),
     "bert relu": lambda: make_bert(hidden_act="relu"),
+    "recurrent": make_recurrent,
+    "recurrent from 0": lambda: make_recurrent(positions="zero"),
+    "recurrent bottleneck": lambda: make_recurrent(bottleneck=24, pad=0),
+    "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
     "teacher with two poolings": lambda: spread(TeacherStudent(make_bert().model, ["cls", "max"], [])),
     **{
@@ -118,6 +138,7 @@ def test_says_what_torch_says_at_every_shape(name: str) -> None:
         "bert mean",
         "bert max",
         "bert last",
+        "recurrent",
         "bilstm last 2",
         "bilstm max 1",
         "bilstm mean 1",
@@ -172,7 +193,8 @@ def test_a_zero_vector_stays_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [make_bert, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)]
+    "make",
+    [make_bert, make_recurrent, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)],
 )
 def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
     student = make()

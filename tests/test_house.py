@@ -22,10 +22,10 @@ SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
 SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"]
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
-    *["tokens", "batches", "checkpoint", "vocabulary"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.static", "students.teacher"],
+    *["tokens", "batches", "checkpoint", "vocabulary", "surgery"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.recurrent", "students.static", "students.teacher"],
     *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
-    *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
+    *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo", "trim"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
 BORROWED = {"quality": ["train"], "bundle": ["export", "demo"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom

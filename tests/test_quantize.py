@@ -11,11 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph, quantize
 from edgedistill.errors import UserError
-from tests.test_graph import make_bert, make_bilstm, make_other, make_static, run, session, some_ids
+from tests.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,
     "bert bottleneck": lambda: make_bert(bottleneck=24),
+    "recurrent": lambda: make_recurrent(bottleneck=24),
     "bilstm": make_bilstm,
     "bilstm of two layers": lambda: make_bilstm("max", layers=2),
     "static": make_static,
@@ -76,7 +77,14 @@ def test_int8_sees_the_batch() -> None:
 
 @pytest.mark.parametrize(
     ("name", "products", "lstms"),
-    [("bert", 9, 0), ("bert bottleneck", 10, 0), ("bilstm", 1, 1), ("bilstm of two layers", 1, 2), ("static with a head", 1, 0)],
+    [
+        ("bert", 9, 0),
+        ("bert bottleneck", 10, 0),
+        ("recurrent", 26, 0),
+        ("bilstm", 1, 1),
+        ("bilstm of two layers", 1, 2),
+        ("static with a head", 1, 0),
+    ],
 )
 def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int) -> None:
     fp32 = graphs[name]

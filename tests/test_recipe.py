@@ -60,8 +60,8 @@ def test_all_the_problems_at_once() -> None:
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, static, teacher)"),
-        ({}, "student.kind: missing; choose one: (bert, bilstm, static, teacher)"),
+        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, recurrent, static, teacher)"),
+        ({}, "student.kind: missing; choose one: (bert, bilstm, recurrent, static, teacher)"),
         ({"kind": "bert"}, "random weights need `layers` (a count) and `width`"),
         ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
@@ -72,6 +72,16 @@ def test_all_the_problems_at_once() -> None:
         ({"kind": "static", "dims": 4}, "`dims` is the output of a head; choose `head: linear` or leave it out"),
         ({"kind": "static", "weights": "idf"}, "student.weights: input should be 'sif' or 'equal', not 'idf'"),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
+        ({"kind": "bilstm", "trim": {}, "vocabulary": 900}, "`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one"),
+        (
+            {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": 0}},
+            "student.trim.min_count: input should be greater than or equal to 1",
+        ),
+        ({"kind": "recurrent", "layers": 0}, "input should be greater than or equal to 1"),
+        ({"kind": "recurrent", "layers": []}, "`layers` names none; a unit has at least one"),
+        ({"kind": "recurrent", "times": 0}, "student.times: input should be greater than or equal to 1"),
+        ({"kind": "recurrent", "embeddings": {"of": "outputs"}}, "`embeddings` are the source's or random"),
+        ({"kind": "recurrent", "dims": 4}, "`dims` is the output of a head"),
     ],
     ids=str,
 )

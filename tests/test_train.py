@@ -91,13 +91,20 @@ def suite_of(world: World) -> str:
     return str(folder / "suite.yaml")
 
 
-@pytest.mark.parametrize("kills", [2])
-def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("student", "kills"),
+    [
+        ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, 2),
+        ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "dropout": 0.1}, 1),
+    ],
+    ids=["bert", "recurrent"],
+)
+def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, student: dict[str, Any], kills: int) -> None:
     """kill -9 wherever it happens to be, --resume, as often as asked: the weights of the uninterrupted run."""
     changes = {
         "stages": TWO_STAGES,
         "select": {**SELECT, "suite": suite_of(world)},
-        "student": {**world.recipe()["student"], "dropout": 0.1},
+        "student": student,
     }
     go(world, tmp_path / "whole", **changes)
     file = tmp_path / "recipe.yaml"
@@ -162,6 +169,11 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
         {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
         {"kind": "bert", "weights": "teacher", "layers": 2},
         {"kind": "bert", "layers": 1, "width": 16, "vocabulary": 210, "head": "linear_tanh"},
+        {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
+        {"kind": "recurrent", "layers": 1, "bottleneck": 8},
+        {"kind": "recurrent", "layers": [1], "times": 3, "positions": "pad", "trim": {"min_count": 3}},
+        {"kind": "recurrent", "layers": 2, "times": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "trim": {"min_count": 2}},
         {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
@@ -176,7 +188,7 @@ def test_every_shape_trains_and_ignores_padding(world: World, tmp_path: Path, st
     go(world, tmp_path / "a", student=student)
     opened = run.open_run(tmp_path / "a")
     module = opened.student()
-    ids = torch.randint(5, 100, (3, 7), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, min(100, len(opened.tokenizer())), (3, 7), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         alone = module(ids[:1, :4], torch.ones(1, 4, dtype=torch.long))
         mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1] * 7, [1, 0, 0, 0, 0, 0, 0]])
@@ -193,6 +205,29 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
     a, b = (train.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     assert one.parameters == other.parameters
+
+
+def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path) -> None:
+    """All the teacher's layers behind a trimmed table, untrained, are the teacher on texts of kept pieces."""
+    from edgedistill import corpus, files
+
+    texts = "\n".join(sentences(12, seed=2))
+    (world.data / "few.txt").write_text(texts, encoding="utf-8")
+    changes = {"corpus": {"texts": ["few.txt"], "held_out": 2}, "stages": []}
+    info = go(world, tmp_path / "trimmed", student={"kind": "bert", "weights": "teacher", "trim": {}}, **changes)
+    go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
+    one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
+    spec = recipe.parse(world.recipe(**changes), "test")
+    assert spec.corpus is not None
+    built = corpus.build(spec.corpus, world.data, 0)
+    kept = built.texts(range(built.trained))
+    a, b = (train.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
+    assert np.abs(a - b).max() < 1e-6
+    lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
+    assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
+    assert lost["sources"][0]["identical"] == 1
+    assert lost["pieces"]["after"] == len(one.tokenizer()) < lost["pieces"]["before"] == len(other.tokenizer())
+    assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (len(other.tokenizer()) - len(one.tokenizer()))
 
 
 def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
@@ -295,10 +330,22 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
     )
     refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
     refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
+    unit = {"kind": "recurrent"}
+    refused("student.layers: a unit of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
+    refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
+    refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**unit, "layers": 1, "bottleneck": 33})
     refused("needs a revision", teacher={"model": "owner/name"})
     refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):
         go(world, tmp_path / "x", resume=True)
+
+
+def test_trimming_needs_texts(world: World) -> None:
+    from edgedistill import teacher
+
+    spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
+    with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
+        train.own_tokenizer(spec, teacher.Teacher(spec.teacher), None, None)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
@@ -332,4 +379,8 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     with pytest.raises(UserError, match="belong to another vocabulary; set student.tokenizer"):
         go(world, tmp_path / "x", student={"kind": "bert", "weights": str(folder), "head": "linear"})
     go(world, tmp_path / "y", student={"kind": "bert", "weights": str(folder), "tokenizer": str(folder), "head": "linear"})
+    bare = tmp_path / "bare"
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    go(world, tmp_path / "z", student={"kind": "bert", "weights": str(bare), "tokenizer": str(folder), "head": "linear"})
+    assert sha256_file(tmp_path / "y/student.safetensors") == sha256_file(tmp_path / "z/student.safetensors")
     assert run.open_run(tmp_path / "y").dims == 32

@@ -46,14 +46,18 @@ class BertStudent(nn.Module):
     def dims(self) -> int:
         return self.head.out_features if self.head is not None else int(self.model.config.hidden_size)
 
+    def encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        """Token vectors (B, T, H) first; behind them what BERT's pooler makes of the first token, where there is one."""
+        return self.model(input_ids=input_ids, attention_mask=attention_mask)
+
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token vectors (B, T, H), before pooling."""
-        return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return self.encoded(input_ids, attention_mask)[0]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         if self.pooling == "cls_pooler":
-            vectors = self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
+            vectors = self.encoded(input_ids, attention_mask)[1]
         else:
             vectors = pool(self.tokens(input_ids, attention_mask), attention_mask, self.pooling)
         vectors = vectors if self.head is None else self.head(vectors)
