@@ -187,9 +187,9 @@ class _Table:
 
     def __call__(self, texts: list[str], first: int) -> list[str]:
         views = []
-        for at in self._find(texts).tolist():
-            self.file.seek(int(self.ends[at]))
-            views.append(self.file.read(int(self.ends[at + 1] - self.ends[at])).decode("utf-8"))
+        for place in self._find(texts).tolist():
+            self.file.seek(int(self.ends[place]))
+            views.append(self.file.read(int(self.ends[place + 1] - self.ends[place])).decode("utf-8"))
         return views
 
 
@@ -262,8 +262,8 @@ class _Refill:
             with torch.inference_mode():
                 scores = self.model(input_ids=inputs[0], attention_mask=inputs[1]).logits.masked_fill(self.barred, -torch.inf)
             best = scores.argmax(-1).tolist()
-            for row, pieces_there in zip(rows, best, strict=True):
-                filled[row] = [pieces_there[place] for place in chosen[row]]
+            for number, pieces in zip(rows, best, strict=True):
+                filled[number] = [pieces[place] for place in chosen[number]]
         return filled
 
 
