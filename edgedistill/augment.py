@@ -7,7 +7,7 @@ once for the whole corpus, kept in the cache under the hash of what made it, and
 from __future__ import annotations
 
 import shutil
-import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -125,14 +125,14 @@ def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, d
     if isinstance(spec, recipe.ViewFile):
         found = corpus.matching(spec.files, data, f"{place}.files")
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in found], "columns": [spec.text, spec.view]}
-        return _stored(texts, made_of, lambda: _Table(spec, found, texts, place), say)
+        return _stored(texts, made_of, lambda parts: _Table(spec, found, texts, place, parts), say)
     if isinstance(spec, recipe.Mlm):
         folder = _folder(spec.model, spec.revision, place)
         made_of = {"mlm": files.sha256_folder(folder, teachers.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
-        return _stored(texts, made_of, lambda: _Refill(folder, spec.fraction, seed, device, place), say)
+        return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, device, place), say)
     there, back = _folder(spec.there, spec.there_revision, place), _folder(spec.back, spec.back_revision, place)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in (there, back)], "beams": spec.beams}
-    return _stored(texts, made_of, lambda: _there_and_back([_Translator(f, spec.beams, device, place) for f in (there, back)]), say)
+    return _stored(texts, made_of, lambda _: _there_and_back([_Translator(f, spec.beams, device, place) for f in (there, back)]), say)
 
 
 _TRANSLATORS_FILES = (*teachers.MODEL_FILES, ".spm")
@@ -142,14 +142,15 @@ def _folder(model: str, revision: str | None, place: str) -> Path:
     return Path(model) if Path(model).is_dir() else teachers.fetch(model, revision, place)
 
 
-def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[], Make], say: Say) -> Corpus:
-    """Views from the cache; else made in shards that outlive a kill, then put together."""
+def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make], say: Say) -> Corpus:
+    """Views from the cache; else made in shards that outlive a kill, then put together. The maker gets the shards' folder."""
     folder = files.cache_folder() / "views" / files.key(format=FORMAT, corpus=texts.fingerprint, **made_of)
     if not (folder / "corpus.json").exists():
         parts = folder.with_name(f"{folder.name}.shards")
         names = [parts / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
         say(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
-        make = maker()
+        parts.mkdir(parents=True, exist_ok=True)
+        make = maker(parts)
         for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
             if not name.exists():
                 views = [corpus.normalise(view) or text for text, view in zip(chunk, make(chunk, number * SHARD), strict=True)]
@@ -162,17 +163,17 @@ def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[], Make], s
 
 
 class _Table:
-    """Views from files: 16 bytes of memory a row, the views themselves in a temporary file."""
+    """Views from files: 16 bytes of memory a row, the views themselves in a spool beside the shards."""
 
-    def __init__(self, spec: recipe.ViewFile, found: list[Path], texts: Corpus, place: str) -> None:
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  it goes with this object
-        marks, ends = [], [0]
-        for path in found:
-            for text, view in corpus.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
-                marks.append(_mark(text))
-                ends.append(ends[-1] + self.file.write(view.encode("utf-8", "replace")))
-        every = np.array(marks, np.uint64)
-        self.marks, self.first = np.unique(every, return_index=True)
+    def __init__(self, spec: recipe.ViewFile, found: list[Path], texts: Corpus, place: str, parts: Path) -> None:
+        self.spool = parts / "spool"
+        marks, ends = array("Q"), array("q", [0])
+        with self.spool.open("wb") as spool:
+            for path in found:
+                for text, view in corpus.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
+                    marks.append(_mark(text))
+                    ends.append(ends[-1] + spool.write(view.encode("utf-8", "replace")))
+        self.marks, self.first = np.unique(np.array(marks, np.uint64), return_index=True)
         self.ends = np.array(ends, np.int64)
         missing = [text for chunk in texts.chunks(SHARD) for text, at in zip(chunk, self._find(chunk), strict=True) if at < 0]
         if missing:
@@ -187,9 +188,10 @@ class _Table:
 
     def __call__(self, texts: list[str], first: int) -> list[str]:
         views = []
-        for place in self._find(texts).tolist():
-            self.file.seek(int(self.ends[place]))
-            views.append(self.file.read(int(self.ends[place + 1] - self.ends[place])).decode("utf-8"))
+        with self.spool.open("rb") as spool:
+            for place in self._find(texts):
+                spool.seek(int(self.ends[place]))
+                views.append(spool.read(int(self.ends[place + 1] - self.ends[place])).decode("utf-8"))
         return views
 
 
@@ -281,16 +283,17 @@ class _Translator:
     def __init__(self, folder: Path, beams: int, device: str, place: str) -> None:
         self.words, self.model = _pretrained("AutoModelForSeq2SeqLM", folder, device, place)
         self.beams, self.device = beams, device
+        self.limit = min(int(self.words.model_max_length), self.model.config.max_position_embeddings - 2)
 
     def __call__(self, texts: list[str]) -> list[str]:
         import torch
 
-        ids = [np.array(row) for row in self.words(texts, truncation=True)["input_ids"]]
+        ids = [np.array(row) for row in self.words(texts, truncation=True, max_length=self.limit)["input_ids"]]
         out = [""] * len(texts)
         tokens = TOKENS_A_BATCH if self.device == "cpu" else 32 * TOKENS_A_BATCH
         for rows in teachers.budget_batches(sorted(range(len(ids)), key=lambda row: len(ids[row])), ids, tokens):
             inputs = [torch.from_numpy(part).to(self.device) for part in teachers.pad([ids[row] for row in rows], self.words.pad_token_id)]
-            most = 2 * inputs[0].shape[1] + 8
+            most = min(2 * inputs[0].shape[1] + 8, self.limit)  # a translation that does not end is cut
             with torch.inference_mode():
                 made = self.model.generate(
                     input_ids=inputs[0], attention_mask=inputs[1], num_beams=self.beams, do_sample=False, max_new_tokens=most
