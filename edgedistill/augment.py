@@ -82,14 +82,17 @@ def _some(fraction: float, counts: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 class Synonyms:
-    """Texts -> the same with some words replaced by a synonym of any sense; a text none of whose words has one stays as it is."""
+    """Texts -> the same with some words replaced by a synonym of their commonest sense; where no word has one, the text itself.
+
+    Words of three letters and fewer stay: WordNet takes most of them for symbols (in: indium, he: helium, a: ampere).
+    """
 
     def __init__(self, spec: recipe.Synonym, seed: int, place: str) -> None:
         self.fraction, self.seed = spec.fraction, seed
         wordnet = require("nltk.corpus", "train", "views").wordnet
         try:
             wordnet.synsets("word")  # loads the data, which is not safe in two threads
-        except LookupError:
+        except (LookupError, OSError):  # not there, or not whole
             way_out = "python -m nltk.downloader wordnet, or point NLTK_DATA at it"
             raise UserError(f"{place}: synonym reads WordNet through nltk, which does not find it; {way_out}") from None
         self.of = lru_cache(1 << 16)(lambda word: _synonyms(wordnet, word))
@@ -113,7 +116,8 @@ class Synonyms:
 
 
 def _synonyms(wordnet: Any, word: str) -> list[str]:
-    names = {name.replace("_", " ") for sense in wordnet.synsets(word) for name in sense.lemma_names()} if word else set()
+    senses = wordnet.synsets(word)[:1] if len(word) > 3 else []  # in order of frequency
+    names = {name.replace("_", " ") for sense in senses for name in sense.lemma_names()}
     return sorted(name for name in names if name.lower() != word)
 
 
@@ -150,7 +154,12 @@ def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make
         names = [parts / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
         say(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
         parts.mkdir(parents=True, exist_ok=True)
-        make = maker(parts)
+        try:
+            make = maker(parts)
+        except BaseException:
+            if not any(name.exists() for name in names):
+                shutil.rmtree(parts)
+            raise
         for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
             if not name.exists():
                 views = [corpus.normalise(view) or text for text, view in zip(chunk, make(chunk, number * SHARD), strict=True)]

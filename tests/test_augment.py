@@ -258,7 +258,7 @@ def test_synonyms_take_the_place_of_words_that_have_one() -> None:
     assert made == swap(rows, passes, texts) and swap(rows[5:6], passes[:1], texts[5:6]) == [made[5]]
     assert all(new.endswith(", xyzzy.") and new != old and new[4].isupper() for old, new in zip(texts[::3], made[::3], strict=True))
     assert set(made[1::3]) == {"xyzzy qwfp"}
-    assert len(set(made[2::3])) > 5
+    assert all(new.split()[0] == "a" and new != texts[2] for new in made[2::3])
 
 
 def test_triples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

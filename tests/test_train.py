@@ -299,21 +299,6 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     assert run.open_run(tmp_path / "y").dims == 32
 
 
-def test_one_pass_over_both_views_is_two_passes(world: World) -> None:
-    """Views of unlike lengths go one after the other, of like lengths together: the same vectors."""
-    from edgedistill import teacher
-
-    spec = recipe.parse(world.recipe(), "test")
-    loaded = teacher.Teacher(spec.teacher)
-    student, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
-    module = train.Trained(student.eval(), None, torch.nn.Identity())
-    ids = [teacher.encode_ids(loaded.tokenizer, sentences(6, seed=at), 48) for at in (1, 2)]
-    views = [tuple(torch.from_numpy(part) for part in teacher.pad(each, 0)) for each in ids]
-    short = [tuple(part[:, :3] for part in view) for view in views]
-    for pair in (views, [views[0], short[1]]):
-        assert all(torch.allclose(a, student(*view), atol=1e-5) for a, view in zip(module._vectors(pair), pair, strict=True))
-
-
 def test_two_stages_of_distilcse_train_the_student_without_its_projection(world: World, tmp_path: Path) -> None:
     """Contrastive distillation through a head that is dropped, then triples on the student's own vectors, best on dev handed on."""
     write_triples(world, 60)
