@@ -134,9 +134,9 @@ def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, d
         folder = _folder(spec.model, spec.revision, place)
         made_of = {"mlm": files.sha256_folder(folder, teachers.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, device, place), say)
-    there, back = _folder(spec.there, spec.there_revision, place), _folder(spec.back, spec.back_revision, place)
-    made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in (there, back)], "beams": spec.beams}
-    return _stored(texts, made_of, lambda _: _there_and_back([_Translator(f, spec.beams, device, place) for f in (there, back)]), say)
+    both = [_folder(each.model, each.revision, f"{place}.{way}") for way, each in (("there", spec.there), ("back", spec.back))]
+    made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in both], "beams": spec.beams}
+    return _stored(texts, made_of, lambda _: _there_and_back([_Translator(folder, spec.beams, device, place) for folder in both]), say)
 
 
 _TRANSLATORS_FILES = (*teachers.MODEL_FILES, ".spm")
@@ -302,13 +302,13 @@ class _Translator:
         tokens = TOKENS_A_BATCH if self.device == "cpu" else 32 * TOKENS_A_BATCH
         for rows in teachers.budget_batches(sorted(range(len(ids)), key=lambda row: len(ids[row])), ids, tokens):
             inputs = [torch.from_numpy(part).to(self.device) for part in teachers.pad([ids[row] for row in rows], self.words.pad_token_id)]
-            most = min(2 * inputs[0].shape[1] + 8, self.limit)  # a translation that does not end is cut
+            longest = [min(2 * len(ids[row]) + 8, self.limit) for row in rows]  # what does not end is cut, by its own length
             with torch.inference_mode():
                 made = self.model.generate(
-                    input_ids=inputs[0], attention_mask=inputs[1], num_beams=self.beams, do_sample=False, max_new_tokens=most
+                    input_ids=inputs[0], attention_mask=inputs[1], num_beams=self.beams, do_sample=False, max_new_tokens=max(longest)
                 )
-            for row, text in zip(rows, self.words.batch_decode(made, skip_special_tokens=True), strict=True):
-                out[row] = text
+            for row, pieces, most in zip(rows, made, longest, strict=True):
+                out[row] = self.words.decode(pieces[: most + 1], skip_special_tokens=True)  # the first only starts the decoder
         return out
 
 

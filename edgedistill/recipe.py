@@ -310,14 +310,19 @@ class Mlm(Part):
     fraction: float = Field(0.15, gt=0, lt=1, description="of the tokens, on average; one at least; only words of one piece")
 
 
+class Translator(Part):
+    """A translation model, such as Marian's."""
+
+    model: str = Field(description="a folder, or a hub id (which then needs `revision`)")
+    revision: str | None = Field(None, description="for a hub id")
+
+
 class BackTranslation(Part):
     """The text translated there and back, once for the whole corpus."""
 
     kind: Literal["back_translation"]
-    there: str = Field("Helsinki-NLP/opus-mt-en-fr", description="a translation model: a folder, or a hub id (which then needs a revision)")
-    there_revision: str | None = None
-    back: str = Field("Helsinki-NLP/opus-mt-fr-en", description="the same, in the other direction")
-    back_revision: str | None = None
+    there: Translator = Field(description="for example Helsinki-NLP/opus-mt-en-fr")
+    back: Translator = Field(description="for example Helsinki-NLP/opus-mt-fr-en")
     beams: int = Field(1, ge=1, le=16)
 
 

@@ -192,11 +192,16 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def back_and_forth(folder: Path) -> recipe.BackTranslation:
+    one = recipe.Translator(model=str(folder))
+    return recipe.BackTranslation(kind="back_translation", there=one, back=one)
+
+
 def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
     world: World, translator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"], limit=10), world.data, 0)
-    spec = recipe.BackTranslation(kind="back_translation", there=str(translator), back=str(translator))
+    spec = back_and_forth(translator)
     monkeypatch.setattr(augment, "SHARD", 4)
     whole = augment._there_and_back([augment._Translator(translator, 1, "cpu", "")] * 2)
     made: list[int] = []
@@ -222,9 +227,12 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 
 
 def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -> None:
-    spec = recipe.BackTranslation(kind="back_translation", there=str(world.teacher), back=str(world.teacher))
+    spec = back_and_forth(world.teacher)
     with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher does not open as AutoModelForSeq2SeqLM \("):
         augment.remade(spec, 0, built, None, "stages[0].view", "cpu")
+    nowhere = spec.model_copy(update={"back": recipe.Translator(model="owner/name")})
+    with pytest.raises(UserError, match=r"the hub id 'owner/name' needs a revision, .*set stages\[0\].view.back.revision"):
+        augment.remade(nowhere, 0, built, None, "stages[0].view", "cpu")
     with pytest.raises(UserError, match=r"stages\[0\].view: the hub id 'owner/name' needs a revision"):
         augment.remade(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, None, "stages[0].view", "cpu")
 
