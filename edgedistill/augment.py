@@ -308,7 +308,7 @@ class _Translator:
                     input_ids=inputs[0], attention_mask=inputs[1], num_beams=self.beams, do_sample=False, max_new_tokens=max(longest)
                 )
             for row, pieces, most in zip(rows, made, longest, strict=True):
-                out[row] = self.words.decode(pieces[: most + 1], skip_special_tokens=True)  # the first only starts the decoder
+                out[row] = self.words.decode(pieces[:most], skip_special_tokens=True)  # the last possible one is a forced end
         return out
 
 
