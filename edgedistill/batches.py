@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from edgedistill.tokens import Tokens
+
+class Lengths(Protocol):
+    """Whatever knows how many tokens its rows have."""
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray: ...
+
 
 ROUNDS = 4
 ODD = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
@@ -33,26 +40,23 @@ def shuffled(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
 
 
 def window(
-    number: int, texts: int, among: np.ndarray | None, tokens: Tokens, batch: int, bucket: int, max_tokens: int, seed: int
-) -> list[np.ndarray]:
+    number: int, texts: int, among: np.ndarray | None, tokens: Lengths, batch: int, bucket: int, max_tokens: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The batches of one window: bucket × batch shuffled texts, sorted by length, cut, the cuts shuffled.
 
     `texts`: how many texts there are to draw from, rows 0 … texts−1, or with `among` (texts,) the rows it lists; passes follow
     each other without a seam.
-    Returns `bucket` arrays (batch,) of rows.
+    Returns `bucket` pairs of arrays (batch,): rows, and which pass over the texts each belongs to, counted from 0.
     """
     positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
-    rows = np.concatenate(
-        [
-            shuffled(positions[positions // texts == epoch] % texts, texts, seed + 7919 * int(epoch))
-            for epoch in np.unique(positions // texts)
-        ]
-    )
+    passes = positions // texts
+    rows = np.concatenate([shuffled(positions[passes == each] % texts, texts, seed + 7919 * int(each)) for each in np.unique(passes)])
     if among is not None:
         rows = among[rows]
     if bucket == 1:
-        return [rows]
+        return [(rows, passes)]
     lengths = np.minimum(tokens.lengths(rows), max_tokens)
-    rows = rows[np.argsort(lengths, kind="stable")]
+    sort = np.argsort(lengths, kind="stable")
+    rows, passes = rows[sort], passes[sort]
     order = np.random.default_rng([seed, number]).permutation(bucket)
-    return [rows[i * batch : (i + 1) * batch] for i in order]
+    return [(rows[i * batch : (i + 1) * batch], passes[i * batch : (i + 1) * batch]) for i in order]

@@ -25,6 +25,7 @@ LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carr
 BUCKETS = 256
 BLOCK = 65_536  # rows looked at together
 FORMAT = 1  # part of every cache key: raise it when what is written changes
+PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # what may stand at the ends of a word
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 Say = Callable[[str], None]
 
@@ -93,6 +94,39 @@ def texts_in(path: Path, column: str = "text") -> Iterator[str]:
     return _READERS[_suffix(path)](path, column)
 
 
+def columns_in(path: Path, columns: tuple[str, ...], field: str) -> Iterator[tuple[str, ...]]:
+    """The rows of a table file, normalised, in those columns; `field`: where the recipe names them, for the error."""
+    if _suffix(path) == ".txt":
+        raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
+    rows = zip(*(texts_in(path, column) for column in columns), strict=True)
+    while True:
+        try:
+            row = next(rows, None)
+        except UserError as error:
+            raise UserError(*(problem.replace("corpus.column", field) for problem in error.problems)) from None
+        if row is None:
+            return
+        yield tuple(normalise(text) for text in row)
+
+
+def store(folder: Path, texts: Iterable[str], trained: int | None, sources: list[dict[str, Any]]) -> None:
+    """Write texts as they come, in the layout that Corpus opens; without `trained` all of them are for training."""
+    total = hashlib.sha256()
+    offset = rows = 0
+    with (folder / "texts.bin").open("wb") as file, (folder / "offsets.bin").open("wb") as offsets:
+        offsets.write((0).to_bytes(8, "little"))
+        for text in texts:
+            line = text.encode("utf-8", "replace")
+            offset, rows = offset + len(line), rows + 1
+            file.write(line)
+            offsets.write(offset.to_bytes(8, "little"))
+            total.update(line + b"\n")
+    trained = rows if trained is None else trained
+    total.update(f"\0{trained}".encode())
+    meta = {"format": FORMAT, "fingerprint": total.hexdigest(), "texts": rows, "trained": trained, "sources": sources}
+    files.write_json(folder / "corpus.json", meta)
+
+
 class _Source:
     """A stream of texts, and what identifies its content."""
 
@@ -108,18 +142,18 @@ def _sources(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None) 
 
         return [_Source("documentation", prose.made_of(spec.packages), lambda: prose.sentences(spec.packages))]
     return [
-        *(_file(path, spec.column) for path in _matching(spec.texts, data, "corpus.texts")),
-        *(_file(path, None) for path in _matching(spec.exclude, data, "corpus.exclude")),
+        *(_file(path, spec.column) for path in matching(spec.texts, data, "corpus.texts")),
+        *(_file(path, None) for path in matching(spec.exclude, data, "corpus.exclude")),
     ]
 
 
 def _file(path: Path, column: str | None) -> _Source:
     """A file of texts; without a column, a file of leaks: every column counts."""
-    texts = (lambda: _every_column(path)) if column is None else (lambda: texts_in(path, column))
+    texts = (lambda: every_column(path)) if column is None else (lambda: texts_in(path, column))
     return _Source(path.name, files.sha256_file(path), texts, leak=column is None)
 
 
-def _matching(patterns: list[str], data: Path | None, where: str) -> list[Path]:
+def matching(patterns: list[str], data: Path | None, where: str) -> list[Path]:
     found: list[Path] = []
     for pattern in patterns:
         absolute = Path(pattern).is_absolute()
@@ -247,7 +281,7 @@ _READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
 }
 
 
-def _every_column(path: Path) -> Iterator[str]:
+def every_column(path: Path) -> Iterator[str]:
     """Every text in a file whatever its column: what must not leak into training."""
     suffix = _suffix(path)
     if suffix == ".txt":
@@ -286,7 +320,7 @@ def normalise(text: str) -> str:
     return " ".join(text.replace("\0", " ").split())
 
 
-def _hash(text: str) -> bytes:
+def digest(text: str) -> bytes:
     """What makes two texts the same: equal but for case."""
     return hashlib.blake2b(text.casefold().encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
@@ -368,15 +402,15 @@ def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
             start = row
             for text in source.texts():
                 text = normalise(text)
-                digest = _hash(text)
+                mark = digest(text)
                 if source.leak:
-                    pending[digest[0]].append(digest + b"\xff" * 8)
+                    pending[mark[0]].append(mark + b"\xff" * 8)
                     continue
                 read += 1
                 if not text or not spec.min_words <= text.count(" ") + 1 <= longest:
                     continue
                 lines.write(text.encode("utf-8", "replace") + b"\n")
-                pending[digest[0]].append(digest + row.to_bytes(8, "little"))
+                pending[mark[0]].append(mark + row.to_bytes(8, "little"))
                 row += 1
                 if row % 200_000 == 0:
                     flush()

@@ -43,7 +43,11 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
     if texts is not None:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
         found["teacher_passes"] = len(texts) - _embedded(teacher, texts)
-        found["student_passes"] = sum(train.steps(stage, texts.trained) * stage.batch for stage in spec.stages)
+        found["student_passes"] = 0
+        for number, stage in enumerate(spec.stages):
+            triples = train.stage_triples(spec, number, data, say)
+            rows = texts.trained if triples is None else len(triples)
+            found["student_passes"] += train.steps(stage, rows) * stage.batch * stage.views
     return found
 
 

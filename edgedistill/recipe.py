@@ -229,6 +229,7 @@ class Static(Part):
     weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
     tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
+    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
     head: Head = Field("none", description="mean vector → `dims`")
     head_bias: bool = False
     head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
@@ -239,6 +240,7 @@ class Static(Part):
     def _head_with_dims(self) -> Static:
         if self.head == "none" and self.dims is not None:
             raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        _trimmed_or_learned(self.trim, self.vocabulary)
         return self
 
 
@@ -299,6 +301,25 @@ class Seed(Part):
     teacher_temperature: float = Field(0.05, gt=0)
 
 
+class DualL2(Part):
+    """Mean squared difference of unit vectors, teacher against the text and against its other view (ConGen, §4.2)."""
+
+    kind: Literal["dual_l2"]
+
+
+class Skd(Part):
+    """`dual_l2`, and the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
+
+    kind: Literal["skd"]
+
+
+class Simcse(Part):
+    """Find the text's other view among the batch's: SimCSE; on triples, the entailed text beside hard negatives (DistilCSE, Eq. 7)."""
+
+    kind: Literal["simcse"]
+    temperature: float = Field(0.05, gt=0)
+
+
 class Term(Part):
     weight: float = Field(gt=0)
     objective: Objective
@@ -311,7 +332,123 @@ class Sum(Part):
     terms: list[Term] = Field(min_length=1)
 
 
-Objective = Annotated[Mse | Cosine | Gram | Ckd | Congen | Seed | Sum, Field(discriminator="kind")]
+Objective = Annotated[Mse | Cosine | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | Sum, Field(discriminator="kind")]
+
+
+def leaves(objective: Objective) -> list[Objective]:
+    """The objective's terms, however nested; itself where it is not a sum."""
+    return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
+
+
+def reads_second_view(objective: Objective) -> bool:
+    """Whether the objective compares a text with another view of it."""
+    return any(isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1) for leaf in leaves(objective))
+
+
+class Identity(Part):
+    """The text itself, once more."""
+
+    kind: Literal["identity"]
+
+
+class Dropout(Part):
+    """The text itself under another dropout mask (SimCSE, unsupervised); needs `student.dropout`."""
+
+    kind: Literal["dropout"]
+
+
+class WordDeletion(Part):
+    """The text without a random part of its words."""
+
+    kind: Literal["word_deletion"]
+    fraction: float = Field(0.1, gt=0, lt=1, description="of the words, on average over texts; at least one word stays")
+
+
+class Crop(Part):
+    """A random contiguous part of the text."""
+
+    kind: Literal["crop"]
+    fraction: float = Field(0.1, gt=0, lt=1, description="of the words that goes, on average over texts; at least one word stays")
+
+
+class DeleteOne(Part):
+    """The text without one of its words."""
+
+    kind: Literal["delete_one"]
+
+
+class Synonym(Part):
+    """Some words replaced by WordNet synonyms; needs nltk and its WordNet data."""
+
+    kind: Literal["synonym"]
+    fraction: float = Field(0.1, gt=0, le=1, description="of the words, on average; only words that have a synonym, one at least")
+
+
+class Mlm(Part):
+    """Some words refilled by a masked language model, once for the whole corpus."""
+
+    kind: Literal["mlm"]
+    model: str = Field("google-bert/bert-base-uncased", description="a folder, or a hub id (which then needs `revision`)")
+    revision: str | None = Field(None, description="for a hub id")
+    fraction: float = Field(0.15, gt=0, lt=1, description="of the tokens, on average; one at least; only words of one piece")
+
+
+class Translator(Part):
+    """A translation model, such as Marian's."""
+
+    model: str = Field(description="a folder, or a hub id (which then needs `revision`)")
+    revision: str | None = Field(None, description="for a hub id")
+
+
+class BackTranslation(Part):
+    """The text translated there and back, once for the whole corpus."""
+
+    kind: Literal["back_translation"]
+    there: Translator = Field(description="for example Helsinki-NLP/opus-mt-en-fr")
+    back: Translator = Field(description="for example Helsinki-NLP/opus-mt-fr-en")
+    beams: int = Field(1, ge=1, le=16)
+
+
+class ViewFile(Part):
+    """Views made elsewhere: a table of texts and their views."""
+
+    kind: Literal["file"]
+    files: list[str] = Field(min_length=1, description="paths or globs of .tsv, .csv, .jsonl or .parquet; relative ones lie under --data")
+    text: str = Field("text", description="the column of the texts, which must be all of the corpus'")
+    view: str = Field("view", description="the column of their views")
+
+
+View = Annotated[
+    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation | ViewFile, Field(discriminator="kind")
+]
+
+
+class TripleFiles(Part):
+    """Tables of triples: .tsv, .csv, .jsonl or .parquet, each also .gz."""
+
+    kind: Literal["files"] = "files"
+    files: list[str] = Field(min_length=1, description="paths or globs; relative ones lie under --data; leaks are the corpus' `exclude`")
+    columns: tuple[str, str, str] = Field(
+        ("anchor", "entailment", "contradiction"), strict=False, description="a text, one that means the same, one that does not"
+    )
+    limit: int | None = Field(None, ge=1, description="at most this many triples, drawn evenly")
+
+
+class TripleHub(Part):
+    """Triples from a hub data set, at a revision."""
+
+    kind: Literal["hub"]
+    dataset: str
+    revision: str
+    config: str | None = None
+    split: str = "train"
+    columns: tuple[str, str, str] = Field(
+        ("anchor", "positive", "negative"), strict=False, description="a text, one that means the same, one that does not"
+    )
+    limit: int | None = Field(None, ge=1, description="at most this many triples, drawn evenly")
+
+
+Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], _kind("files")]
 
 
 class Stage(Part):
@@ -319,6 +456,8 @@ class Stage(Part):
 
     name: str
     objective: Objective
+    view: View | None = Field(None, description="the second view of every text, for the objectives that read one")
+    triples: Triples | None = Field(None, description="train on these instead of the corpus' texts; for simcse")
     epochs: float = Field(1.0, gt=0, description="passes over the corpus; fractions are fine")
     steps: int | None = Field(None, ge=1, description="instead of epochs")
     batch: int = Field(256, ge=1)
@@ -333,6 +472,26 @@ class Stage(Part):
     longest: int | None = Field(None, ge=3, description="train on the texts of at most this many tokens; default: on all")
     bucket: int = Field(100, ge=1, description="batches are cut from this many batches' worth of shuffled texts, sorted by length; 1: none")
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
+
+    @model_validator(mode="after")
+    def _views_are_read(self) -> Stage:
+        kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
+        if self.triples is not None:
+            if kinds != ["simcse"]:
+                raise ValueError(f"`triples` have no teacher vectors; simcse alone reads them, not {', '.join(kinds)}")
+            if self.view is not None or self.longest is not None:
+                raise ValueError(f"`{'view' if self.view else 'longest'}` is of the corpus' texts; leave it out beside `triples`")
+        elif self.view is None and reads_second_view(self.objective):
+            alone = ", or set alpha: 1" if "congen" in kinds else ", or `triples`" if kinds == ["simcse"] else ""
+            raise ValueError(f"{', '.join(kinds)} compares a text with another view of it; give the stage a `view`{alone}")
+        elif self.view is not None and not reads_second_view(self.objective):
+            raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
+        return self
+
+    @property
+    def views(self) -> int:
+        """How many texts the student reads for each one a batch counts."""
+        return 3 if self.triples is not None else 2 if self.view is not None else 1
 
 
 class Select(Part):
@@ -373,15 +532,33 @@ class Recipe(Part):
             raise ValueError("the teacher itself is not trained; leave `stages` out")
         if len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("two stages have the same name")
+        if not isinstance(self.student, Itself):
+            for number, stage in enumerate(self.stages):
+                self._views_differ(f"stages[{number}]", stage, self.student)
         return self
+
+    def _views_differ(self, place: str, stage: Stage, student: Bert | BiLSTM | Recurrent | Static) -> None:
+        kinds = {leaf.kind for leaf in leaves(stage.objective)}
+        same = isinstance(stage.view, Dropout) or (isinstance(stage.view, Identity) and "simcse" in kinds)
+        if same and not getattr(student, "dropout", 0):  # a static student has none
+            raise ValueError(f"{place}.view: without dropout both views give the same vector; set student.dropout, or choose another view")
+        if "simcse" in kinds and len(kinds) > 1 and student.head != "none" and not student.head_kept:
+            raise ValueError(
+                f"{place}.objective: simcse compares the student's own vectors, the others what the dropped head makes of them; "
+                "give simcse a stage of its own, or set student.head_kept: true"
+            )
 
 
 Term.model_rebuild()
 Sum.model_rebuild()
 KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
-    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum},
+    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum}
+    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse},
     "corpus": {"files": Files, "hub": Hub, "prose": Prose},
+    "view": {"identity": Identity, "dropout": Dropout, "word_deletion": WordDeletion, "crop": Crop, "delete_one": DeleteOne}
+    | {"synonym": Synonym, "mlm": Mlm, "back_translation": BackTranslation, "file": ViewFile},
+    "triples": {"files": TripleFiles, "hub": TripleHub},
 }
 
 

@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, surgery, vocabulary
+from edgedistill import batches, checkpoint, corpus, feed, files, objectives, quality, recipe, run, surgery, triples, vocabulary
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
+from edgedistill.feed import Feed
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.teacher import layout, quiet
 from edgedistill.tokens import Tokens, tokenize
@@ -120,6 +121,7 @@ class Made:
     texts: Corpus
     tokens: Tokens
     vectors: teachers.Vectors
+    feeds: list[Feed]  # one a stage
     words: PreTrainedTokenizerBase
     student: nn.Module
     shape: dict[str, Any]
@@ -140,7 +142,47 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
         tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
         if isinstance(student, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
             static.weigh(student, torch.from_numpy(tokens.counts(len(words), texts.trained)))
-    return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
+        device = accelerator.device.type
+        feeds = [
+            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say) for number in range(len(spec.stages))
+        ]
+    return Made(texts, tokens, vectors, feeds, words, student, shape, _dropped_head(spec))
+
+
+def _feed(
+    spec: recipe.Recipe,
+    number: int,
+    texts: Corpus,
+    tokens: Tokens,
+    words: PreTrainedTokenizerBase,
+    vectors: teachers.Vectors,
+    max_tokens: int,
+    device: str,
+    data: Path | None,
+    say: Say,
+) -> Feed:
+    """What a stage reads: the corpus' texts, or triples of its own."""
+    stage = spec.stages[number]
+    found = stage_triples(spec, number, data, say)
+    if found is not None:
+        return feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
+    wanted = vectors if objectives.reads_teacher(stage.objective) else None
+    seed = stage_seed(spec.seed, number)
+    return feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
+
+
+def stage_seed(seed: int, number: int) -> int:
+    """Every stage draws numbers of its own."""
+    return seed * 1_000_003 + number
+
+
+def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say) -> triples.Triples | None:
+    """The triples a stage trains on, without the corpus' leaks; None where it trains on the corpus itself."""
+    stage = spec.stages[number]
+    if stage.triples is None:
+        return None
+    leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files) else []
+    return triples.build(stage.triples, leaks, data, f"stages[{number}].triples", say)
 
 
 def own_tokenizer(
@@ -184,7 +226,7 @@ def untrained(
     torch.manual_seed(spec.seed)
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
-    source = None if isinstance(student, recipe.BiLSTM) else _source(student, teacher, words)
+    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words)
     start = _first_vectors(spec, teacher, words, source, data)
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, teacher.dims)
@@ -297,12 +339,12 @@ class Trained(nn.Module):
         self.projection = projection
         self.objective = objective
 
-    def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor) -> Tensor:
-        """views: (ids, mask) of each view, (B, T) each; targets (B, d). Returns the loss ()."""
-        vectors = [self.student(ids, mask) for ids, mask in views]
+    def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d), or none. Returns the loss ()."""
+        vectors = [self.student(ids, mask) for ids, mask in views]  # one pass over all views padded alike was 7% slower
         if self.projection is not None:
             vectors = [self.projection(view) for view in vectors]
-        with torch.autocast(targets.device.type, enabled=False):
+        with torch.autocast(views[0][0].device.type, enabled=False):
             return self.objective([view.float() for view in vectors], targets)
 
 
@@ -375,11 +417,12 @@ class Loop:
         log: Log,
     ) -> None:
         self.stage, self.number, self.made, self.student = stage, number, made, made.student
+        self.feed = made.feeds[number]
         self.log, self.selection, self.accelerator = log, selection, accelerator
         self.folder = partial / "checkpoints"
-        self.seed = seed * 1_000_003 + number
+        self.seed = stage_seed(seed, number)
         self.rows, self.first = self._rows()
-        self.texts = made.texts.trained if self.rows is None else len(self.rows)
+        self.texts = self.feed.texts if self.rows is None else len(self.rows)
         self.steps = steps(stage, self.texts)
         torch.manual_seed(self.seed)
         self.step = 0
@@ -441,7 +484,8 @@ class Loop:
     def _set_up(self) -> None:
         """Model, optimizer and average, as new or from the last checkpoint."""
         width = run.width(self.student)
-        projection = nn.Linear(width, self.made.vectors.dims) if self.made.drops_head else None
+        projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective)
+        projection = nn.Linear(width, self.made.vectors.dims) if projected else None
         objective = objectives.build(self.stage.objective, self.made.vectors.dims)
         if self.first is not None:
             objectives.fill(objective, torch.from_numpy(self.made.vectors[self.first]))
@@ -458,7 +502,7 @@ class Loop:
             self.log.cut(0)
         self.prepared = self.accelerator.prepare(self.module)
         self.prepared.train()
-        self._window: tuple[int, list[np.ndarray]] = (-1, [])
+        self._window: tuple[int, list[tuple[np.ndarray, np.ndarray]]] = (-1, [])
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
         self.module.load_state_dict(tensors["module"])
@@ -472,30 +516,33 @@ class Loop:
         checkpoint.set_random_state(tensors["random"])
         self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
 
-    def _batch(self) -> np.ndarray:
-        """Rows of the next batch; with several processes, this one's share of it."""
+    def _batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the next batch, and the pass over the texts each belongs to; with several processes, this one's share."""
         stage = self.stage
         number, within = divmod(self.step, stage.bucket)
         if self._window[0] != number:
-            cut = batches.window(number, self.texts, self.rows, self.made.tokens, stage.batch, stage.bucket, stage.max_tokens, self.seed)
+            cut = batches.window(number, self.texts, self.rows, self.feed, stage.batch, stage.bucket, stage.max_tokens, self.seed)
             self._window = (number, cut)
-        return self._window[1][within][self.accelerator.process_index :: self.accelerator.num_processes]
+        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        rows, passes = self._window[1][within]
+        return rows[share], passes[share]
 
     def _one(self) -> float:
-        rows = self._batch()
         device = self.accelerator.device
-        ids, mask = (torch.from_numpy(part).to(device) for part in self.made.tokens.batch(rows, self.stage.max_tokens))
-        targets = torch.from_numpy(self.made.vectors[rows]).to(device)
+        read, vectors = self.feed.batch(*self._batch())
+        views = [(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)) for ids, mask in read]
+        targets = None if vectors is None else torch.from_numpy(vectors).to(device)
         rate = self.stage.learning_rate * schedule(self.stage, self.step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.prepared([(ids, mask)], targets)
+        loss = self.prepared(views, targets)
         self.optimizer.zero_grad()
         self.accelerator.backward(loss)
         if self.stage.clip:
             self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
         self.optimizer.step()
-        objectives.remember(self.module.objective, targets)
+        if targets is not None:
+            objectives.remember(self.module.objective, targets)
         if self.average:
             self.average.update(self.student, self.step)
         return float(loss.detach())

@@ -84,7 +84,7 @@ def _sources(patterns: list[str], data: Path | None, where: str, prompts: list[s
         pattern, colon, column = given.rpartition(":")
         if not (colon and pattern and column.isidentifier()):
             pattern, column = given, "text"
-        for path in corpus._matching([pattern], data, where):
+        for path in corpus.matching([pattern], data, where):
             name = path.name if pattern == given else f"{path.name}:{column}"
             found.append((name, partial(_prompted, path, column, prompts)))
     return found

@@ -40,7 +40,7 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokens:
 
 
 def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: Tokens) -> None:
-    seen = [b for number in range(3) for b in batches.window(number, 300, None, tokens, batch=10, bucket=10, max_tokens=64, seed=1)]
+    seen = [b for number in range(3) for b, _ in batches.window(number, 300, None, tokens, batch=10, bucket=10, max_tokens=64, seed=1)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     spread = [np.ptp(tokens.lengths(batch)) for batch in seen]
     assert np.median(spread) <= 1
@@ -48,7 +48,10 @@ def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: Tokens)
 
 
 def test_passes_follow_each_other_without_a_seam(tokens: Tokens) -> None:
-    seen = np.concatenate([b for number in range(7) for b in batches.window(number, 300, None, tokens, 10, 10, 64, 1)])
+    drawn = [b for number in range(7) for b in batches.window(number, 300, None, tokens, 10, 10, 64, 1)]
+    seen, passes = (np.concatenate(part) for part in zip(*drawn, strict=True))
+    assert all(np.bincount(seen[passes == each], minlength=300).tolist() == [1] * 300 for each in (0, 1))
+    assert np.bincount(passes).tolist() == [300, 300, 100]
     assert np.bincount(seen, minlength=300).min() == 2
     assert np.bincount(seen).max() == 3
 

@@ -12,7 +12,7 @@ from edgedistill.errors import UserError
 from edgedistill.objectives import relational
 from edgedistill.objectives.contrastive import ckd, simcse
 from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.regression import cosine, mse
+from edgedistill.objectives.regression import cosine, dual_l2, mse, skd
 from edgedistill.objectives.relational import congen, gram
 
 S = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
@@ -178,6 +178,9 @@ SPECS: dict[str, dict[str, object]] = {
     "ckd": {"queue": 6},
     "congen": {"queue": 6},
     "seed": {"queue": 6},
+    "dual_l2": {},
+    "skd": {},
+    "simcse": {},
 }
 
 
@@ -198,8 +201,52 @@ def test_every_kind_has_a_loss_that_notices() -> None:
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
         objectives.remember(loss, unit(6, 4, seed=3))
         least = loss([teacher, teacher], teacher).item()
-        if kind in ("mse", "cosine", "gram"):
+        if kind in ("mse", "cosine", "gram", "dual_l2", "skd"):
             assert least == pytest.approx(0, abs=1e-6)
         moved = teacher.roll(1, 1)
-        assert loss([moved, moved], teacher).item() > least + 0.01 or kind == "gram"
+        assert loss([moved, moved], teacher).item() > least + 0.01 or kind in ("gram", "simcse")
+        assert loss([teacher, moved], teacher).item() > least + 0.01 or kind in ("mse", "cosine", "gram", "ckd", "seed")
         assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, teacher).item())
+
+
+def test_two_view_regression_by_hand() -> None:
+    # unit rows: s1 = (.6, .8), s2 = (0, 1); other view (1, 0), (0, 1); teacher (1, 0), (0, −1); means over 4 numbers
+    other = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
+    to_text, to_view, between = (0.4**2 + 0.8**2 + 4) / 4, 4 / 4, (0.4**2 + 0.8**2) / 4
+    assert dual_l2(S, other, T).item() == pytest.approx(to_text + to_view)
+    assert skd(S, other, T).item() == pytest.approx(to_text + to_view + between)
+    assert dual_l2(S, S, T).item() == pytest.approx(2 * mse(S, T, unit=True).item()) == pytest.approx(skd(S, S, T).item())
+
+
+def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
+    teacher, queue = unit(4, 3), unit(9, 3, seed=1)
+    for alpha, same in ((1.0, True), (0.5, False)):
+        loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 3)
+        objectives.fill(loss, queue)
+        one, other = (loss([unit(4, 3, seed=2), unit(4, 3, seed=at)], teacher).item() for at in (3, 4))
+        assert (one == other) is same
+
+
+def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_length() -> None:
+    loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": 0.5}), 3)
+    objectives.fill(loss, unit(9, 3, seed=1))
+    queue = unit(9, 3, seed=1)
+    for step in range(4):
+        teacher, one, other = (unit(4, 3, seed=10 * step + at) for at in (2, 3, 4))
+        columns = torch.cat([queue, teacher])  # oldest first, the batch last: K + B of them
+        wanted = (teacher @ columns.T / 0.05).softmax(1)
+        expected = sum(0.5 * -(wanted * (view @ columns.T / 0.05).log_softmax(1)).sum(1).mean().item() for view in (one, other))
+        assert loss([one, other], teacher).item() == pytest.approx(expected, rel=1e-4)
+        objectives.remember(loss, teacher)
+        queue = columns[4:]  # the batch's length of the oldest goes
+        assert torch.allclose(loss.queue.newest_first().flip(0), queue, atol=1e-6)  # type: ignore[union-attr, operator]
+
+
+def test_simcse_reads_two_views_or_three_and_no_teacher() -> None:
+    loss = objectives.build(parsed({"kind": "simcse", "temperature": 1.0}), 2)
+    assert loss([S, T], None).item() == pytest.approx(simcse(S, T, 1.0).item())
+    assert loss([S, T, S], None).item() == pytest.approx(simcse(S, T, 1.0, negatives=S).item())
+    assert not objectives.reads_teacher(parsed({"kind": "simcse"}))
+    both = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
+    assert objectives.reads_teacher(parsed(both))
+    objectives.fits(parsed({"kind": "simcse"}), 128, 384, "stages[0].objective")

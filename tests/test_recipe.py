@@ -132,3 +132,58 @@ def test_shipped_recipes_have_distinct_names_that_are_their_files() -> None:
     found = files.shipped("recipe")
     assert found
     assert all(recipe.read(path).name == name for name, path in found.items())
+
+
+SUM = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
+TRIPLES = {"files": ["t.tsv"]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "student", "says"),
+    [
+        (
+            {"objective": {"kind": "congen"}},
+            {},
+            "stages[0]: congen compares a text with another view of it; give the stage a `view`, or set",
+        ),
+        ({"objective": {"kind": "skd"}}, {}, "skd compares a text with another view of it; give the stage a `view`"),
+        ({"objective": {"kind": "dual_l2"}}, {}, "dual_l2 compares a text with another view"),
+        ({"objective": {"kind": "simcse"}}, {}, "give the stage a `view`, or `triples`"),
+        ({"objective": {"kind": "cosine"}, "view": {"kind": "crop"}}, {}, "cosine reads no second view; leave `view` out"),
+        ({"objective": {"kind": "congen", "alpha": 1}, "view": {"kind": "crop"}}, {}, "congen reads no second view; leave `view` out"),
+        ({"objective": {"kind": "mse"}, "triples": TRIPLES}, {}, "`triples` have no teacher vectors; simcse alone reads them, not mse"),
+        ({"objective": {"kind": "simcse"}, "triples": TRIPLES, "longest": 9}, {}, "`longest` is of the corpus' texts; leave it out beside"),
+        ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, {}, "without dropout both views give the same vector"),
+        ({"objective": {"kind": "simcse"}, "view": {"kind": "identity"}}, {}, "without dropout both views give the same vector"),
+        (
+            {"objective": {"kind": "skd"}, "view": {"kind": "crp"}},
+            {},
+            "stages[0].view.kind: no view 'crp'; did you mean 'crop'? (back_transl",
+        ),
+        (
+            {"objective": {"kind": "skd"}, "view": {"kind": "crop", "fracton": 1}},
+            {},
+            "no key 'fracton'; did you mean 'fraction'? (fraction, kind)",
+        ),
+        ({"objective": SUM, "view": {"kind": "crop"}}, {"head": "linear", "head_kept": False}, "give simcse a stage of its own"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+def test_views_that_are_missing_or_not_read(stage: dict[str, Any], student: dict[str, Any], says: str) -> None:
+    found = problems(student={**GOOD["student"], **student}, stages=[{"name": "a", **stage}])
+    assert any(says in line for line in found), found
+
+
+def test_views_and_triples_that_are_read() -> None:
+    for stage, views in [
+        ({"objective": {"kind": "congen", "alpha": 1}}, 1),
+        ({"objective": {"kind": "congen"}, "view": {"kind": "word_deletion"}}, 2),
+        ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, 2),
+        ({"objective": {"kind": "simcse"}, "triples": {"files": ["t.tsv"], "columns": ["a", "b", "c"]}}, 3),
+        ({"objective": {"kind": "simcse"}, "triples": {"kind": "hub", "dataset": "owner/name", "revision": "main"}}, 3),
+        ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
+    ]:
+        student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
+        read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")
+        assert read.stages[0].views == views
+        assert recipe.parse(yaml.safe_load(recipe.dump(read)), "x") == read

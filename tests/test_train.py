@@ -63,17 +63,19 @@ def test_same_recipe_same_bytes(world: World, tmp_path: Path) -> None:
 
 
 TWO_STAGES = [
-    {"name": "distil", "objective": {"kind": "cosine"}, "steps": 150, "batch": 16, "bucket": 4, "ema": 0.9},
     {
-        "name": "relate",
+        "name": "distil",
         "objective": {
             "kind": "sum",
-            "terms": [{"weight": 1.0, "objective": {"kind": "mse"}}, {"weight": 2.0, "objective": {"kind": "gram"}}],
+            "terms": [{"weight": 1.0, "objective": {"kind": "congen", "queue": 40}}, {"weight": 2.0, "objective": {"kind": "gram"}}],
         },
+        "view": {"kind": "word_deletion"},
         "steps": 150,
         "batch": 16,
         "bucket": 4,
+        "ema": 0.9,
     },
+    {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "steps": 150, "batch": 16, "bucket": 4},
 ]
 SELECT = {"suite": "SUITE", "every": 40}
 
@@ -91,6 +93,12 @@ def suite_of(world: World) -> str:
     return str(folder / "suite.yaml")
 
 
+def write_triples(world: World, count: int) -> None:
+    rows = zip(sentences(count, seed=20), sentences(count, seed=21), sentences(count, seed=22), strict=True)
+    text = "anchor\tentailment\tcontradiction\n" + "".join("\t".join(row) + "\n" for row in rows)
+    (world.data / "triples.tsv").write_text(text, encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("student", "kills"),
     [
@@ -106,6 +114,7 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
         "select": {**SELECT, "suite": suite_of(world)},
         "student": student,
     }
+    write_triples(world, 60)
     go(world, tmp_path / "whole", **changes)
     file = tmp_path / "recipe.yaml"
     file.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
@@ -384,3 +393,25 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     go(world, tmp_path / "z", student={"kind": "bert", "weights": str(bare), "tokenizer": str(folder), "head": "linear"})
     assert sha256_file(tmp_path / "y/student.safetensors") == sha256_file(tmp_path / "z/student.safetensors")
     assert run.open_run(tmp_path / "y").dims == 32
+
+
+def test_two_stages_of_distilcse_train_the_student_without_its_projection(world: World, tmp_path: Path) -> None:
+    """Contrastive distillation through a head that is dropped, then triples on the student's own vectors, best on dev handed on."""
+    write_triples(world, 60)
+    (world.data / "leaks.txt").write_text("\n".join(sentences(60, seed=22)[:10]), encoding="utf-8")
+    stages = [
+        {"name": "distil", "objective": {"kind": "ckd", "queue": 64}, "steps": 20, "batch": 16},
+        {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "epochs": 4, "batch": 10},
+    ]
+    student = {**world.recipe()["student"], "head_kept": False}
+    said: list[str] = []
+    corpus = {"texts": ["texts.txt"], "exclude": ["leaks.txt"]}
+    spec = recipe.parse(
+        world.recipe(stages=stages, student=student, corpus=corpus, select={"suite": suite_of(world), "every": 10, "patience": 3}), "test"
+    )
+    info = train.train(spec, tmp_path / "a", world.data, device="cpu", say=said.append, progress=False)
+    assert any("triples: 50 of 60 read, 10 held a text that must not be trained on" in line for line in said)
+    assert info["dims"] == 16
+    assert info["stages"][1]["steps"] <= 4 * 50 // 10
+    assert info["selected"]["stage"] == "tune"
+    assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]

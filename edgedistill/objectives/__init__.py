@@ -1,8 +1,8 @@
 """Objectives: student and teacher vectors -> a loss. From kind to module in one readable table.
 
 Every one is a module called with (views, teacher): the student's vectors (B, d) of each view of the texts, and the teacher's
-(B, e) of the texts. What it must remember (a queue, a temperature) is in its state; `remember`
-tells it the teacher's vectors after each step.
+(B, e) of the texts; only simcse can do without those, and gets none on triples. What it must remember (a queue, a temperature) is
+in its state; `remember` tells it the teacher's vectors after each step.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.objectives.contrastive import Ckd
-from edgedistill.objectives.regression import cosine, mse
+from edgedistill.objectives.contrastive import Ckd, Simcse
+from edgedistill.objectives.regression import cosine, dual_l2, mse, skd
 from edgedistill.objectives.relational import Congen, Seed, gram
+from edgedistill.recipe import leaves
 
 
 class Stateless(nn.Module):
@@ -28,6 +29,17 @@ class Stateless(nn.Module):
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return self.loss(views[0], teacher)
+
+
+class TwoViews(nn.Module):
+    """A loss of two views, with nothing to remember."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return self.loss(views[0], views[1], teacher)
 
 
 class Weighted(nn.Module):
@@ -53,12 +65,16 @@ def build(spec: recipe.Objective, dims: int) -> nn.Module:
         return Congen(dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
     if isinstance(spec, recipe.Seed):
         return Seed(dims, spec.queue, spec.temperature, spec.teacher_temperature)
+    if isinstance(spec, recipe.Simcse):
+        return Simcse(spec.temperature)
+    if isinstance(spec, recipe.DualL2 | recipe.Skd):
+        return TwoViews({"dual_l2": dual_l2, "skd": skd}[spec.kind])
     return Stateless({"cosine": cosine, "gram": gram}[spec.kind])
 
 
-def leaves(spec: recipe.Objective) -> list[recipe.Objective]:
-    """The objective's terms, however nested; itself where it is not a sum."""
-    return [leaf for term in spec.terms for leaf in leaves(term.objective)] if isinstance(spec, recipe.Sum) else [spec]
+def reads_teacher(spec: recipe.Objective) -> bool:
+    """Whether any of its terms compares the student with the teacher."""
+    return any(not isinstance(leaf, recipe.Simcse) for leaf in leaves(spec))
 
 
 def memory(spec: recipe.Objective) -> int:
@@ -82,7 +98,7 @@ def remember(objective: nn.Module, teacher: Tensor) -> None:
 
 def fits(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
     """Raise UserError where the objective cannot compare vectors of these widths."""
-    if student != teacher and any(not isinstance(leaf, recipe.Gram) for leaf in leaves(spec)):
+    if student != teacher and any(not isinstance(leaf, recipe.Gram | recipe.Simcse) for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
             "give the student `head: linear`, or use gram"

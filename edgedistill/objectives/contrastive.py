@@ -45,3 +45,17 @@ class Ckd(nn.Module):
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return ckd(views[0], teacher, self.queue.vectors, self.log_scale.exp())
+
+
+class Simcse(nn.Module):
+    """`simcse` of two views, or of the columns of triples; reads no teacher.
+
+    The reference code's scale is nominally learned and stays at its 20; here it is fixed.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.scale = 1 / temperature
+
+    def forward(self, views: list[Tensor], teacher: Tensor | None) -> Tensor:
+        return simcse(views[0], views[1], self.scale, views[2] if len(views) > 2 else None)

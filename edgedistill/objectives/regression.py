@@ -27,3 +27,22 @@ def cosine(student: Tensor, teacher: Tensor) -> Tensor:
     Relation: blind to length, unlike `mse`; gradient parallel to that of `mse(unit=True)`.
     """
     return 0.5 * (1 - cosine_similarity(student, teacher, dim=-1)).mean()
+
+
+def dual_l2(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
+    """The teacher's vector of a text from the text and from another view of it: ‖t̂ − ŝ₁‖² + ‖t̂ − ŝ₂‖², mean over batch and dims.
+
+    one, other, teacher (B, d): scaled to unit length here. Returns ().
+    ConGen §4.2, after Reimers and Gurevych 2020.
+    Relation: with equal views, twice `mse(unit=True)`.
+    """
+    return mse(one, teacher, unit=True) + mse(other, teacher, unit=True)
+
+
+def skd(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
+    """`dual_l2` + ‖ŝ₁ − ŝ₂‖², mean over batch and dims: the views must agree with each other too.
+
+    one, other, teacher (B, d): scaled to unit length here. Returns ().
+    ConGen §4.2, after Limkonchotiwat et al. 2022.
+    """
+    return dual_l2(one, other, teacher) + mse(one, other, unit=True)
