@@ -18,11 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertModel, PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, objectives, quality, recipe, run, vocabulary
+from edgedistill import batches, checkpoint, corpus, files, given, objectives, quality, recipe, run, targets, vocabulary
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm
+from edgedistill.students.output import Output, own
 from edgedistill.students.teacher import quiet
 from edgedistill.tokens import Tokens, tokenize
 
@@ -48,7 +49,7 @@ def train(
     accelerator = _accelerator(spec, device)
     started = time.perf_counter()
     if spec.student.kind == "teacher":
-        return _keep_teacher(spec, out, partial, say)
+        return _keep_teacher(spec, out, partial, data, accelerator, say, progress)
     made = _prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
@@ -61,7 +62,7 @@ def train(
     info = {
         **run.made_by(),
         "seconds": round(time.perf_counter() - started, 1),
-        "corpus": {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources},
+        "corpus": _about(texts),
         "dims": run.width(student),
         "parameters": run.count(student),
         "stages": log.stages,
@@ -119,7 +120,7 @@ class Made:
 
     texts: Corpus
     tokens: Tokens
-    vectors: teachers.Vectors
+    vectors: targets.Rows  # what the student is to match
     words: PreTrainedTokenizerBase
     student: nn.Module
     shape: dict[str, Any]
@@ -131,17 +132,66 @@ def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, p
     assert spec.corpus is not None
     with accelerator.main_process_first():
         texts = corpus.build(spec.corpus, data, spec.seed, say)
-        teacher = teachers.Teacher(spec.teacher)
+        teacher = open_teacher(spec.teacher, data)
         words = own_tokenizer(spec, teacher, texts, partial)
         student, shape = untrained(spec, teacher, words, data)
         check_objectives(spec, student, teacher.dims)
-        vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
+        vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
         longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
         tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
     return Made(texts, tokens, vectors, words, student, shape, _dropped_head(spec))
 
 
-def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus | None, partial: Path | None) -> PreTrainedTokenizerBase:
+Source = teachers.Teacher | given.Given
+
+
+def open_teacher(spec: recipe.Teacher, data: Path | None) -> Source:
+    """A teacher to ask, or the file of its vectors."""
+    return teachers.Teacher(spec) if spec.vectors is None else given.Given(spec, data)
+
+
+def _weights(teacher: Source, what: str) -> teachers.Teacher:
+    if isinstance(teacher, given.Given):
+        raise UserError(f"{what}: the teacher is a file of vectors ({teacher.path.name}) and has none to give; choose another source")
+    return teacher
+
+
+def wanted(
+    spec: recipe.Recipe,
+    teacher: Source,
+    texts: Corpus,
+    first: tuple[nn.Module, PreTrainedTokenizerBase, int] | None,
+    data: Path | None,
+    partial: Path,
+    device: str,
+    say: Say,
+    progress: bool,
+) -> targets.Rows:
+    """What the student is to match: the teacher's vectors, or what the recipe's `targets` make of those of its teachers.
+
+    `first`: the untrained student, its tokenizer and its limit in tokens, for reducers that look at it.
+    """
+    found: dict[recipe.Teacher, teachers.Vectors] = {}
+
+    def vectors(of: recipe.Teacher | None) -> teachers.Vectors:
+        which = of or spec.teacher
+        if which not in found:
+            source = teacher if which == spec.teacher else open_teacher(which, data)
+            made = given.vectors(source, texts, say) if isinstance(source, given.Given) else None
+            found[which] = made or teachers.embed_corpus(_weights(source, "teacher"), texts, device, say, progress)
+        return found[which]
+
+    def student(rows: np.ndarray) -> np.ndarray:
+        assert first is not None, "the recipe has made sure"
+        module, words, max_tokens = first
+        return encode(own(module).eval(), words, texts.texts(rows), max_tokens)
+
+    if spec.targets is None:
+        return vectors(None)
+    return targets.make(spec.targets, vectors, texts.trained, student, spec.seed, partial / "targets", say)
+
+
+def own_tokenizer(spec: recipe.Recipe, teacher: Source, texts: Corpus | None, partial: Path | None) -> PreTrainedTokenizerBase:
     """The student's tokenizer: the teacher's, a named one, or one learned from the corpus. Kept in the run's folder."""
     folder = partial / "tokenizer" if partial else None
     if folder and folder.exists():
@@ -149,7 +199,7 @@ def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus 
     student = spec.student
     assert not isinstance(student, recipe.Itself)
     if student.tokenizer == "teacher":
-        words = teacher.tokenizer
+        words = _weights(teacher, "student.tokenizer").tokenizer
     else:
         words = teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
     if student.vocabulary is not None:
@@ -164,32 +214,43 @@ def own_tokenizer(spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus 
     return words
 
 
-def untrained(
-    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, data: Path | None
-) -> tuple[nn.Module, dict[str, Any]]:
+def untrained(spec: recipe.Recipe, teacher: Source, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
     """The student before its first step, and its shape as data. The same recipe gives the same weights."""
+    module, shape = _first_student(spec, teacher, words, data)
+    if not isinstance(spec.targets, recipe.Split):
+        return module, shape
+    if run.width(module) != spec.targets.width:
+        blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
+        raise UserError(f"targets.parts: {blocks} numbers for a student of {run.width(module)}; the blocks' dims must add up to its width")
+    return Output(module, None, spec.targets.blocks), {**shape, "blocks": spec.targets.blocks}
+
+
+def _first_student(
+    spec: recipe.Recipe, teacher: Source, words: PreTrainedTokenizerBase, data: Path | None
+) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
+    width = spec.targets.width if spec.targets else teacher.dims
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
     source = _source(student, teacher, words) if isinstance(student, recipe.Bert) else None
     start = _first_vectors(spec, teacher, words, source, data)
     if isinstance(student, recipe.BiLSTM):
-        shape = bilstm.shape(student, len(words), pad, teacher.dims)
+        shape = bilstm.shape(student, len(words), pad, width)
         module: nn.Module = bilstm.build(shape)
         bilstm.start(module, start)  # type: ignore[arg-type]
         return module, shape
-    shape = bert.shape(student, len(words), pad, teacher.dims, source.config if source else None)
+    shape = bert.shape(student, len(words), pad, width, source.config if source else None)
     module = bert.build(shape)
     bert.start(module, bert.chosen(student, source.config) if source else None, source, start, student.embeddings.of == "outputs")
     return module, shape
 
 
-def _source(student: recipe.Bert, teacher: teachers.Teacher, words: PreTrainedTokenizerBase) -> BertModel | None:
+def _source(student: recipe.Bert, teacher: Source, words: PreTrainedTokenizerBase) -> BertModel | None:
     """The BERT whose weights the student starts from."""
     if student.weights == "random":
         return None
     if student.weights == "teacher":
-        model = teacher.module.model
+        model = _weights(teacher, "student.weights").module.model
         if not isinstance(model, BertModel):
             raise UserError(f"student.weights: the teacher is {type(model).__name__}, not BERT; use `weights: random`")
         return model
@@ -208,19 +269,21 @@ def _model_folder(name: str, revision: str | None, what: str) -> Path:
 
 
 def _first_vectors(
-    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, source: BertModel | None, data: Path | None
+    spec: recipe.Recipe, teacher: Source, words: PreTrainedTokenizerBase, source: BertModel | None, data: Path | None
 ) -> Tensor | None:
     """Vectors (V, w) that the word table starts from, or None for random ones."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
-    theirs: Any = teacher.module.model
     if source is not None:
-        own = teacher.tokenizer if source is theirs else words
-        return vocabulary.from_model(words, own, source.get_input_embeddings().weight.detach())
-    if student.embeddings.of == "outputs":
-        return torch.from_numpy(teacher.embed_ids(vocabulary.as_texts(words, teacher.tokenizer)))
+        theirs = isinstance(teacher, teachers.Teacher) and source is teacher.module.model
+        pieces = _weights(teacher, "student.weights").tokenizer if theirs else words
+        return vocabulary.from_model(words, pieces, source.get_input_embeddings().weight.detach())
     if student.embeddings.source == "teacher":
-        return vocabulary.from_model(words, teacher.tokenizer, theirs.get_input_embeddings().weight.detach())
+        giver = _weights(teacher, "student.embeddings")
+        if student.embeddings.of == "outputs":
+            return torch.from_numpy(giver.embed_ids(vocabulary.as_texts(words, giver.tokenizer)))
+        table: Any = giver.module.model
+        return vocabulary.from_model(words, giver.tokenizer, table.get_input_embeddings().weight.detach())
     if student.embeddings.source == "glove":
         assert student.embeddings.file is not None and isinstance(student.width, int)
         return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
@@ -232,11 +295,17 @@ def _dropped_head(spec: recipe.Recipe) -> bool:
 
 
 def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
-    """Raise UserError where a stage's objective cannot compare the student's vectors with the teacher's."""
+    """Raise UserError where a stage's objective cannot compare the student's vectors with its targets, or cannot cut them."""
     assert not isinstance(spec.student, recipe.Itself)
-    width = (spec.student.dims or teacher_dims) if _dropped_head(spec) else run.width(student)
+    wide = spec.targets.width if spec.targets else teacher_dims
+    width = (spec.student.dims or wide) if _dropped_head(spec) else run.width(student)
     for number, stage in enumerate(spec.stages):
-        objectives.fits(stage.objective, width, teacher_dims, f"stages[{number}].objective")
+        place = f"stages[{number}].objective"
+        objectives.fits(stage.objective, width, wide, place)
+        if objectives.cuts(stage.objective) and (_dropped_head(spec) or isinstance(spec.targets, recipe.Split)):
+            raise UserError(
+                f"{place}: matryoshka cuts the student's own vectors, not blocks of several teachers, nor a head that is dropped"
+            )
 
 
 def steps(stage: recipe.Stage, texts: int) -> int:
@@ -398,7 +467,7 @@ class Loop:
         """Model, optimizer and average, as new or from the last checkpoint."""
         width = run.width(self.student)
         projection = nn.Linear(width, self.made.vectors.dims) if self.made.drops_head else None
-        objective = objectives.build(self.stage.objective, self.made.vectors.dims)
+        objective = objectives.build(self.stage.objective, self.made.vectors.dims, self.made.shape.get("blocks"))
         if self.first is not None:
             objectives.fill(objective, torch.from_numpy(self.made.vectors[self.first]))
         self.module = Trained(self.student, projection, objective).to(self.accelerator.device)
@@ -533,25 +602,73 @@ def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any]
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, shape, student.state_dict())
-        shutil.copytree(partial / "tokenizer", folder / "tokenizer")
+        for name in ("tokenizer", "targets"):
+            if (partial / name).exists():
+                shutil.copytree(partial / name, folder / name)
         if (partial / "metrics.jsonl").exists():
             shutil.copy(partial / "metrics.jsonl", folder)
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
 
 
-def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> dict[str, Any]:
-    """The baseline's run: the teacher's own files, nothing trained."""
+def itself(spec: recipe.Recipe, teacher: teachers.Teacher, maps: list[targets.Affine]) -> nn.Module:
+    """The teacher, or with the maps of its `targets` behind it, the targets themselves as a student."""
+    if spec.targets is None:
+        return teacher.module
+    if any(of not in (None, spec.teacher) for plan in targets.plans(spec.targets) for of, _ in plan.sources):
+        raise UserError("targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone")
+    if isinstance(spec.targets, recipe.Concat):
+        raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+    return run.reduced(teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None)
+
+
+def _fit_itself(
+    spec: recipe.Recipe,
+    teacher: teachers.Teacher,
+    partial: Path,
+    data: Path | None,
+    accelerator: Accelerator,
+    say: Say,
+    progress: bool,
+) -> Corpus:
+    """Fit the maps of a teacher's own `targets` as a student's run would. Returns the corpus they were fitted on."""
+    assert isinstance(spec.student, recipe.Itself) and spec.corpus is not None
+    texts, first = corpus.build(spec.corpus, data, spec.seed, say), None
+    if spec.student.onto is not None:
+        other = spec.model_copy(update={"student": spec.student.onto})
+        words = own_tokenizer(other, teacher, texts, None)
+        student, shape = untrained(other, teacher, words, data)
+        first = (student, words, shape["max_tokens"])
+    wanted(spec, teacher, texts, first, data, partial, accelerator.device.type, say, progress)
+    return texts
+
+
+def _keep_teacher(
+    spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, accelerator: Accelerator, say: Say, progress: bool
+) -> dict[str, Any]:
+    """The baseline's run: the teacher's own files, nothing trained; with `targets`, the maps that reduce its vectors too."""
     assert isinstance(spec.student, recipe.Itself)
     teacher = teachers.Teacher(spec.teacher)
+    texts = _fit_itself(spec, teacher, partial, data, accelerator, say, progress) if spec.targets else None
+    student = itself(spec, teacher, targets.read(partial / "targets") if texts else [])
     limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
-    nothing: dict[str, Any] = {"seconds": 0.0, "corpus": None, "stages": [], "selected": None}
-    info = {**run.made_by(), **nothing, "dims": teacher.dims, "parameters": run.count(teacher.module)}
+    nothing: dict[str, Any] = {"seconds": 0.0, "stages": [], "selected": None}
+    info = {
+        **run.made_by(),
+        **nothing,
+        "corpus": _about(texts) if texts else None,
+        "dims": run.width(student),
+        "parameters": run.count(student),
+    }
     most = min(spec.student.max_tokens or limit, limit)
-    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    shape: dict[str, Any] = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    if isinstance(student, Output):
+        shape |= {"kind": "reduced", "blocks": student.blocks}
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns(*teachers.OTHER_FORMATS, ".*"))
+        if texts:
+            shutil.copytree(partial / "targets", folder / "targets")
         files.write_json(folder / "student.json", shape)
         words = teacher.tokenizer.backend_tokenizer
         words.no_padding()
@@ -559,8 +676,13 @@ def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> di
         teacher.tokenizer.save_pretrained(folder / "tokenizer")
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
-    say(f"{out}: the teacher itself, {info['parameters']['total']:,} parameters")
+    say(f"{out}: the teacher itself, {info['dims']} numbers, {info['parameters']['total']:,} parameters")
     return info
+
+
+def _about(texts: Corpus) -> dict[str, Any]:
+    """A corpus, for the record."""
+    return {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources}
 
 
 def _progress(shown: bool) -> Progress:

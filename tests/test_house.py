@@ -22,9 +22,9 @@ SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
 EDGE = ["report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["tokens", "batches", "checkpoint", "vocabulary"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher"],
+    *["students", "students.pooling", "students.bert", "students.bilstm", "students.teacher", "students.output"],
     *["objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
-    *["graph", "quantize", "teacher", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
+    *["graph", "quantize", "teacher", "given", "targets", "run", "train", "card", "layout", "export", "cost", "demo"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
 BORROWED = {"quality": ["train"], "bundle": ["export", "demo"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom
