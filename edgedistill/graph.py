@@ -143,8 +143,8 @@ def _unit(sheet: Sheet, rows: str, outputs: list[str] | None = None) -> str:
 def _followed(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     """A student's graph with an affine map behind its unit vector, and blocks as long as the root of their weight."""
     inner, sheet = model.graph, Sheet(first=1_000_000)  # far from the inner graph's names
-    for node in inner.node:
-        node.output[:] = ["own_embedding" if name == "sentence_embedding" else name for name in node.output]
+    last = next(node for node in inner.node if "sentence_embedding" in node.output)
+    last.name = last.output[0] = "own_embedding"
     rows = "own_embedding" if student.linear is None else sheet.linear("own_embedding", student.linear, "reduce")
     if student.blocks:
         ends = list(itertools.accumulate(size for size, _ in student.blocks))
