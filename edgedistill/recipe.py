@@ -135,7 +135,7 @@ class Bert(Part):
     positions: int = Field(512, ge=8)
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
@@ -171,7 +171,7 @@ class BiLSTM(Part):
     width: int = Field(300, ge=2, description="of the word vectors")
     hidden: int = Field(512, ge=1, description="per direction")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
     readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
     head: Head = "linear_tanh"

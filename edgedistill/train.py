@@ -265,6 +265,8 @@ def _source(student: recipe.Bert, teacher: Source, words: PreTrainedTokenizerBas
 
 
 def _model_folder(name: str, revision: str | None, what: str) -> Path:
+    if name.startswith("packaged:"):
+        return teachers.locate(recipe.Teacher(model=name))
     return Path(name) if Path(name).is_dir() else teachers.fetch(name, revision, what)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from edgedistill import graph
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students import bert, bilstm
+from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
 from edgedistill.students.teacher import TeacherStudent
 
@@ -84,6 +85,11 @@ STUDENTS = {
         for layers in (1, 2)
     },
     "bilstm without a head": lambda: make_bilstm(head=None),
+    "teacher reduced": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6))),
+    "teacher reduced to blocks": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6), [(4, 0.9), (2, 0.1)])),
+    "bert in blocks": lambda: Output(make_bert(), None, [(5, 0.25), (4, 0.5), (3, 0.25)]),
+    "bilstm in blocks": lambda: Output(make_bilstm(), None, [(5, 0.25), (7, 0.75)]),
+    "other in blocks": lambda: Output(make_other("distilbert", dim=32, n_layers=1, n_heads=4), None, [(5, 0.25), (7, 0.75)]),
 }
 
 

@@ -181,12 +181,13 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors, in every precision."""
     looks = way not in ("pca", "split")
     go(world, tmp_path / "student", student=BARE, targets=WAYS[way])
-    itself = {"kind": "teacher", **({"onto": BARE} if looks and way != "split" else {})}
+    itself = {"kind": "teacher", **({"onto": BARE} if looks else {})}
     info = go(world, tmp_path / "reduced", student=itself, targets=WAYS[way], stages=[])
     assert info["dims"] == 16
     name = "targets/targets.safetensors"
     assert (tmp_path / "student" / name).read_bytes() == (tmp_path / "reduced" / name).read_bytes()
-    export.export(tmp_path / "reduced", ["fp32", "w8"], tmp_path / "bundle", lambda line: None)
+    precisions = ["fp32", "w8"] if way == "split" else ["fp32"]
+    export.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
     texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
     loaded = teacher.Teacher(spec.teacher)
@@ -201,7 +202,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     )[rows]
     assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
     assert wanted.std(0).min() > 0
-    for precision, least in (("fp32", 0.999), ("w8", 0.98)):
+    for precision, least in [("fp32", 0.999), ("w8", 0.98)][: len(precisions)]:
         opened = bundle.load(tmp_path / "bundle", precision=precision)
         assert opened.manifest["kind"] == "reduced"
         assert (opened.encode(texts.texts(rows)) * wanted).sum(1).min() > least
@@ -231,7 +232,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
         spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
         texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
         loaded = teacher.Teacher(spec.teacher)
-        student, shape = train.untrained(spec, loaded, loaded.tokenizer, world.data)
+        student, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
         first = (student, loaded.tokenizer, 32)
         made = train.wanted(spec, loaded, texts, first, world.data, tmp_path / align, "cpu", lambda line: None, False)
         rows = np.arange(texts.trained)
@@ -263,7 +264,9 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
     loaded = teacher.Teacher(spec.teacher)
     made = train.wanted(spec, loaded, texts, None, world.data, tmp_path, "cpu", lambda line: None, False)
     rows = np.arange(25)
-    one, two = (teacher.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other))
+    one, two = (
+        teacher.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
+    )
     assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
     assert not np.allclose(gram(one), gram(two), atol=2e-3)
 
@@ -369,7 +372,7 @@ def test_files_of_vectors_that_will_not_do(world: World, tmp_path: Path) -> None
 
 def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
     objective = {"kind": "matryoshka", "dims": [4, 8, 16], "objective": {"kind": "cosine"}}
-    stage = {"name": "a", "objective": objective, "steps": 60, "batch": 32, "learning_rate": 5e-3}
+    stage = {"name": "a", "objective": objective, "steps": 3, "batch": 8}
     plain = {**stage, "objective": {"kind": "cosine"}}
     texts = sentences(60, seed=9)
     cut = {}
@@ -379,7 +382,7 @@ def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
         opened = bundle.load(tmp_path / f"{name}.bundle")
         cut[name] = opened
     assert cut["cut"].dims == [16, 8, 4]
-    assert cut["cut"].encode(texts, dim=4).shape == (60, 4)
+    assert np.allclose(cut["cut"].encode(texts, dim=4), unit(cut["cut"].encode(texts)[:, :4]), atol=1e-6)
     with pytest.raises(UserError, match="trained to be cut at 16, 8, 4; choose one"):
         cut["cut"].encode(texts, dim=5)
     with pytest.raises(UserError, match="only Matryoshka students can be cut"):

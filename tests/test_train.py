@@ -98,6 +98,7 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, k
         "stages": TWO_STAGES,
         "select": {**SELECT, "suite": suite_of(world)},
         "student": {**world.recipe()["student"], "dropout": 0.1},
+        "targets": {"reduce": {"kind": "pca"}, "dims": 24, "align": "procrustes"},
     }
     go(world, tmp_path / "whole", **changes)
     file = tmp_path / "recipe.yaml"
