@@ -372,7 +372,10 @@ class Sum(Part):
 
 
 class Matryoshka(Part):
-    """An objective over the first d₁ < d₂ < … numbers of the vectors, so that they can be cut there (Kusupati et al. 2022)."""
+    """An objective over the first d₁ < d₂ < … numbers of the vectors, so that they can be cut there (Kusupati et al. 2022).
+
+    Student and teacher are cut alike: with `targets` by PCA the teacher's first numbers are those that matter most.
+    """
 
     kind: Literal["matryoshka"]
     dims: list[int] = Field(min_length=2, description="ascending; the last is the student's whole width")

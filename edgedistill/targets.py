@@ -195,10 +195,10 @@ def gaussian(width: int, dims: int, seed: int) -> Affine:
 
 def ridge(vectors: np.ndarray, student: np.ndarray, strength: float) -> Affine:
     """The map that least misses the student's vectors: min ‖T W + b − S‖² + λ‖W‖², b not weighed. vectors (n, e), student (n, d)."""
-    from sklearn.linear_model import Ridge
-
-    found = Ridge(alpha=strength, solver="cholesky").fit(vectors, student)
-    return Affine(found.coef_.T, found.intercept_)
+    mean, wanted = vectors.mean(0), student.mean(0)
+    centred = vectors - mean
+    weight = scipy.linalg.solve(centred.T @ centred + strength * np.eye(len(mean)), centred.T @ (student - wanted), assume_a="pos")
+    return Affine(weight, wanted - mean @ weight)
 
 
 def cca(vectors: np.ndarray, student: np.ndarray, dims: int, strength: float) -> tuple[Affine, np.ndarray]:

@@ -83,14 +83,16 @@ def test_a_random_projection_keeps_distances_within_the_bound() -> None:
 
 
 def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
+    from sklearn.linear_model import Ridge
+
     weight, bias = DRAW.standard_normal((12, 5)), DRAW.standard_normal(5)
     student = POINTS @ weight + bias
     weak, strong = ridge(POINTS, student, 1e-9), ridge(POINTS, student, 100.0)
     assert np.allclose(weak(POINTS), student, atol=1e-5)
     assert np.linalg.norm(strong.weight) < 0.5 * np.linalg.norm(weak.weight)
-    centred, wanted = POINTS - POINTS.mean(0), student - student.mean(0)  # the normal equations, by another road
-    by_hand = np.linalg.solve(centred.T @ centred + 100 * np.eye(12), centred.T @ wanted)
-    assert np.allclose(strong.weight, by_hand)
+    other = Ridge(alpha=100.0, solver="svd").fit(POINTS, student)
+    assert np.allclose(strong.weight, other.coef_.T)
+    assert np.allclose(strong.bias, other.intercept_)
 
 
 def test_cca_finds_what_both_sides_share() -> None:
@@ -269,6 +271,35 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
     )
     assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
     assert not np.allclose(gram(one), gram(two), atol=2e-3)
+
+
+@pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
+def test_what_targets_cost_is_said_before(world: World, student: dict[str, Any]) -> None:
+    from edgedistill import cost
+
+    stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
+    plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
+    found, without = (
+        cost.cost(recipe.parse(world.recipe(student=student, stages=stages, **more), "test"), world.data, lambda line: None)
+        for more in ({"targets": SPLIT}, plain)
+    )
+    more = found["parameters"]["total"] - without["parameters"]["total"]
+    assert more == (32 * 16 + 16 if student["kind"] == "teacher" else 0)
+
+
+def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path: Path) -> None:
+    """bench takes the teacher itself, never its reduction, as the measure of what is kept."""
+    from edgedistill import bench, speed
+    from tests.test_train import suite_of
+
+    for name, more in (("teacher", {}), ("reduced", {"targets": {"reduce": {"kind": "pca"}, "dims": 4}})):
+        go(world, tmp_path / "runs" / name, name=name, student={"kind": "teacher"}, stages=[], **more)
+        export.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
+    measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
+    made = bench.bench(measured, [suite_of(world)], world.data, 1, "cpu", None, None, lambda line: None, speed.Plan(2, 1, 1, 0.0, 2))
+    kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
+    assert kept["teacher"]["tiny"] == 1
+    assert kept["reduced"]["tiny"] != 1
 
 
 # Vectors given as a file
