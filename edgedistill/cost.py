@@ -28,6 +28,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
     teacher = train.open_teacher(spec.teacher, data)
     texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
     if isinstance(spec.student, recipe.Itself):
+        train.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
         student: Any = train.itself(spec, teacher, _unfitted(spec, teacher.dims))
     else:

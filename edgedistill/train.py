@@ -177,8 +177,10 @@ def wanted(
         which = of or spec.teacher
         if which not in found:
             source = teacher if which == spec.teacher else open_teacher(which, data)
-            made = given.vectors(source, texts, say) if isinstance(source, given.Given) else None
-            found[which] = made or teachers.embed_corpus(_weights(source, "teacher"), texts, device, say, progress)
+            if isinstance(source, given.Given):
+                found[which] = given.vectors(source, texts, say)
+            else:
+                found[which] = teachers.embed_corpus(source, texts, device, say, progress)
         return found[which]
 
     def student(rows: np.ndarray) -> np.ndarray:
@@ -617,11 +619,15 @@ def itself(spec: recipe.Recipe, teacher: teachers.Teacher, maps: list[targets.Af
     """The teacher, or with the maps of its `targets` behind it, the targets themselves as a student."""
     if spec.targets is None:
         return teacher.module
-    if any(of not in (None, spec.teacher) for plan in targets.plans(spec.targets) for of, _ in plan.sources):
+    return run.reduced(teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None)
+
+
+def check_itself(spec: recipe.Recipe) -> None:
+    """Raise UserError where the recipe's targets are made of more than its one teacher."""
+    if spec.targets is not None and any(of not in (None, spec.teacher) for plan in targets.plans(spec.targets) for of, _ in plan.sources):
         raise UserError("targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone")
     if isinstance(spec.targets, recipe.Concat):
         raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
-    return run.reduced(teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None)
 
 
 def _fit_itself(
@@ -650,6 +656,7 @@ def _keep_teacher(
 ) -> dict[str, Any]:
     """The baseline's run: the teacher's own files, nothing trained; with `targets`, the maps that reduce its vectors too."""
     assert isinstance(spec.student, recipe.Itself)
+    check_itself(spec)
     teacher = teachers.Teacher(spec.teacher)
     texts = _fit_itself(spec, teacher, partial, data, accelerator, say, progress) if spec.targets else None
     student = itself(spec, teacher, targets.read(partial / "targets") if texts else [])
