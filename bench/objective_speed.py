@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from edgedistill import corpus, feed, files, recipe, run, speed, teacher, train
+from edgedistill import corpus, feed, files, prepare, recipe, run, speed, teacher, train
 from edgedistill.tokens import tokenize
 
 WARM = 3  # steps before the first round
@@ -38,16 +38,16 @@ def random_vectors(count: int, dims: int, folder: Path) -> teacher.Vectors:
     return teacher.Vectors(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: teacher.Vectors, loaded: teacher.Teacher) -> train.Made:
+def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: teacher.Vectors, loaded: teacher.Teacher) -> prepare.Made:
     """What a run of the recipe's first stage works with."""
     words, stage = loaded.tokenizer, spec.stages[0]
-    student, shape = train.untrained(spec, loaded, words, None)
+    student, shape = prepare.untrained(spec, loaded, words, None)
     cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0)
     read = feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
-    return train.Made(texts, cut, vectors, [read], words, student, shape, False)
+    return prepare.Made(texts, cut, vectors, [read], words, student, shape, False)
 
 
-def loop(spec: recipe.Recipe, made: train.Made, folder: Path) -> train.Loop:
+def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> train.Loop:
     """The stage's loop, its queue full, a few steps done."""
     log = train.Log(folder / "metrics.jsonl", train._progress(False), lambda line: None)
     one = train.Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)

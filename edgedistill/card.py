@@ -19,7 +19,8 @@ def card(manifest: dict[str, Any], others: list[str]) -> str:
 def _about(manifest: dict[str, Any]) -> str:
     parameters, spec = manifest["parameters"], manifest["recipe"]
     about = f"{spec['about']}\n\n" if spec.get("about") else ""
-    of = "The sentence encoder" if manifest["kind"] == "teacher" else f"A {manifest['kind']} student of"
+    kinds = {"teacher": "The sentence encoder", "reduced": "The sentence encoder, its vectors reduced as its recipe's `targets` say,"}
+    of = kinds.get(manifest["kind"], f"A {manifest['kind']} student of")
     prompt = f" The prompt `{manifest['prompt']}` is put before every text." if manifest["prompt"] else ""
     return (
         f"{about}{of} `{manifest['teacher']}`: a text of up to {manifest['max_tokens']} tokens becomes {manifest['dims'][0]} numbers, "

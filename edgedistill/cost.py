@@ -12,7 +12,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import corpus, files, graph, quantize, recipe, run, train
+from edgedistill import corpus, files, graph, prepare, quantize, recipe, run, targets, train
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 
@@ -25,14 +25,16 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
 
     `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
     """
-    teacher = teachers.Teacher(spec.teacher)
+    teacher = prepare.open_teacher(spec.teacher, data)
     texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
     if isinstance(spec.student, recipe.Itself):
-        student: Any = teacher.module
+        train.check_itself(spec)
+        assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
+        student: Any = train.itself(spec, teacher, _unfitted(spec, teacher.dims))
     else:
-        words = train.own_tokenizer(spec, teacher, texts, None)
-        student, _ = train.untrained(spec, teacher, words, data)
-        train.check_objectives(spec, student, teacher.dims)
+        words = prepare.own_tokenizer(spec, teacher, texts, None)
+        student, _ = prepare.untrained(spec, teacher, words, data)
+        prepare.check_objectives(spec, student, teacher.dims)
     found: dict[str, Any] = {"name": spec.name, "parameters": run.count(student), "size_bytes": {}, "p50_ms": {}}
     fp32 = graph.build(student)
     for precision in quantize.PRECISIONS:
@@ -42,13 +44,19 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["p50_ms"][precision] = round(_p50(data_bytes), 3)
     if texts is not None:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
-        found["teacher_passes"] = len(texts) - _embedded(teacher, texts)
+        found["teacher_passes"] = len(texts) - _embedded(teacher, texts) if isinstance(teacher, teachers.Teacher) else 0
         found["student_passes"] = 0
         for number, stage in enumerate(spec.stages):
-            triples = train.stage_triples(spec, number, data, say)
+            triples = prepare.stage_triples(spec, number, data, say)
             rows = texts.trained if triples is None else len(triples)
             found["student_passes"] += train.steps(stage, rows) * stage.batch * stage.views
     return found
+
+
+def _unfitted(spec: recipe.Recipe, width: int) -> list[targets.Affine]:
+    """Maps of the right shapes."""
+    plans = targets.plans(spec.targets) if spec.targets else []
+    return [targets.Affine(np.ones((width, plan.projected.dims)), np.zeros(plan.projected.dims)) for plan in plans]
 
 
 def _embedded(teacher: teachers.Teacher, texts: corpus.Corpus) -> int:

@@ -186,15 +186,14 @@ def _digits(value: float) -> float:
 
 def _manifest(folder: Path, run: Run, found: dict[str, Any]) -> dict[str, Any]:
     words: Any = run.tokenizer()
-    teacher = run.recipe.teacher
     return {
         "schema": bundle.SCHEMA,
         "name": run.recipe.name,
         "kind": run.kind,
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
-        "teacher": teacher.model if teacher.revision is None else f"{teacher.model}@{teacher.revision}",
-        "dims": [run.dims],
+        "teacher": run.recipe.teacher.name,
+        "dims": [run.dims, *run.cuts],
         "max_tokens": run.max_tokens,
         "prompt": run.prompt,
         "pad_id": words.pad_token_id or 0,

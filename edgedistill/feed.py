@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import augment, recipe, teacher
 from edgedistill.corpus import Corpus, Say
-from edgedistill.teacher import Vectors
+from edgedistill.targets import Rows
 from edgedistill.tokens import Tokens, Words, by_word, tokenize, words_stand_alone
 from edgedistill.triples import Triples
 
@@ -22,7 +22,7 @@ View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, which pass over the tex
 class Feed:
     """The views of `texts` texts, and the teacher's vectors of them where there are any: a pure function of (row, pass)."""
 
-    def __init__(self, views: list[View], tokens: list[Tokens], texts: int, vectors: Vectors | None) -> None:
+    def __init__(self, views: list[View], tokens: list[Tokens], texts: int, vectors: Rows | None) -> None:
         self.views, self.tokens, self.texts, self.vectors = views, tokens, texts, vectors
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def of_texts(
     texts: Corpus,
     tokens: Tokens,
     words: PreTrainedTokenizerBase,
-    vectors: Vectors | None,
+    vectors: Rows | None,
     max_tokens: int,
     device: str,
     data: Path | None,

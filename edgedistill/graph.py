@@ -26,6 +26,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import Tensor, nn
 
 from edgedistill.errors import AnswerIsNo, UserError, unknown
+from edgedistill.students.output import Output
 from edgedistill.students.static import StaticStudent
 
 OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
@@ -43,10 +44,10 @@ GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastG
 class Sheet:
     """The nodes and constants of a graph being written; `add` returns the name of a node's output."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[TensorProto] = []
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(first)
 
     def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
         """Write a constant: floats as float32, integers as they are (lists as int64)."""
@@ -73,7 +74,9 @@ def build(student: nn.Module) -> onnx.ModelProto:
     Encoders also give `last_hidden_state` (B, T, H), the token embeddings on the way there: transformers.js and optimum open
     those. Raises UserError for parts ONNX has no words for, and above 1.8 GB.
     """
-    if hasattr(student, "lstm"):
+    if isinstance(student, Output):
+        model = _followed(build(student.inner), student)
+    elif hasattr(student, "lstm"):
         model = _bilstm(student)
     elif isinstance(student, StaticStudent):
         model = _static(student)
@@ -123,9 +126,7 @@ def _finish(sheet: Sheet, pooled: str, layers: list[nn.Module], dims: int, hidde
             pooled, dims = sheet.linear(pooled, layer, "head"), layer.out_features
         elif not isinstance(layer, nn.Identity):
             pooled = sheet.add(ACTIVATIONS[type(layer)], pooled)
-    length = sheet.add("ReduceL2", pooled, axes=[-1], keepdims=1)
-    length = sheet.add("Clip", length, sheet.constant(np.float32(1e-12), "tiny"))
-    sheet.add("Div", pooled, length, outputs=["sentence_embedding"])
+    _unit(sheet, pooled, outputs=["sentence_embedding"])
     both = ["batch", "sequence"]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", dims])]
@@ -134,6 +135,34 @@ def _finish(sheet: Sheet, pooled: str, layers: list[nn.Module], dims: int, hidde
     graph = helper.make_graph(sheet.nodes, "student", inputs, outputs, sheet.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
+
+
+def _unit(sheet: Sheet, rows: str, outputs: list[str] | None = None) -> str:
+    """Rows scaled to unit length; zero stays zero."""
+    length = sheet.add("ReduceL2", rows, axes=[-1], keepdims=1)
+    length = sheet.add("Clip", length, sheet.constant(np.float32(1e-12), "tiny"))
+    return sheet.add("Div", rows, length, outputs=outputs)
+
+
+def _followed(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
+    """A student's graph with an affine map behind its unit vector, and blocks as long as the root of their weight."""
+    inner, sheet = model.graph, Sheet(first=1_000_000)  # far from the inner graph's names
+    last = next(node for node in inner.node if "sentence_embedding" in node.output)
+    last.name = last.output[0] = "own_embedding"
+    rows = "own_embedding" if student.linear is None else sheet.linear("own_embedding", student.linear, "reduce")
+    if student.blocks:
+        ends = list(itertools.accumulate(size for size, _ in student.blocks))
+        parts = []
+        for end, (size, weight) in zip(ends, student.blocks, strict=True):
+            bounds = [sheet.constant(np.array([at], np.int64), "at") for at in (end - size, end, 1)]
+            part = _unit(sheet, sheet.add("Slice", rows, *bounds))
+            parts.append(sheet.add("Mul", part, sheet.constant(np.float32(weight**0.5), "root")))
+        rows = sheet.add("Concat", *parts, axis=1)
+    _unit(sheet, rows, outputs=["sentence_embedding"])
+    inner.node.extend(sheet.nodes)
+    inner.initializer.extend(sheet.constants)
+    inner.output[0].type.tensor_type.shape.dim[1].dim_value = student.dims
+    return model
 
 
 # Pooling: tokens (B, T, H) and mask -> (B, H)

@@ -11,6 +11,7 @@ from torch import nn
 
 from edgedistill import files
 from edgedistill.run import Run
+from edgedistill.students.output import own
 
 POOLINGS = {  # ours -> the flag in sentence-transformers' 1_Pooling/config.json
     "cls": "pooling_mode_cls_token",
@@ -24,12 +25,13 @@ NOT_OURS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # 
 
 
 def is_encoder(student: Any) -> bool:
-    """Whether the student is a transformer: those others know how to open."""
+    """Whether the student is a transformer, with nothing behind its vector: those others know how to open."""
     return hasattr(getattr(student, "model", None), "config")
 
 
 def pieces(student: Any) -> int:
     """Rows of the word table: ids at or above this are errors."""
+    student = own(student)
     return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
 
 

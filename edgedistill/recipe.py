@@ -25,9 +25,17 @@ class Part(BaseModel):
 
 
 class Teacher(Part):
-    """A sentence encoder, and how its vectors are read."""
+    """A sentence encoder, and how its vectors are read; or, in place of the encoder, a file of its vectors."""
 
-    model: str = Field(description="packaged:all-MiniLM-L6-v2, a folder, or a hub id (which then needs `revision`)")
+    model: str | None = Field(None, description="packaged:all-MiniLM-L6-v2, a folder, or a hub id (which then needs `revision`)")
+    vectors: str | None = Field(
+        None, description="in place of `model`: a .parquet of texts and vectors, or an .npy; relative: under --data"
+    )
+    texts: str | None = Field(
+        None, description="of an .npy: the file of its texts, a text a row, in its order; default: the same name, .txt"
+    )
+    text_column: str = Field("text", description="of the file of vectors, or of its texts")
+    vector_column: str = Field("vector", description="of a .parquet of vectors")
     revision: str | None = Field(None, description="commit, tag or branch of a hub id")
     pooling: Pooling | None = Field(None, description="only for a plain AutoModel; a sentence-transformers model brings its own")
     prompt: str = Field("", description="text put before every text")
@@ -35,6 +43,19 @@ class Teacher(Part):
     max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here")
     dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the processor computes in it")
     trust_remote_code: bool = Field(False, description="run Python that comes with the model")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Teacher:
+        if (self.model is None) == (self.vectors is None):
+            raise ValueError("give `model`, or a file of `vectors`; one of the two")
+        if self.vectors is not None and (self.prompt or self.prompt_name or self.pooling):
+            raise ValueError("`pooling` and prompts tell how a model is read; `vectors` are read as they are")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What the record calls it: the model, at its revision, or the file of its vectors."""
+        return self.vectors or (f"{self.model}@{self.revision}" if self.revision is not None else str(self.model))
 
 
 class Hub(Part):
@@ -120,7 +141,7 @@ class Bert(Part):
     positions: int = Field(512, ge=8)
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
     trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
     pooling: Pooling = "mean"
@@ -167,7 +188,7 @@ class BiLSTM(Part):
     width: int = Field(300, ge=2, description="of the word vectors")
     hidden: int = Field(512, ge=1, description="per direction")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
+    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
     vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
     trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
     readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
@@ -249,9 +270,122 @@ class Itself(Part):
 
     kind: Literal["teacher"]
     max_tokens: int | None = Field(None, ge=3, le=8192, description="default: the teacher's own limit")
+    onto: Bert | BiLSTM | None = Field(None, discriminator="kind", description="with `targets`: the student that ridge, cca, align look at")
 
 
 Student = Annotated[Bert | BiLSTM | Recurrent | Static | Itself, Field(discriminator="kind")]
+
+
+class Whole(Part):
+    """The teacher's vectors at their own width."""
+
+    kind: Literal["none"] = "none"
+
+
+class Pca(Part):
+    """The directions in which the teacher's vectors vary most."""
+
+    kind: Literal["pca"]
+    centre: bool = Field(True, description="take the mean away first, there and later")
+
+
+class Gaussian(Part):
+    """A random projection, N(0, 1/dims): nothing is fitted."""
+
+    kind: Literal["gaussian"]
+    seed: int = Field(0, ge=0)
+
+
+class Ridge(Part):
+    """The linear map that leads nearest to the untrained student's vectors."""
+
+    kind: Literal["ridge"]
+    strength: float = Field(1.0, gt=0, description="λ of ‖T W − S‖² + λ‖W‖²")
+
+
+class Cca(Part):
+    """The teacher's side of the directions that correlate most with the untrained student's vectors."""
+
+    kind: Literal["cca"]
+    strength: float = Field(1e-3, gt=0, description="added to the diagonal of both covariances, in units of their mean variance")
+
+
+Reducer = Annotated[Whole | Pca | Gaussian | Ridge | Cca, Field(discriminator="kind")]
+Align = Literal["none", "procrustes", "signed_permutation"]
+
+
+class Projected(Part):
+    """How vectors come to the student's space."""
+
+    reduce: Reducer = Whole()
+    dims: int = Field(ge=1, description="numbers of the targets; with `reduce: {kind: none}` the teacher's own width")
+    align: Align = Field("none", description="turn them towards the untrained student's vectors; cosines among them stay as they are")
+
+    @property
+    def looks(self) -> bool:
+        """Whether it is fitted to the untrained student's vectors too."""
+        return self.align != "none" or isinstance(self.reduce, Ridge | Cca)
+
+
+class One(Projected):
+    """Targets made of one teacher's vectors."""
+
+    kind: Literal["one"] = "one"
+    teacher: Teacher | None = Field(None, description="default: the recipe's")
+    unit: bool = Field(True, description="scale the targets to unit length")
+    sample: int = Field(20_000, ge=2, description="texts that the reducer and the alignment are fitted on")
+
+    @property
+    def width(self) -> int:
+        return self.dims
+
+
+class Block(Projected):
+    """A teacher's share of the student's numbers."""
+
+    teacher: Teacher | None = Field(None, description="default: the recipe's")
+    weight: float = Field(1.0, gt=0, description="of its cosine among the others; all are scaled to sum to 1")
+
+
+class Split(Part):
+    """Each teacher has numbers of the student's to itself; the cosine is the weighted sum of the blocks' cosines."""
+
+    kind: Literal["split"]
+    parts: list[Block] = Field(min_length=2)
+    sample: int = Field(20_000, ge=2, description="texts that reducers and alignments are fitted on")
+
+    @property
+    def width(self) -> int:
+        return sum(part.dims for part in self.parts)
+
+    @property
+    def blocks(self) -> list[tuple[int, float]]:
+        """(numbers, weight) of each block; the weights sum to 1."""
+        total = sum(part.weight for part in self.parts)
+        return [(part.dims, part.weight / total) for part in self.parts]
+
+
+class Joined(Part):
+    """A teacher of a concatenation."""
+
+    teacher: Teacher | None = Field(None, description="default: the recipe's")
+    weight: float = Field(1.0, gt=0, description="of its cosine in the concatenation's; all are scaled to sum to 1")
+
+
+class Concat(Projected):
+    """The teachers' vectors, one behind the other, as one wide teacher."""
+
+    kind: Literal["concat"]
+    parts: list[Joined] = Field(min_length=2)
+    unit: bool = Field(True, description="scale the targets to unit length")
+    sample: int = Field(20_000, ge=2, description="texts that the reducer and the alignment are fitted on")
+
+    @property
+    def width(self) -> int:
+        return self.dims
+
+
+Targets = Annotated[Annotated[One, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")], _kind("one")]
 
 
 class Mse(Part):
@@ -265,6 +399,13 @@ class Cosine(Part):
     """½ (1 − cos(student, teacher)), the loss of SRA (Eq. 1)."""
 
     kind: Literal["cosine"]
+
+
+class SoftCos(Part):
+    """Squared distance to the unit vector half-way to the teacher's: 2 − √(2 (1 + cos)) (text-level distillation)."""
+
+    kind: Literal["softcos"]
+    detach: bool = Field(False, description="no gradient through the half-way vector: twice the gradient, in the same direction")
 
 
 class Gram(Part):
@@ -332,11 +473,40 @@ class Sum(Part):
     terms: list[Term] = Field(min_length=1)
 
 
-Objective = Annotated[Mse | Cosine | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | Sum, Field(discriminator="kind")]
+class Matryoshka(Part):
+    """An objective over the first d₁ < d₂ < … numbers of the vectors, so that they can be cut there (Kusupati et al. 2022).
+
+    Student and teacher are cut alike: with `targets` by PCA the teacher's first numbers are those that matter most.
+    """
+
+    kind: Literal["matryoshka"]
+    dims: list[int] = Field(min_length=2, description="ascending; the last is the student's whole width")
+    weights: list[float] | None = Field(None, description="one for each of `dims`; default: 1")
+    objective: Objective
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Matryoshka:
+        inner = [self.objective, *(term.objective for term in getattr(self.objective, "terms", []))]
+        if any(isinstance(each, Matryoshka) for each in inner):
+            raise ValueError("a matryoshka inside a matryoshka; list all `dims` in one")
+        if self.dims != sorted(set(self.dims)) or self.dims[0] < 1:
+            raise ValueError(f"`dims` {self.dims} must ascend from 1 or more")
+        if self.weights is not None and len(self.weights) != len(self.dims):
+            raise ValueError(f"{len(self.weights)} `weights` for {len(self.dims)} `dims`; give one for each")
+        if self.weights is not None and min(self.weights) <= 0:
+            raise ValueError(f"`weights` {self.weights} must all be above 0")
+        return self
+
+
+Objective = Annotated[
+    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | Sum | Matryoshka, Field(discriminator="kind")
+]
 
 
 def leaves(objective: Objective) -> list[Objective]:
-    """The objective's terms, however nested; itself where it is not a sum."""
+    """The objective's terms, however nested; itself where it has none."""
+    if isinstance(objective, Matryoshka):
+        return leaves(objective.objective)
     return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
 
 
@@ -519,6 +689,7 @@ class Recipe(Part):
     seed: int = Field(0, ge=0)
     teacher: Teacher
     corpus: Corpus | None = None
+    targets: Targets | None = Field(None, description="what the student is to match; default: the teacher's vectors as they are")
     student: Student
     stages: list[Stage] = []
     select: Select | None = None
@@ -548,13 +719,47 @@ class Recipe(Part):
                 "give simcse a stage of its own, or set student.head_kept: true"
             )
 
+    @model_validator(mode="after")
+    def _targets_are_possible(self) -> Recipe:
+        parts = self.targets.parts if isinstance(self.targets, Split) else [self.targets]
+        looks = any(isinstance(part, Projected) and part.looks for part in parts)
+        if isinstance(self.student, Itself):
+            if self.targets is not None and self.corpus is None:
+                raise ValueError("`targets` are fitted on the texts of a `corpus`; name one")
+            if looks and self.student.onto is None:
+                raise ValueError("ridge, cca and `align` look at an untrained student; say which with student.onto")
+            if self.student.onto is not None and not looks:
+                raise ValueError("student.onto is there for ridge, cca and `align`; leave it out")
+        elif self.student.head != "none" and not self.student.head_kept and (looks or isinstance(self.targets, Split)):
+            raise ValueError("split, ridge, cca and `align` need the student's own vectors; with `head_kept: false` they are others")
+        return self
+
+    @model_validator(mode="after")
+    def _without_weights(self) -> Recipe:
+        """A teacher that is a file of vectors has no words, tokenizer or layers to give."""
+        student = self.student
+        if self.teacher.vectors is None:
+            return self
+        if isinstance(student, Itself):
+            raise ValueError("the teacher is a file of vectors, so there is no teacher to export")
+        for field, value in (("tokenizer", student.tokenizer), ("weights", getattr(student, "weights", None))):
+            if value == "teacher":
+                raise ValueError(f"the teacher is a file of vectors and brings no {field}; set student.{field} to a folder or a hub id")
+        if getattr(student, "weights", "random") == "random" and student.embeddings.source == "teacher":
+            raise ValueError("the teacher is a file of vectors and brings no words; set student.embeddings: {from: random}")
+        return self
+
 
 Term.model_rebuild()
 Sum.model_rebuild()
+Matryoshka.model_rebuild()
 KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
-    "objective": {"mse": Mse, "cosine": Cosine, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed, "sum": Sum}
-    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse},
+    "objective": {"mse": Mse, "cosine": Cosine, "softcos": SoftCos, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed}
+    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse, "sum": Sum, "matryoshka": Matryoshka},
+    "targets": {"one": One, "split": Split, "concat": Concat},
+    "reduce": {"none": Whole, "pca": Pca, "gaussian": Gaussian, "ridge": Ridge, "cca": Cca},
+    "onto": {"bert": Bert, "bilstm": BiLSTM},
     "corpus": {"files": Files, "hub": Hub, "prose": Prose},
     "view": {"identity": Identity, "dropout": Dropout, "word_deletion": WordDeletion, "crop": Crop, "delete_one": DeleteOne}
     | {"synonym": Synonym, "mlm": Mlm, "back_translation": BackTranslation, "file": ViewFile},

@@ -3,6 +3,7 @@
 recipe.yaml          the effective recipe
 student.json         the student's shape, as data      student.safetensors  its weights
 model/               in place of those two, for the teacher itself: its own files
+targets/             where the recipe has `targets`: how teacher vectors became what the student was to match
 tokenizer/           tokenizer.json and what transformers needs beside it; trim.json: what trimming it lost
 metrics.jsonl        what was measured while training
 run.json             what made it: versions, corpus, teacher, time, scores
@@ -18,15 +19,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
+from edgedistill import files, objectives, recipe, targets
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm, recurrent, static, teacher
+from edgedistill.students.output import Output
 
 BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
     "bert": bert.build,
@@ -63,6 +66,12 @@ class Run:
         return int(self.info["dims"])
 
     @property
+    def cuts(self) -> list[int]:
+        """Smaller widths that the vectors may be cut to, descending: those of the last stage's Matryoshka objective."""
+        stages = [] if self.kind in ("teacher", "reduced") else self.recipe.stages
+        return objectives.cuts(stages[-1].objective)[-2::-1] if stages else []
+
+    @property
     def parameters(self) -> dict[str, int]:
         return dict(self.info["parameters"])
 
@@ -75,9 +84,12 @@ class Run:
 
     def student(self) -> nn.Module:
         """The student in eval mode on the processor, fp32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
-        if self.kind == "teacher":
-            return teacher.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+        if self.kind in ("teacher", "reduced"):
+            read = teacher.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+            return read if self.kind == "teacher" else reduced(read, targets.read(self.folder / "targets"), self.shape["blocks"])
         module = BUILD[self.kind](self.shape)
+        if self.shape.get("blocks"):
+            module = Output(module, None, self.shape["blocks"])
         module.load_state_dict(load_file(self.folder / "student.safetensors"))
         return module.eval()
 
@@ -97,10 +109,24 @@ def partial(folder: Path) -> Path:
     return folder.with_name(folder.name + ".partial")
 
 
+def reduced(module: nn.Module, maps: list[targets.Affine], blocks: list[tuple[int, float]] | None) -> Output:
+    """A teacher with the maps of its targets behind it: the targets themselves, as a student."""
+    weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.copy_(torch.from_numpy(np.concatenate([each.bias for each in maps])))
+    return Output(module, linear, blocks).eval()
+
+
 def count(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student."""
     if isinstance(module, recurrent.RecurrentStudent):
         return recurrent.parameters(module)
+    if isinstance(module, Output):
+        more = 0 if module.linear is None else sum(p.numel() for p in module.linear.parameters())
+        found = count(module.inner)
+        return {**found, "head": found["head"] + more, "total": found["total"] + more}
     if isinstance(module, bert.BertStudent):
         return bert.parameters(module)
     if isinstance(module, bilstm.BiLSTMStudent):

@@ -161,6 +161,8 @@ def locate(spec: recipe.Teacher) -> Path:
 
     Raises UserError: an unknown packaged name, a package not installed, no such folder, a hub id without revision.
     """
+    if spec.model is None:
+        raise UserError(f"teacher.vectors: {spec.vectors} holds vectors, and what is asked here needs the teacher itself; give `model`")
     if spec.model.startswith("packaged:"):
         return _packaged(spec.model.removeprefix("packaged:"))
     folder = Path(spec.model)

@@ -6,9 +6,8 @@ import json
 import math
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +15,13 @@ from accelerate import Accelerator
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, feed, files, objectives, quality, recipe, run, surgery, triples, vocabulary
+from edgedistill import batches, checkpoint, corpus, files, objectives, prepare, quality, recipe, run, targets
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
-from edgedistill.feed import Feed
-from edgedistill.students import bert, bilstm, recurrent, static
-from edgedistill.students.teacher import layout, quiet
-from edgedistill.tokens import Tokens, tokenize
+from edgedistill.students.output import Output
 
 CHECKPOINT_SECONDS = 60.0
 LOG_SECONDS = 30.0
@@ -49,8 +45,8 @@ def train(
     accelerator = _accelerator(spec, device)
     started = time.perf_counter()
     if spec.student.kind == "teacher":
-        return _keep_teacher(spec, out, partial, say)
-    made = _prepare(spec, data, accelerator, partial, say, progress)
+        return _keep_teacher(spec, out, partial, data, accelerator, say, progress)
+    made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
     with _progress(progress) as bar:
@@ -62,7 +58,7 @@ def train(
     info = {
         **run.made_by(),
         "seconds": round(time.perf_counter() - started, 1),
-        "corpus": {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources},
+        "corpus": _about(texts),
         "dims": run.width(student),
         "parameters": run.count(student),
         "stages": log.stages,
@@ -112,217 +108,6 @@ def _accelerator(spec: recipe.Recipe, device: str) -> Accelerator:
         raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
     half = bool(names) and teachers.dtype(names.pop()) == torch.bfloat16
     return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
-
-
-@dataclass(frozen=True)
-class Made:
-    """What every stage of a run works with."""
-
-    texts: Corpus
-    tokens: Tokens
-    vectors: teachers.Vectors
-    feeds: list[Feed]  # one a stage
-    words: PreTrainedTokenizerBase
-    student: nn.Module
-    shape: dict[str, Any]
-    drops_head: bool  # a projection onto the teacher's space serves training only
-
-
-def _prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, partial: Path, say: Say, progress: bool) -> Made:
-    """Texts, tokens, teacher vectors and the untrained student, from the caches where they have them."""
-    assert spec.corpus is not None
-    with accelerator.main_process_first():
-        texts = corpus.build(spec.corpus, data, spec.seed, say)
-        teacher = teachers.Teacher(spec.teacher)
-        words = own_tokenizer(spec, teacher, texts, partial, say)
-        student, shape = untrained(spec, teacher, words, data)
-        check_objectives(spec, student, teacher.dims)
-        vectors = teachers.embed_corpus(teacher, texts, accelerator.device.type, say, progress)
-        longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
-        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
-        if isinstance(student, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
-            static.weigh(student, torch.from_numpy(tokens.counts(len(words), texts.trained)))
-        device = accelerator.device.type
-        feeds = [
-            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say) for number in range(len(spec.stages))
-        ]
-    return Made(texts, tokens, vectors, feeds, words, student, shape, _dropped_head(spec))
-
-
-def _feed(
-    spec: recipe.Recipe,
-    number: int,
-    texts: Corpus,
-    tokens: Tokens,
-    words: PreTrainedTokenizerBase,
-    vectors: teachers.Vectors,
-    max_tokens: int,
-    device: str,
-    data: Path | None,
-    say: Say,
-) -> Feed:
-    """What a stage reads: the corpus' texts, or triples of its own."""
-    stage = spec.stages[number]
-    found = stage_triples(spec, number, data, say)
-    if found is not None:
-        return feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
-    wanted = vectors if objectives.reads_teacher(stage.objective) else None
-    seed = stage_seed(spec.seed, number)
-    return feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
-
-
-def stage_seed(seed: int, number: int) -> int:
-    """Every stage draws numbers of its own."""
-    return seed * 1_000_003 + number
-
-
-def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say) -> triples.Triples | None:
-    """The triples a stage trains on, without the corpus' leaks; None where it trains on the corpus itself."""
-    stage = spec.stages[number]
-    if stage.triples is None:
-        return None
-    leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files) else []
-    return triples.build(stage.triples, leaks, data, f"stages[{number}].triples", say)
-
-
-def own_tokenizer(
-    spec: recipe.Recipe, teacher: teachers.Teacher, texts: Corpus | None, partial: Path | None, say: Say = lambda line: None
-) -> PreTrainedTokenizerBase:
-    """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
-    folder = partial / "tokenizer" if partial else None
-    if folder and folder.exists():
-        return AutoTokenizer.from_pretrained(folder)
-    student = spec.student
-    assert not isinstance(student, recipe.Itself)
-    if student.tokenizer == "teacher":
-        words = teacher.tokenizer
-    else:
-        words = teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
-    if student.vocabulary is not None:
-        if texts is None:
-            raise UserError("student.vocabulary: is learned from the corpus, and the recipe has none")
-        words = vocabulary.learn(words, texts, student.vocabulary)
-    lost = None
-    if student.trim is not None:
-        if texts is None:
-            raise UserError("student.trim: keeps the pieces of the corpus, and the recipe has none")
-        trained, held_out = surgery.of_corpus(texts)
-        words, _, lost, _ = surgery.trimmed(words, [trained], [held_out], student.trim.min_count)
-        say(f"student.trim: {surgery.line(lost)}")
-    if folder:
-        with files.new_folder(folder) as temporary:
-            words.backend_tokenizer.no_padding()
-            words.backend_tokenizer.no_truncation()
-            words.save_pretrained(temporary)
-            if lost is not None:
-                files.write_json(temporary / "trim.json", lost)
-    return words
-
-
-def untrained(
-    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, data: Path | None
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The student before its first step, and its shape as data. The same recipe gives the same weights."""
-    torch.manual_seed(spec.seed)
-    student, pad = spec.student, words.pad_token_id or 0
-    assert not isinstance(student, recipe.Itself)
-    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words)
-    start = _first_vectors(spec, teacher, words, source, data)
-    if isinstance(student, recipe.BiLSTM):
-        shape = bilstm.shape(student, len(words), pad, teacher.dims)
-        module: nn.Module = bilstm.build(shape)
-        bilstm.start(module, start)  # type: ignore[arg-type]
-        return module, shape
-    if isinstance(student, recipe.Static):
-        shape = static.shape(student, len(words), pad, teacher.dims)
-        module = static.build(shape)
-        static.start(module, start, student.embeddings.of == "outputs")
-        return module, shape
-    model = source.model if source else None
-    if isinstance(student, recipe.Recurrent):
-        assert model is not None  # a recurrent student always has a source
-        counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
-        shape = recurrent.shape(student, len(words), pad, teacher.dims, model.config, counted)
-        unit = recurrent.build(shape)
-        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start)
-        return unit, shape
-    shape = bert.shape(student, len(words), pad, teacher.dims, model.config if model else None)
-    module = bert.build(shape)
-    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs")
-    return module, shape
-
-
-class Source(NamedTuple):
-    """The encoder whose weights a student starts from, and the tokenizer that its word table's rows belong to."""
-
-    model: Any
-    words: PreTrainedTokenizerBase
-
-
-def _source(student: recipe.Bert | recipe.Recurrent, teacher: teachers.Teacher, words: PreTrainedTokenizerBase) -> Source | None:
-    """The encoder that a BERT's weights, or a recurrent student's layers, come from."""
-    known, kind, instead = {"BertModel": "bert"}, "BERT", "use `weights: random`"
-    if isinstance(student, recipe.Recurrent):
-        known, kind, instead = recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one"
-    if student.weights == "random":
-        return None
-    if student.weights == "teacher":
-        model: Any = teacher.module.model
-        if type(model).__name__ not in known:
-            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not {kind}; {instead}")
-        return Source(model, teacher.tokenizer)
-    folder = _model_folder(student.weights, student.revision, "student.weights")
-    transformer, _ = layout(folder)
-    if files.read_json(transformer / "config.json").get("model_type") not in known.values():
-        raise UserError(f"student.weights: {folder} is not a {kind}; choose one, or {instead}")
-    with quiet():
-        options: dict[str, Any] = {"dtype": torch.float32, "add_pooling_layer": student.pooling == "cls_pooler"}
-        model = AutoModel.from_pretrained(transformer, **options)
-    bare = not any((transformer / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"))
-    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
-        return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
-    own = teachers.tokenizer(folder)
-    if student.tokenizer == "teacher" and not words.get_vocab().keys() <= own.get_vocab().keys():
-        way_out = f"set student.tokenizer: {student.weights}"
-        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
-    return Source(model, own)
-
-
-def _model_folder(name: str, revision: str | None, what: str) -> Path:
-    return Path(name) if Path(name).is_dir() else teachers.fetch(name, revision, what)
-
-
-def _first_vectors(
-    spec: recipe.Recipe, teacher: teachers.Teacher, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None
-) -> Tensor | None:
-    """Vectors (V, w) that the word table starts from, or None for random ones."""
-    student = spec.student
-    assert not isinstance(student, recipe.Itself)
-    theirs: Any = teacher.module.model
-    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
-        return None
-    if source is not None:
-        return vocabulary.from_model(words, source.words, source.model.get_input_embeddings().weight.detach())
-    if student.embeddings.of == "outputs":
-        return torch.from_numpy(teacher.embed_ids(vocabulary.as_texts(words, teacher.tokenizer)))
-    if student.embeddings.source == "teacher":
-        return vocabulary.from_model(words, teacher.tokenizer, theirs.get_input_embeddings().weight.detach())
-    if student.embeddings.source == "glove":
-        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
-        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
-    return None
-
-
-def _dropped_head(spec: recipe.Recipe) -> bool:
-    return not isinstance(spec.student, recipe.Itself) and spec.student.head != "none" and not spec.student.head_kept
-
-
-def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
-    """Raise UserError where a stage's objective cannot compare the student's vectors with the teacher's."""
-    assert not isinstance(spec.student, recipe.Itself)
-    width = (spec.student.dims or teacher_dims) if _dropped_head(spec) else run.width(student)
-    for number, stage in enumerate(spec.stages):
-        objectives.fits(stage.objective, width, teacher_dims, f"stages[{number}].objective")
 
 
 def steps(stage: recipe.Stage, texts: int) -> int:
@@ -387,7 +172,7 @@ class Selection:
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
         """Score the student; keep its weights when they are the best."""
-        score = float(quality.evaluate(self.suite, lambda texts: encode(student, self.words, texts, self.max_tokens))["average"])
+        score = float(quality.evaluate(self.suite, lambda texts: prepare.encode(student, self.words, texts, self.max_tokens))["average"])
         if score > self.best["score"]:
             self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
             self.misses = 0
@@ -410,7 +195,7 @@ class Loop:
         stage: recipe.Stage,
         number: int,
         seed: int,
-        made: Made,
+        made: prepare.Made,
         accelerator: Accelerator,
         partial: Path,
         selection: Selection | None,
@@ -420,7 +205,7 @@ class Loop:
         self.feed = made.feeds[number]
         self.log, self.selection, self.accelerator = log, selection, accelerator
         self.folder = partial / "checkpoints"
-        self.seed = stage_seed(seed, number)
+        self.seed = prepare.stage_seed(seed, number)
         self.rows, self.first = self._rows()
         self.texts = self.feed.texts if self.rows is None else len(self.rows)
         self.steps = steps(stage, self.texts)
@@ -486,7 +271,7 @@ class Loop:
         width = run.width(self.student)
         projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective)
         projection = nn.Linear(width, self.made.vectors.dims) if projected else None
-        objective = objectives.build(self.stage.objective, self.made.vectors.dims)
+        objective = objectives.build(self.stage.objective, self.made.vectors.dims, self.made.shape.get("blocks"))
         if self.first is not None:
             objectives.fill(objective, torch.from_numpy(self.made.vectors[self.first]))
         self.module = Trained(self.student, projection, objective).to(self.accelerator.device)
@@ -612,37 +397,83 @@ def optimizer(module: nn.Module, stage: recipe.Stage, device: str) -> torch.opti
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in ("cpu", "cuda"))
 
 
-def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> np.ndarray:
-    """Texts -> (n, d) float32 unit rows, by the module as it stands, on its own device."""
-    forward = teachers.through_torch(student, next(student.parameters()).device)
-    ids = teachers.encode_ids(words, texts, max_tokens)
-    return teachers.unit_rows(forward, ids, words.pad_token_id or 0, run.width(student), 8_192)
-
-
 def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any], student: nn.Module, info: dict[str, Any]) -> None:
     """The run folder, whole; then the partial one goes."""
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, shape, student.state_dict())
-        shutil.copytree(partial / "tokenizer", folder / "tokenizer")
+        for name in ("tokenizer", "targets"):
+            if (partial / name).exists():
+                shutil.copytree(partial / name, folder / name)
         if (partial / "metrics.jsonl").exists():
             shutil.copy(partial / "metrics.jsonl", folder)
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
 
 
-def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> dict[str, Any]:
-    """The baseline's run: the teacher's own files, nothing trained."""
+def itself(spec: recipe.Recipe, teacher: teachers.Teacher, maps: list[targets.Affine]) -> nn.Module:
+    """The teacher, or with the maps of its `targets` behind it, the targets themselves as a student."""
+    if spec.targets is None:
+        return teacher.module
+    return run.reduced(teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None)
+
+
+def check_itself(spec: recipe.Recipe) -> None:
+    """Raise UserError where the recipe's targets are made of more than its one teacher."""
+    if spec.targets is not None and any(of not in (None, spec.teacher) for plan in targets.plans(spec.targets) for of, _ in plan.sources):
+        raise UserError("targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone")
+    if isinstance(spec.targets, recipe.Concat):
+        raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+
+
+def _fit_itself(
+    spec: recipe.Recipe,
+    teacher: teachers.Teacher,
+    partial: Path,
+    data: Path | None,
+    accelerator: Accelerator,
+    say: Say,
+    progress: bool,
+) -> Corpus:
+    """Fit the maps of a teacher's own `targets` as a student's run would. Returns the corpus they were fitted on."""
+    assert isinstance(spec.student, recipe.Itself) and spec.corpus is not None
+    texts, first = corpus.build(spec.corpus, data, spec.seed, say), None
+    if spec.student.onto is not None:
+        other = spec.model_copy(update={"student": spec.student.onto})
+        words = prepare.own_tokenizer(other, teacher, texts, None)
+        student, shape = prepare.untrained(other, teacher, words, data)
+        first = (student, words, shape["max_tokens"])
+    prepare.wanted(spec, teacher, texts, first, data, partial, accelerator.device.type, say, progress)
+    return texts
+
+
+def _keep_teacher(
+    spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, accelerator: Accelerator, say: Say, progress: bool
+) -> dict[str, Any]:
+    """The baseline's run: the teacher's own files, nothing trained; with `targets`, the maps that reduce its vectors too."""
     assert isinstance(spec.student, recipe.Itself)
+    check_itself(spec)
     teacher = teachers.Teacher(spec.teacher)
+    texts = _fit_itself(spec, teacher, partial, data, accelerator, say, progress) if spec.targets else None
+    student = itself(spec, teacher, targets.read(partial / "targets") if texts else [])
     limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
-    nothing: dict[str, Any] = {"seconds": 0.0, "corpus": None, "stages": [], "selected": None}
-    info = {**run.made_by(), **nothing, "dims": teacher.dims, "parameters": run.count(teacher.module)}
+    nothing: dict[str, Any] = {"seconds": 0.0, "stages": [], "selected": None}
+    info = {
+        **run.made_by(),
+        **nothing,
+        "corpus": _about(texts) if texts else None,
+        "dims": run.width(student),
+        "parameters": run.count(student),
+    }
     most = min(spec.student.max_tokens or limit, limit)
-    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    shape: dict[str, Any] = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    if isinstance(student, Output):
+        shape |= {"kind": "reduced", "blocks": student.blocks}
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns(*teachers.OTHER_FORMATS, ".*"))
+        if texts:
+            shutil.copytree(partial / "targets", folder / "targets")
         files.write_json(folder / "student.json", shape)
         words = teacher.tokenizer.backend_tokenizer
         words.no_padding()
@@ -650,8 +481,13 @@ def _keep_teacher(spec: recipe.Recipe, out: Path, partial: Path, say: Say) -> di
         teacher.tokenizer.save_pretrained(folder / "tokenizer")
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
-    say(f"{out}: the teacher itself, {info['parameters']['total']:,} parameters")
+    say(f"{out}: the teacher itself, {info['dims']} numbers, {info['parameters']['total']:,} parameters")
     return info
+
+
+def _about(texts: Corpus) -> dict[str, Any]:
+    """A corpus, for the record."""
+    return {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources}
 
 
 def _progress(shown: bool) -> Progress:

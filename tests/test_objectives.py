@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from edgedistill.errors import UserError
 from edgedistill.objectives import relational
 from edgedistill.objectives.contrastive import ckd, simcse
 from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.regression import cosine, dual_l2, mse, skd
+from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import congen, gram
 
 S = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
@@ -32,6 +33,37 @@ def test_cosine_by_hand() -> None:
     # cosines 3/5 and −1: ½(1 − .6) = .2 and ½(1 + 1) = 1
     assert cosine(S, T).item() == pytest.approx((0.2 + 1.0) / 2)
     assert cosine(7 * S, T).item() == pytest.approx(cosine(S, T).item())
+
+
+def test_softcos_by_hand() -> None:
+    # cosines 3/5 and −1: 2 − √3.2 and 2 − √0
+    assert softcos(S, T).item() == pytest.approx((2 - math.sqrt(3.2) + 2) / 2, abs=1e-3)
+    half = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # a right angle: 2 − √2 either way
+    assert softcos(half, half.flip(0)).item() == pytest.approx(2 - math.sqrt(2))
+    assert softcos(5 * S, T).item() == softcos(S, T).item()
+
+
+def test_softcos_is_the_distance_to_the_unit_vector_half_way() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(6, 5, dtype=torch.float64, requires_grad=True), torch.randn(6, 5, dtype=torch.float64)
+    s, t = (torch.nn.functional.normalize(each, dim=-1) for each in (student, teacher))
+    middle = torch.nn.functional.normalize(s + t, dim=-1)
+    assert softcos(student, teacher).item() == pytest.approx((middle - s).square().sum(-1).mean().item())
+    assert softcos(student, teacher, detach=True).item() == pytest.approx(softcos(student, teacher).item())
+    (whole,) = torch.autograd.grad(softcos(student, teacher), student)
+    (detached,) = torch.autograd.grad(softcos(student, teacher, detach=True), student)
+    assert torch.allclose(detached, 2 * whole)
+    (plain,) = torch.autograd.grad(mse(student, teacher, unit=True) * 5, student)  # the sum over dims: 2 − 2c
+    angle = (s * t).sum(-1, keepdim=True).arccos()
+    assert torch.allclose(whole, plain / (4 * (angle / 2).cos()))
+
+
+def test_softcos_between_opposite_vectors_is_finite() -> None:
+    student = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    loss = softcos(student, -student.detach())
+    assert loss.item() == pytest.approx(2, abs=2e-3)
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert gradient.isfinite().all()
 
 
 def test_gram_by_hand() -> None:
@@ -58,6 +90,44 @@ def test_sum_weighs_its_terms() -> None:
         {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "cosine"}}, {"weight": 5.0, "objective": {"kind": "gram"}}]}
     )
     assert objectives.build(spec, 2)([S], T).item() == pytest.approx(0.6 + 5 * 0.64)
+
+
+def test_matryoshka_by_hand() -> None:
+    # over one number: cosines of 3 with 1, of 0 with 0: losses 0 and ½; over two, .6 as above; gram follows the whole teacher
+    spec = parsed({"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}})
+    assert objectives.build(spec, 2)([S], T).item() == pytest.approx(4 * 0.25 + 0.6)
+    assert objectives.cuts(spec) == [1, 2]
+    equal = parsed({"kind": "matryoshka", "dims": [1, 2], "objective": {"kind": "gram"}})
+    assert objectives.build(equal, 2)([S], T).item() == pytest.approx(gram(S[:, :1], T).item() + gram(S, T).item())
+    inside = parsed({"kind": "sum", "terms": [{"weight": 3.0, "objective": spec.model_dump()}]})
+    assert objectives.build(inside, 2)([S], T).item() == pytest.approx(3 * (4 * 0.25 + 0.6))
+    assert objectives.cuts(inside) == [1, 2]
+
+
+def test_split_by_hand() -> None:
+    """Σ_k w_k L(block k), with blocks of the root of their weight's length brought back to unit length."""
+    blocks = [(1, 0.75), (2, 0.25)]
+    scale = torch.tensor([0.75, 0.25, 0.25]).sqrt()
+    student, teacher = torch.tensor([[1.0, 0.6, 0.8]]), torch.tensor([[-1.0, 1.0, 0.0]])
+    squares = objectives.build(parsed({"kind": "mse"}), 3, blocks)([scale * student], scale * teacher)
+    assert squares.item() == pytest.approx(0.75 * 4 + 0.25 * (0.16 + 0.64) / 2)
+    soft = objectives.build(parsed({"kind": "softcos"}), 3, blocks)([scale * student], scale * teacher)
+    assert soft.item() == pytest.approx(0.75 * 2 + 0.25 * (2 - math.sqrt(3.2)), abs=2e-3)
+    whole = objectives.build(parsed({"kind": "cosine"}), 3)([scale * student], scale * teacher)
+    parts = objectives.build(parsed({"kind": "cosine"}), 3, blocks)([scale * student], scale * teacher)
+    assert parts.item() == pytest.approx(whole.item()) == pytest.approx((1 - (0.75 * -1 + 0.25 * 0.6)) / 2)
+
+
+def test_queues_of_cut_and_split_objectives_hold_their_own_numbers() -> None:
+    teacher = unit(5, 6)
+    objective: Any = objectives.build(parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6)
+    objectives.remember(objective, teacher)
+    for at, width in enumerate((2, 6)):
+        expected = torch.nn.functional.normalize(teacher[:, :width], dim=-1).flip(0)[:4]
+        assert torch.allclose(objective.parts[at].part.queue.newest_first(), expected)
+    split: Any = objectives.build(parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)])
+    objectives.fill(split, teacher)
+    assert torch.allclose(split.parts[1].part.queue.newest_first(), torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0))
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -174,6 +244,7 @@ def parsed(spec: dict[str, object]) -> recipe.Objective:
 SPECS: dict[str, dict[str, object]] = {
     "mse": {"unit": True},
     "cosine": {},
+    "softcos": {},
     "gram": {},
     "ckd": {"queue": 6},
     "congen": {"queue": 6},
@@ -184,10 +255,13 @@ SPECS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [*SPECS, "mse-raw"])
+@pytest.mark.parametrize("kind", [*SPECS, "mse-raw", "matryoshka", "split"])
 def test_gradients(kind: str) -> None:
     torch.manual_seed(1)
-    loss = objectives.build(parsed({"kind": kind.removesuffix("-raw"), **(SPECS.get(kind, {}))}), 3).double()
+    spec: dict[str, object] = {"kind": kind.split("-")[0], **SPECS.get(kind, {})}
+    if kind in ("matryoshka", "split"):
+        spec = {"kind": "matryoshka", "dims": [1, 3], "objective": {"kind": "softcos"}} if kind == "matryoshka" else {"kind": "softcos"}
+    loss = objectives.build(parsed(spec), 3, [(1, 0.2), (2, 0.8)] if kind == "split" else None).double()
     student, teacher = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
     objectives.remember(loss, torch.randn(6, 3, dtype=torch.float64))
     assert torch.autograd.gradcheck(lambda s: loss([s, s * s], teacher), student)
@@ -196,12 +270,12 @@ def test_gradients(kind: str) -> None:
 def test_every_kind_has_a_loss_that_notices() -> None:
     """Least where student and teacher agree, and not where they differ."""
     teacher = unit(5, 4, seed=2)
-    assert {*SPECS, "sum"} == set(recipe.KINDS["objective"])
+    assert {*SPECS, "sum", "matryoshka"} == set(recipe.KINDS["objective"])
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
         objectives.remember(loss, unit(6, 4, seed=3))
         least = loss([teacher, teacher], teacher).item()
-        if kind in ("mse", "cosine", "gram", "dual_l2", "skd"):
+        if kind in ("mse", "cosine", "softcos", "gram", "dual_l2", "skd"):
             assert least == pytest.approx(0, abs=1e-6)
         moved = teacher.roll(1, 1)
         assert loss([moved, moved], teacher).item() > least + 0.01 or kind in ("gram", "simcse")

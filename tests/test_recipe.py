@@ -89,6 +89,48 @@ def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
     assert any(says in line for line in problems(student=student))
 
 
+PCA = {"reduce": {"kind": "pca"}, "dims": 128}
+SPLIT = {"kind": "split", "parts": [{**PCA, "dims": 96}, {**PCA, "dims": 32}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"targets": {"dims": 8, "reduce": {"kind": "pac"}}}, "targets.reduce.kind: no reduce 'pac'; did you mean 'pca'?"),
+        ({"targets": {"kind": "spilt", "parts": []}}, "targets.kind: no targets 'spilt'; did you mean 'split'? (concat, one, split)"),
+        ({"targets": {"dims": 8, "aling": "none"}}, "targets.aling: no key 'aling'; did you mean 'align'?"),
+        ({"targets": {**PCA, "reduce": {"kind": "ridge", "strenght": 1.0}}}, "did you mean 'strength'?"),
+        ({"targets": {"kind": "split", "parts": [PCA]}}, "targets.parts: list should have at least 2 items"),
+        ({"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "corpus": None}, "`targets` are fitted on the texts of a `corpus`"),
+        ({"targets": {**PCA, "align": "procrustes"}, "student": {"kind": "teacher"}, "stages": []}, "say which with student.onto"),
+        ({"targets": PCA, "student": {"kind": "teacher", "onto": GOOD["student"]}, "stages": []}, "student.onto is there for ridge"),
+        ({"targets": SPLIT, "student": {**GOOD["student"], "head": "linear", "head_kept": False}}, "need the student's own vectors"),
+        ({"teacher": {}}, "teacher: give `model`, or a file of `vectors`; one of the two"),
+        ({"teacher": {"model": "a", "vectors": "b.npy"}}, "one of the two"),
+        ({"teacher": {"vectors": "b.npy", "prompt": "query: "}}, "`vectors` are read as they are"),
+        ({"teacher": {"vectors": "b.npy"}}, "brings no tokenizer; set student.tokenizer to a folder or a hub id"),
+        ({"teacher": {"vectors": "b.npy"}, "student": {**GOOD["student"], "tokenizer": "a/b"}}, "set student.embeddings: {from: random}"),
+        ({"teacher": {"vectors": "b.npy"}, "student": {"kind": "teacher"}, "stages": []}, "there is no teacher to export"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in problems(**changes)), problems(**changes)
+
+
+def test_matryoshkas_that_cannot_be() -> None:
+    inner = {"kind": "cosine"}
+    for fields, says in [
+        ({"dims": [64, 32]}, "`dims` [64, 32] must ascend"),
+        ({"dims": [0, 32]}, "must ascend from 1"),
+        ({"dims": [32, 64], "weights": [1.0]}, "1 `weights` for 2 `dims`"),
+        ({"dims": [32, 64], "weights": [1.0, 0.0]}, "must all be above 0"),
+        ({"dims": [1, 2], "objective": {"kind": "matryoshka", "dims": [1, 2], "objective": inner}}, "a matryoshka inside a matryoshka"),
+    ]:
+        stage = {"name": "a", "objective": {"kind": "matryoshka", "objective": inner, **fields}}
+        assert any(says in line for line in problems(stages=[stage])), says
+
+
 def test_stages_need_a_corpus_and_a_student_to_train() -> None:
     assert any("stages need a `corpus`" in line for line in problems(corpus=None))
     assert any("the teacher itself is not trained" in line for line in problems(student={"kind": "teacher"}))

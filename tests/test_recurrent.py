@@ -12,7 +12,7 @@ import torch
 from onnx import numpy_helper
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
-from edgedistill import bundle, export, files, graph, quantize, recipe, run, train
+from edgedistill import bundle, export, files, graph, prepare, quantize, recipe, run, train
 from edgedistill.errors import UserError
 from edgedistill.students import bert, recurrent
 from tests.conftest import World, sentences
@@ -218,7 +218,7 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     export.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "bundle", lambda line: None)
     texts = [*sentences(8, seed=4), "", "<pad> жar 🙂"]
     opened = run.open_run(tmp_path / "run")
-    expected = train.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    expected = prepare.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     found = bundle.load(tmp_path / "bundle", precision="fp32").encode(texts)
     assert np.abs(found - expected).max() < 1e-5
     assert isinstance(opened.student(), bert.BertStudent)

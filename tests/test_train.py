@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import recipe, run, train
+from edgedistill import prepare, recipe, run, train
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from tests.conftest import World, sentences
@@ -33,7 +33,7 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path
     opened = run.open_run(tmp_path / "a")
     assert opened.dims == info["dims"] == 32
     assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
-    vectors = train.encode(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
+    vectors = prepare.encode(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
     assert vectors.shape == (8, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert not run.partial(tmp_path / "a").exists()
@@ -49,7 +49,7 @@ def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> Non
         stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
         go(world, tmp_path / str(steps), stages=[stage])
         opened = run.open_run(tmp_path / str(steps))
-        return float((train.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        return float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
 
     assert closeness(80) > closeness(1) + 0.2
 
@@ -113,6 +113,7 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
         "stages": TWO_STAGES,
         "select": {**SELECT, "suite": suite_of(world)},
         "student": student,
+        "targets": {"reduce": {"kind": "pca"}, "dims": 24, "align": "procrustes"},
     }
     write_triples(world, 60)
     go(world, tmp_path / "whole", **changes)
@@ -211,7 +212,7 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     texts = sentences(20, seed=4)
     one, other = (run.open_run(tmp_path / name) for name in ("all", "itself"))
-    a, b = (train.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
+    a, b = (prepare.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     assert one.parameters == other.parameters
 
@@ -230,7 +231,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, world.data, 0)
     kept = built.texts(range(built.trained))
-    a, b = (train.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
+    a, b = (prepare.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
     assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
@@ -246,7 +247,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     from edgedistill import teacher
 
     loaded = teacher.Teacher(spec.teacher)
-    module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
+    module, _ = prepare.untrained(spec, loaded, loaded.tokenizer, world.data)
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
     assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
@@ -259,7 +260,7 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = teacher.Teacher(spec.teacher)
-    module, _ = train.untrained(spec, loaded, loaded.tokenizer, world.data)
+    module, _ = prepare.untrained(spec, loaded, loaded.tokenizer, world.data)
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
     rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
@@ -303,7 +304,7 @@ def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, t
     close = {}
     for name in ("before", "after"):
         opened = run.open_run(tmp_path / name)
-        close[name] = float((train.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        close[name] = float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
         assert not opened.student().embedding.weight[0].any()
     assert close["after"] > close["before"] + 0.05
     before, after = (load_file(tmp_path / name / "student.safetensors") for name in ("before", "after"))
@@ -354,7 +355,7 @@ def test_trimming_needs_texts(world: World) -> None:
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
     with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
-        train.own_tokenizer(spec, teacher.Teacher(spec.teacher), None, None)
+        prepare.own_tokenizer(spec, teacher.Teacher(spec.teacher), None, None)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:

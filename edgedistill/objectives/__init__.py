@@ -7,7 +7,8 @@ in its state; `remember` tells it the teacher's vectors after each step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.contrastive import Ckd, Simcse
-from edgedistill.objectives.regression import cosine, dual_l2, mse, skd
+from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import Congen, Seed, gram
 from edgedistill.recipe import leaves
 
@@ -53,12 +54,53 @@ class Weighted(nn.Module):
         return torch.stack([weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]).sum()
 
 
-def build(spec: recipe.Objective, dims: int) -> nn.Module:
-    """The objective a recipe names, for a teacher of `dims` numbers; random parts are drawn from torch's generator."""
+class Sliced(nn.Module):
+    """An objective over some of the student's numbers, and the same of the teacher's, or all of those.
+
+    `scale` is put on both sides: blocks of split teachers come as long as the root of their weight.
+    """
+
+    def __init__(self, part: nn.Module, start: int, end: int, teacher: bool = True, scale: float = 1.0) -> None:
+        super().__init__()
+        self.part, self.start, self.end, self.teacher, self.scale = part, start, end, teacher, scale
+
+    def of_teacher(self, teacher: Tensor) -> Tensor:
+        return self.scale * (teacher[:, self.start : self.end] if self.teacher else teacher)
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
+
+
+def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None) -> nn.Module:
+    """The objective a recipe names, for targets of `dims` numbers; random parts are drawn from torch's generator.
+
+    `blocks`: (numbers, weight) of split teachers; the loss is then Σ_k w_k L(block k), blocks at unit length.
+    """
+    if blocks is None:
+        return _build(spec, dims, None)
+    ends = list(accumulate(size for size, _ in blocks))
+    parts: list[nn.Module] = [
+        Sliced(_build(spec, size, None), end - size, end, scale=weight**-0.5) for end, (size, weight) in zip(ends, blocks, strict=True)
+    ]
+    return Weighted([weight for _, weight in blocks], parts)
+
+
+def _build(spec: recipe.Objective, dims: int, cut: int | None) -> nn.Module:
+    """`cut`: over the first so many numbers. Relations among texts follow the whole teacher however the student is cut."""
     if isinstance(spec, recipe.Sum):
-        return Weighted([term.weight for term in spec.terms], [build(term.objective, dims) for term in spec.terms])
+        return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut) for term in spec.terms])
+    if isinstance(spec, recipe.Matryoshka):
+        return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each) for each in spec.dims])
+    whole = isinstance(spec, recipe.Gram)
+    part = _leaf(spec, dims if whole or cut is None else cut)
+    return part if cut is None else Sliced(part, 0, cut, teacher=not whole)
+
+
+def _leaf(spec: recipe.Objective, dims: int) -> nn.Module:
     if isinstance(spec, recipe.Mse):
         return Stateless(lambda student, teacher: mse(student, teacher, unit=spec.unit))
+    if isinstance(spec, recipe.SoftCos):
+        return Stateless(lambda student, teacher: softcos(student, teacher, spec.detach))
     if isinstance(spec, recipe.Ckd):
         return Ckd(dims, spec.queue, spec.temperature, spec.learned)
     if isinstance(spec, recipe.Congen):
@@ -82,22 +124,40 @@ def memory(spec: recipe.Objective) -> int:
     return max((leaf.queue for leaf in leaves(spec) if isinstance(leaf, recipe.Congen)), default=0)
 
 
+def cuts(spec: recipe.Objective) -> list[int]:
+    """The widths, ascending, that the objective prepares vectors to be cut at; none where it is no Matryoshka."""
+    if isinstance(spec, recipe.Matryoshka):
+        return spec.dims
+    found = [cuts(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
+    return sorted({width for each in found for width in each})
+
+
 def fill(objective: nn.Module, vectors: Tensor) -> None:
     """Put the teacher's vectors of those texts into every queue that starts full."""
-    for part in objective.modules():
+    for part, own in _told(objective, vectors):
         if isinstance(part, Congen):
-            part.queue.push(vectors)
+            part.queue.push(own)
 
 
 def remember(objective: nn.Module, teacher: Tensor) -> None:
     """After a step: every queue takes in the batch's teacher vectors."""
-    for part in objective.modules():
+    for part, own in _told(objective, teacher):
         if isinstance(part, Ckd | Congen | Seed):
-            part.queue.push(teacher)
+            part.queue.push(own)
+
+
+def _told(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
+    """Every part of an objective, with what it sees of the teacher's vectors."""
+    teacher = objective.of_teacher(teacher) if isinstance(objective, Sliced) else teacher
+    yield objective, teacher
+    for part in objective.children():
+        yield from _told(part, teacher)
 
 
 def fits(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
     """Raise UserError where the objective cannot compare vectors of these widths."""
+    if cuts(spec) and cuts(spec)[-1] != student:
+        raise UserError(f"{place}.dims: end at {cuts(spec)[-1]}, the student gives {student} numbers; end there, or set its width to that")
     if student != teacher and any(not isinstance(leaf, recipe.Gram | recipe.Simcse) for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "

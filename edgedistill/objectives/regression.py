@@ -46,3 +46,17 @@ def skd(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
     ConGen §4.2, after Limkonchotiwat et al. 2022.
     """
     return dual_l2(one, other, teacher) + mse(one, other, unit=True)
+
+
+def softcos(student: Tensor, teacher: Tensor, detach: bool = False) -> Tensor:
+    """‖m̂ − ŝ‖², m̂ the unit vector half-way between both: 2 − 2 cos(θ/2) = 2 − √(2 (1 + ŝ·t̂)), mean over the batch.
+
+    student, teacher (B, d): scaled to unit rows here; `detach`: no gradient through m̂, which doubles it. Returns ().
+    Malashenko, Text-level distillation, L_SoftCos, its inner bars read as scaling to unit length (without, it is `cosine` / 2).
+    Relation: gradient parallel to that of `cosine`; that one vanishes between opposite vectors, this one does not.
+    """
+    student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
+    if detach:
+        return (normalize(student + teacher, dim=-1).detach() - student).square().sum(-1).mean()
+    # 1 + cos is the square of a length over 2: not below 0, and the root's slope there is infinite
+    return (2 - (2 * (1 + (student * teacher).sum(-1)).clamp(min=1e-6)).sqrt()).mean()

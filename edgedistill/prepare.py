@@ -1,0 +1,314 @@
+"""recipe -> what a run begins with: texts, tokens, what the student is to match, and the untrained student."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+
+from edgedistill import corpus, feed, files, given, objectives, recipe, run, surgery, targets, triples, vocabulary
+from edgedistill import teacher as teachers
+from edgedistill.corpus import Corpus, Say
+from edgedistill.errors import UserError
+from edgedistill.feed import Feed
+from edgedistill.students import bert, bilstm, recurrent, static
+from edgedistill.students.output import Output, own
+from edgedistill.students.teacher import layout, quiet
+from edgedistill.tokens import Tokens, tokenize
+
+
+@dataclass(frozen=True)
+class Made:
+    """What every stage of a run works with."""
+
+    texts: Corpus
+    tokens: Tokens
+    vectors: targets.Rows  # what the student is to match
+    feeds: list[Feed]  # one a stage
+    words: PreTrainedTokenizerBase
+    student: nn.Module
+    shape: dict[str, Any]
+    drops_head: bool  # a projection onto the teacher's space serves training only
+
+
+def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, partial: Path, say: Say, progress: bool) -> Made:
+    """Texts, tokens, teacher vectors and the untrained student, from the caches where they have them."""
+    assert spec.corpus is not None
+    with accelerator.main_process_first():
+        texts = corpus.build(spec.corpus, data, spec.seed, say)
+        teacher = open_teacher(spec.teacher, data)
+        words = own_tokenizer(spec, teacher, texts, partial, say)
+        student, shape = untrained(spec, teacher, words, data)
+        check_objectives(spec, student, teacher.dims)
+        vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
+        longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
+        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
+        bare = own(student)
+        if isinstance(bare, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
+            static.weigh(bare, torch.from_numpy(tokens.counts(len(words), texts.trained)))
+        device = accelerator.device.type
+        feeds = [
+            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say) for number in range(len(spec.stages))
+        ]
+    return Made(texts, tokens, vectors, feeds, words, student, shape, _dropped_head(spec))
+
+
+def _feed(
+    spec: recipe.Recipe,
+    number: int,
+    texts: Corpus,
+    tokens: Tokens,
+    words: PreTrainedTokenizerBase,
+    vectors: targets.Rows,
+    max_tokens: int,
+    device: str,
+    data: Path | None,
+    say: Say,
+) -> Feed:
+    """What a stage reads: the corpus' texts, or triples of its own."""
+    stage = spec.stages[number]
+    found = stage_triples(spec, number, data, say)
+    if found is not None:
+        return feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
+    wanted = vectors if objectives.reads_teacher(stage.objective) else None
+    seed = stage_seed(spec.seed, number)
+    return feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
+
+
+def stage_seed(seed: int, number: int) -> int:
+    """Every stage draws numbers of its own."""
+    return seed * 1_000_003 + number
+
+
+def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say) -> triples.Triples | None:
+    """The triples a stage trains on, without the corpus' leaks; None where it trains on the corpus itself."""
+    stage = spec.stages[number]
+    if stage.triples is None:
+        return None
+    leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files) else []
+    return triples.build(stage.triples, leaks, data, f"stages[{number}].triples", say)
+
+
+Asked = teachers.Teacher | given.Given
+
+
+def open_teacher(spec: recipe.Teacher, data: Path | None) -> Asked:
+    """A teacher to ask, or the file of its vectors."""
+    return teachers.Teacher(spec) if spec.vectors is None else given.Given(spec, data)
+
+
+def _weights(teacher: Asked, what: str) -> teachers.Teacher:
+    if isinstance(teacher, given.Given):
+        raise UserError(f"{what}: the teacher is a file of vectors ({teacher.path.name}) and has none to give; choose another source")
+    return teacher
+
+
+def wanted(
+    spec: recipe.Recipe,
+    teacher: Asked,
+    texts: Corpus,
+    first: tuple[nn.Module, PreTrainedTokenizerBase, int] | None,
+    data: Path | None,
+    partial: Path,
+    device: str,
+    say: Say,
+    progress: bool,
+) -> targets.Rows:
+    """What the student is to match: the teacher's vectors, or what the recipe's `targets` make of those of its teachers.
+
+    `first`: the untrained student, its tokenizer and its limit in tokens, for reducers that look at it.
+    """
+    found: dict[recipe.Teacher, teachers.Vectors] = {}
+
+    def vectors(of: recipe.Teacher | None) -> teachers.Vectors:
+        which = of or spec.teacher
+        if which not in found:
+            source = teacher if which == spec.teacher else open_teacher(which, data)
+            if isinstance(source, given.Given):
+                found[which] = given.vectors(source, texts, say)
+            else:
+                found[which] = teachers.embed_corpus(source, texts, device, say, progress)
+        return found[which]
+
+    def student(rows: np.ndarray) -> np.ndarray:
+        assert first is not None, "the recipe has made sure"
+        module, words, max_tokens = first
+        return encode(own(module).eval(), words, texts.texts(rows), max_tokens)
+
+    if spec.targets is None:
+        return vectors(None)
+    return targets.make(spec.targets, vectors, texts.trained, student, spec.seed, partial / "targets", say)
+
+
+def own_tokenizer(
+    spec: recipe.Recipe, teacher: Asked, texts: Corpus | None, partial: Path | None, say: Say = lambda line: None
+) -> PreTrainedTokenizerBase:
+    """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
+    folder = partial / "tokenizer" if partial else None
+    if folder and folder.exists():
+        return AutoTokenizer.from_pretrained(folder)
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if student.tokenizer == "teacher":
+        words = _weights(teacher, "student.tokenizer").tokenizer
+    else:
+        words = teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+    if student.vocabulary is not None:
+        if texts is None:
+            raise UserError("student.vocabulary: is learned from the corpus, and the recipe has none")
+        words = vocabulary.learn(words, texts, student.vocabulary)
+    lost = None
+    if student.trim is not None:
+        if texts is None:
+            raise UserError("student.trim: keeps the pieces of the corpus, and the recipe has none")
+        trained, held_out = surgery.of_corpus(texts)
+        words, _, lost, _ = surgery.trimmed(words, [trained], [held_out], student.trim.min_count)
+        say(f"student.trim: {surgery.line(lost)}")
+    if folder:
+        with files.new_folder(folder) as temporary:
+            words.backend_tokenizer.no_padding()
+            words.backend_tokenizer.no_truncation()
+            words.save_pretrained(temporary)
+            if lost is not None:
+                files.write_json(temporary / "trim.json", lost)
+    return words
+
+
+def untrained(spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
+    """The student before its first step, and its shape as data. The same recipe gives the same weights."""
+    module, shape = _first_student(spec, teacher, words, data)
+    if not isinstance(spec.targets, recipe.Split):
+        return module, shape
+    if run.width(module) != spec.targets.width:
+        blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
+        raise UserError(f"targets.parts: {blocks} numbers for a student of {run.width(module)}; the blocks' dims must add up to its width")
+    return Output(module, None, spec.targets.blocks), {**shape, "blocks": spec.targets.blocks}
+
+
+def _first_student(
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None
+) -> tuple[nn.Module, dict[str, Any]]:
+    torch.manual_seed(spec.seed)
+    width = spec.targets.width if spec.targets else teacher.dims
+    student, pad = spec.student, words.pad_token_id or 0
+    assert not isinstance(student, recipe.Itself)
+    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words)
+    start = _first_vectors(spec, teacher, words, source, data)
+    if isinstance(student, recipe.BiLSTM):
+        shape = bilstm.shape(student, len(words), pad, width)
+        module: nn.Module = bilstm.build(shape)
+        bilstm.start(module, start)  # type: ignore[arg-type]
+        return module, shape
+    if isinstance(student, recipe.Static):
+        shape = static.shape(student, len(words), pad, width)
+        module = static.build(shape)
+        static.start(module, start, student.embeddings.of == "outputs")
+        return module, shape
+    model = source.model if source else None
+    if isinstance(student, recipe.Recurrent):
+        assert model is not None  # a recurrent student always has a source
+        counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
+        shape = recurrent.shape(student, len(words), pad, width, model.config, counted)
+        unit = recurrent.build(shape)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start)
+        return unit, shape
+    shape = bert.shape(student, len(words), pad, width, model.config if model else None)
+    module = bert.build(shape)
+    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs")
+    return module, shape
+
+
+class Source(NamedTuple):
+    """The encoder whose weights a student starts from, and the tokenizer that its word table's rows belong to."""
+
+    model: Any
+    words: PreTrainedTokenizerBase
+
+
+def _source(student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreTrainedTokenizerBase) -> Source | None:
+    """The encoder that a BERT's weights, or a recurrent student's layers, come from."""
+    known, kind, instead = {"BertModel": "bert"}, "BERT", "use `weights: random`"
+    if isinstance(student, recipe.Recurrent):
+        known, kind, instead = recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one"
+    if student.weights == "random":
+        return None
+    if student.weights == "teacher":
+        asked = _weights(teacher, "student.weights")
+        model: Any = asked.module.model
+        if type(model).__name__ not in known:
+            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not {kind}; {instead}")
+        return Source(model, asked.tokenizer)
+    folder = _model_folder(student.weights, student.revision, "student.weights")
+    transformer, _ = layout(folder)
+    if files.read_json(transformer / "config.json").get("model_type") not in known.values():
+        raise UserError(f"student.weights: {folder} is not a {kind}; choose one, or {instead}")
+    with quiet():
+        options: dict[str, Any] = {"dtype": torch.float32, "add_pooling_layer": student.pooling == "cls_pooler"}
+        model = AutoModel.from_pretrained(transformer, **options)
+    bare = not any((transformer / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"))
+    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
+        return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
+    theirs = teachers.tokenizer(folder)
+    if student.tokenizer == "teacher" and not words.get_vocab().keys() <= theirs.get_vocab().keys():
+        way_out = f"set student.tokenizer: {student.weights}"
+        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
+    return Source(model, theirs)
+
+
+def _model_folder(name: str, revision: str | None, what: str) -> Path:
+    if name.startswith("packaged:"):
+        return teachers.locate(recipe.Teacher(model=name))
+    return Path(name) if Path(name).is_dir() else teachers.fetch(name, revision, what)
+
+
+def _first_vectors(
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None
+) -> Tensor | None:
+    """Vectors (V, w) that the word table starts from, or None for random ones."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        return None
+    if source is not None:
+        return vocabulary.from_model(words, source.words, source.model.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "teacher":
+        giver = _weights(teacher, "student.embeddings")
+        if student.embeddings.of == "outputs":
+            return torch.from_numpy(giver.embed_ids(vocabulary.as_texts(words, giver.tokenizer)))
+        table: Any = giver.module.model
+        return vocabulary.from_model(words, giver.tokenizer, table.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
+        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
+    return None
+
+
+def _dropped_head(spec: recipe.Recipe) -> bool:
+    return not isinstance(spec.student, recipe.Itself) and spec.student.head != "none" and not spec.student.head_kept
+
+
+def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
+    """Raise UserError where a stage's objective cannot compare the student's vectors with its targets, or cannot cut them."""
+    assert not isinstance(spec.student, recipe.Itself)
+    wide = spec.targets.width if spec.targets else teacher_dims
+    width = (spec.student.dims or wide) if _dropped_head(spec) else run.width(student)
+    for number, stage in enumerate(spec.stages):
+        place = f"stages[{number}].objective"
+        objectives.fits(stage.objective, width, wide, place)
+        if objectives.cuts(stage.objective) and (_dropped_head(spec) or isinstance(spec.targets, recipe.Split)):
+            raise UserError(
+                f"{place}: matryoshka cuts the student's own vectors, not blocks of several teachers, nor a head that is dropped"
+            )
+
+
+def encode(student: nn.Module, words: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> np.ndarray:
+    """Texts -> (n, d) float32 unit rows, by the module as it stands, on its own device."""
+    forward = teachers.through_torch(student, next(student.parameters()).device)
+    ids = teachers.encode_ids(words, texts, max_tokens)
+    return teachers.unit_rows(forward, ids, words.pad_token_id or 0, run.width(student), 8_192)
