@@ -103,7 +103,7 @@ def write_triples(world: World, count: int) -> None:
     ("student", "kills"),
     [
         ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, 2),
-        ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "dropout": 0.1}, 1),
+        ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, 1),
     ],
     ids=["bert", "recurrent"],
 )
