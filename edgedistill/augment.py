@@ -131,19 +131,15 @@ def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, d
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in found], "columns": [spec.text, spec.view]}
         return _stored(texts, made_of, lambda parts: _Table(spec, found, texts, place, parts), say)
     if isinstance(spec, recipe.Mlm):
-        folder = _folder(spec.model, spec.revision, place)
+        folder = teachers.folder(spec.model, spec.revision, place)
         made_of = {"mlm": files.sha256_folder(folder, teachers.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, device, place), say)
-    both = [_folder(each.model, each.revision, f"{place}.{way}") for way, each in (("there", spec.there), ("back", spec.back))]
+    both = [teachers.folder(each.model, each.revision, f"{place}.{way}") for way, each in (("there", spec.there), ("back", spec.back))]
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in both], "beams": spec.beams}
     return _stored(texts, made_of, lambda _: _there_and_back([_Translator(folder, spec.beams, device, place) for folder in both]), say)
 
 
 _TRANSLATORS_FILES = (*teachers.MODEL_FILES, ".spm")
-
-
-def _folder(model: str, revision: str | None, place: str) -> Path:
-    return Path(model) if Path(model).is_dir() else teachers.fetch(model, revision, place)
 
 
 def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make], say: Say) -> Corpus:

@@ -111,20 +111,38 @@ def columns_in(path: Path, columns: tuple[str, ...], field: str) -> Iterator[tup
 
 def store(folder: Path, texts: Iterable[str], trained: int | None, sources: list[dict[str, Any]]) -> None:
     """Write texts as they come, in the layout that Corpus opens; without `trained` all of them are for training."""
-    total = hashlib.sha256()
-    offset = rows = 0
-    with (folder / "texts.bin").open("wb") as file, (folder / "offsets.bin").open("wb") as offsets:
-        offsets.write((0).to_bytes(8, "little"))
+    rows = 0
+    with _Spelled(folder) as written:
         for text in texts:
-            line = text.encode("utf-8", "replace")
-            offset, rows = offset + len(line), rows + 1
-            file.write(line)
-            offsets.write(offset.to_bytes(8, "little"))
-            total.update(line + b"\n")
+            written.write(text.encode("utf-8", "replace"))
+            rows += 1
     trained = rows if trained is None else trained
-    total.update(f"\0{trained}".encode())
-    meta = {"format": FORMAT, "fingerprint": total.hexdigest(), "texts": rows, "trained": trained, "sources": sources}
+    written.total.update(f"\0{trained}".encode())
+    meta = {"format": FORMAT, "fingerprint": written.total.hexdigest(), "texts": rows, "trained": trained, "sources": sources}
     files.write_json(folder / "corpus.json", meta)
+
+
+class _Spelled:
+    """texts.bin and offsets.bin as they grow, and the sha256 of the texts written so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.texts, self.offsets = (folder / "texts.bin").open("wb"), (folder / "offsets.bin").open("wb")
+        self.total = hashlib.sha256()
+        self.offset = 0
+        self.offsets.write((0).to_bytes(8, "little"))
+
+    def write(self, text: bytes) -> None:
+        self.offset += len(text)
+        self.texts.write(text)
+        self.offsets.write(self.offset.to_bytes(8, "little"))
+        self.total.update(text + b"\n")
+
+    def __enter__(self) -> _Spelled:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.texts, self.offsets:  # both are closed even where the disk is full
+            pass
 
 
 class _Source:
@@ -250,7 +268,8 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
         yield _sized(row[column], path, number)
 
 
-def _parquet_table(file: IO[bytes], path: Path) -> Any:
+def parquet_table(file: IO[bytes] | Path, path: Path) -> Any:
+    """pyarrow's reader of a parquet file, open or by path. Raises UserError where it is none; `path` is what it is called."""
     parquet = require("pyarrow.parquet", "train", "train")
     try:
         return parquet.ParquetFile(file)
@@ -260,7 +279,7 @@ def _parquet_table(file: IO[bytes], path: Path) -> Any:
 
 def _parquet(path: Path, column: str) -> Iterator[str]:
     with _open(path) as file:
-        table = _parquet_table(file, path)
+        table = parquet_table(file, path)
         if column not in table.schema_arrow.names:
             raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with corpus.column")
         number = 0
@@ -294,7 +313,7 @@ def every_column(path: Path) -> Iterator[str]:
             yield from (value for value in found.values() if isinstance(value, str))
     else:
         with _open(path) as file:
-            for batch in _parquet_table(file, path).iter_batches(batch_size=4096):
+            for batch in parquet_table(file, path).iter_batches(batch_size=4096):
                 for values in batch.to_pydict().values():
                     yield from (value for value in values if isinstance(value, str))
 
@@ -455,24 +474,13 @@ def _evenly(keep: _Marks, spans: list[tuple[int, int]], limit: int) -> _Marks:
 
 def _keep(spool: Path, keep: _Marks, held: set[int], folder: Path) -> str:
     """Write the kept lines, the held-out ones last, and where each begins. Returns the fingerprint."""
-    total = hashlib.sha256()
-    offset = 0
     later: list[bytes] = []
-    with spool.open("rb", 1 << 20) as lines, (folder / "texts.bin").open("wb") as texts, (folder / "offsets.bin").open("wb") as offsets:
-        offsets.write((0).to_bytes(8, "little"))
-
-        def write(line: bytes) -> None:
-            nonlocal offset
-            offset += len(line)
-            texts.write(line)
-            offsets.write(offset.to_bytes(8, "little"))
-            total.update(line + b"\n")
-
+    with spool.open("rb", 1 << 20) as lines, _Spelled(folder) as written:
         numbered = enumerate(lines)
         for rank, row in enumerate(row for rows in keep.blocks(0, len(keep)) for row in rows.tolist()):
             line = next(line for number, line in numbered if number == row)
-            (later.append if rank in held else write)(line[:-1])
-        total.update(b"\0held out\0")
+            (later.append if rank in held else written.write)(line[:-1])
+        written.total.update(b"\0held out\0")
         for line in later:
-            write(line)
-    return total.hexdigest()
+            written.write(line)
+    return written.total.hexdigest()

@@ -120,11 +120,8 @@ def _write(given: Given, rows: np.ndarray, count: int, out: np.ndarray) -> None:
 
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
-    parquet, compute = (require(f"pyarrow.{name}", "train", "train") for name in ("parquet", "compute"))
-    try:
-        table = parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+    compute = require("pyarrow.compute", "train", "train")
+    table = corpus.parquet_table(path, path)
     if column not in table.schema_arrow.names:
         raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with teacher.vector_column")
     done, width = 0, 0

@@ -264,7 +264,7 @@ def _source(student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreT
 def _model_folder(name: str, revision: str | None, what: str) -> Path:
     if name.startswith("packaged:"):
         return teachers.locate(recipe.Teacher(model=name))
-    return Path(name) if Path(name).is_dir() else teachers.fetch(name, revision, what)
+    return teachers.folder(name, revision, what)
 
 
 def _first_vectors(

@@ -16,6 +16,9 @@ from edgedistill.errors import UserError, unknown
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
 Precision = Literal["fp32", "w8", "int8"]
 Head = Literal["none", "linear", "linear_tanh"]
+Words = Annotated[str, Field(description="teacher, packaged:…, a folder, or a hub id")]
+Pieces = Annotated[int | None, Field(ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")]
+Width = Annotated[int | None, Field(ge=1, description="output of the head; default: the teacher's")]
 
 
 class Part(BaseModel):
@@ -128,6 +131,9 @@ class Trim(Part):
     min_count: int = Field(1, ge=1, description="keep pieces used at least this often")
 
 
+Trimmed = Annotated[Trim | None, Field(description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")]
+
+
 class Bert(Part):
     """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
 
@@ -141,14 +147,14 @@ class Bert(Part):
     positions: int = Field(512, ge=8)
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
-    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
-    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
+    tokenizer: Words = "teacher"
+    vocabulary: Pieces = None
+    trim: Trimmed = None
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
     head_bias: bool = True
     head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dims: Width = None
     dropout: float = Field(0.0, ge=0, lt=1)
     max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
 
@@ -165,14 +171,18 @@ class Bert(Part):
             raise ValueError("`embeddings` come with the weights; leave them out")
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if self.head == "none" and self.dims is not None:
-            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        _dims_of_a_head(self.head, self.dims)
         return self
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Bert:
         _trimmed_or_learned(self.trim, self.vocabulary)
         return self
+
+
+def _dims_of_a_head(head: str, dims: int | None) -> None:
+    if head == "none" and dims is not None:
+        raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
 
 
 def _trimmed_or_learned(trim: Trim | None, vocabulary: int | None) -> None:
@@ -188,14 +198,14 @@ class BiLSTM(Part):
     width: int = Field(300, ge=2, description="of the word vectors")
     hidden: int = Field(512, ge=1, description="per direction")
     embeddings: Embeddings = Embeddings()
-    tokenizer: str = Field("teacher", description="teacher, packaged:…, a folder, or a hub id")
-    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
-    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
+    tokenizer: Words = "teacher"
+    vocabulary: Pieces = None
+    trim: Trimmed = None
     readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
     head: Head = "linear_tanh"
     head_bias: bool = False
     head_kept: bool = True
-    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dims: Width = None
     dropout: float = Field(0.0, ge=0, lt=1)
     max_tokens: int = Field(128, ge=3, le=8192)
 
@@ -218,14 +228,14 @@ class Recurrent(Part):
         "source", description="counted from behind the tokenizer's padding id (XLM-R), from 0 (BERT), or as the source counts"
     )
     embeddings: Embeddings = Field(Embeddings(), description="from: teacher takes the source's tables, from: random draws all anew")
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
-    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
-    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
+    tokenizer: Words = "teacher"
+    vocabulary: Pieces = None
+    trim: Trimmed = None
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
     head_bias: bool = True
     head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dims: Width = None
     dropout: float = Field(0.0, ge=0, lt=1)
     max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
 
@@ -235,8 +245,7 @@ class Recurrent(Part):
             raise ValueError("`layers` names none; a unit has at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
-        if self.head == "none" and self.dims is not None:
-            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        _dims_of_a_head(self.head, self.dims)
         _trimmed_or_learned(self.trim, self.vocabulary)
         return self
 
@@ -248,19 +257,18 @@ class Static(Part):
     width: int = Field(256, ge=2, description="of the piece vectors, and of the student's where it has no head")
     embeddings: Embeddings = Field(Embeddings(of="outputs"), description="default: the teacher's vector of every piece alone")
     weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
-    tokenizer: str = Field("teacher", description="teacher, a folder, or a hub id")
-    vocabulary: int | None = Field(None, ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")
-    trim: Trim | None = Field(None, description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")
+    tokenizer: Words = "teacher"
+    vocabulary: Pieces = None
+    trim: Trimmed = None
     head: Head = Field("none", description="mean vector → `dims`")
     head_bias: bool = False
     head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: int | None = Field(None, ge=1, description="output of the head; default: the teacher's")
+    dims: Width = None
     max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
 
     @model_validator(mode="after")
     def _head_with_dims(self) -> Static:
-        if self.head == "none" and self.dims is not None:
-            raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        _dims_of_a_head(self.head, self.dims)
         _trimmed_or_learned(self.trim, self.vocabulary)
         return self
 

@@ -173,6 +173,11 @@ def locate(spec: recipe.Teacher) -> Path:
     return fetch(spec.model, spec.revision, "teacher")
 
 
+def folder(name: str, revision: str | None, what: str) -> Path:
+    """The folder of a model given as a folder, or as a hub id; `what` names the recipe's field in errors."""
+    return Path(name) if Path(name).is_dir() else fetch(name, revision, what)
+
+
 def fetch(model: str, revision: str | None, what: str) -> Path:
     """The folder of a hub model at a revision, from the hub's cache or the network."""
     if revision is None:

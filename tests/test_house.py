@@ -23,8 +23,16 @@ SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.ret
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["triples", "tokens", "batches", "checkpoint", "vocabulary", "surgery"],
-    *["students", "students.pooling", "students.bert", "students.bilstm", "students.recurrent", "students.static", "students.teacher"],
-    *["students.output", "objectives.queue", "objectives.regression", "objectives.contrastive", "objectives.relational", "objectives"],
+    *["students", "students.pooling", "students.head", "students.bert", "students.bilstm", "students.recurrent", "students.static"],
+    *[
+        "students.teacher",
+        "students.output",
+        "objectives.queue",
+        "objectives.regression",
+        "objectives.contrastive",
+        "objectives.relational",
+        "objectives",
+    ],
     *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "train"],
     *["card", "layout", "export", "cost", "demo", "trim"],
 ]

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.students import head
 from edgedistill.students.pooling import pool
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
@@ -91,8 +92,7 @@ def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: B
         "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
         "bottleneck": spec.bottleneck,
         "pooling": spec.pooling,
-        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
-        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        **head.shape(spec, teacher_dims),
         "max_tokens": min(spec.max_tokens, config.max_position_embeddings),
     }
 
@@ -119,8 +119,7 @@ def build(shape: dict[str, Any]) -> BertStudent:
         model.embeddings.word_embeddings = Factorised(config.vocab_size, shape["bottleneck"], config.hidden_size, config.pad_token_id)
         for part in (model.embeddings.word_embeddings.table, model.embeddings.word_embeddings.project):
             nn.init.normal_(part.weight, std=config.initializer_range)
-    head = shape["head"]
-    linear = nn.Linear(config.hidden_size, head["dims"], bias=head["bias"]) if head else None
+    linear = head.build(shape, config.hidden_size)
     return BertStudent(model, shape["pooling"], linear, shape["tanh"])
 
 
@@ -178,12 +177,8 @@ def parameters(student: BertStudent) -> dict[str, int]:
     """Counted as the papers do: all tables and their norm; the layers; the head with BERT's own pooler."""
     pooler = student.model.pooler
     return {
-        "embedding": _count(student.model.embeddings),
-        "encoder": _count(student.model.encoder),
-        "head": _count(student.head) + _count(pooler if student.pooling == "cls_pooler" else None),
-        "total": _count(student),
+        "embedding": head.count(student.model.embeddings),
+        "encoder": head.count(student.model.encoder),
+        "head": head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None),
+        "total": head.count(student),
     }
-
-
-def _count(module: nn.Module | None) -> int:
-    return 0 if module is None else sum(p.numel() for p in module.parameters())

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
-from edgedistill.students.bert import _count, fitted
+from edgedistill.students import head
+from edgedistill.students.bert import fitted
 from edgedistill.students.pooling import pool
 
 WORD_SCALE = 0.3  # spread of the word vectors' numbers at the start, about GloVe's; the gates saw too little below it
@@ -57,8 +58,7 @@ def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict
         "hidden": spec.hidden,
         "layers": spec.layers,
         "readout": spec.readout,
-        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
-        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        **head.shape(spec, teacher_dims),
         "dropout": spec.dropout,
         "max_tokens": spec.max_tokens,
     }
@@ -69,8 +69,7 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
     nn.init.normal_(embedding.weight, std=WORD_SCALE)
     lstm = nn.LSTM(shape["width"], shape["hidden"], shape["layers"], batch_first=True, bidirectional=True)
-    head = shape["head"]
-    linear = nn.Linear(2 * shape["hidden"], head["dims"], bias=head["bias"]) if head else None
+    linear = head.build(shape, 2 * shape["hidden"])
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 
 
@@ -85,8 +84,8 @@ def start(student: BiLSTMStudent, words: Tensor | None) -> None:
 def parameters(student: BiLSTMStudent) -> dict[str, int]:
     """Counted as the papers do: the word table; the LSTM with both of torch's biases; the head."""
     return {
-        "embedding": _count(student.embedding),
-        "encoder": _count(student.lstm),
-        "head": _count(student.head),
-        "total": _count(student),
+        "embedding": head.count(student.embedding),
+        "encoder": head.count(student.lstm),
+        "head": head.count(student.head),
+        "total": head.count(student),
     }

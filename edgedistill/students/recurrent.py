@@ -11,7 +11,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert
+from edgedistill.students import bert, head
 
 SOURCES = {"BertModel": "bert", "RobertaModel": "roberta", "XLMRobertaModel": "xlm-roberta", "CamembertModel": "camembert"}  # of one layout
 SAME = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
@@ -86,8 +86,7 @@ def shape(spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, sour
         "positions": counted,
         "pad": pad,
         "pooling": spec.pooling,
-        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
-        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        **head.shape(spec, teacher_dims),
         "max_tokens": min(spec.max_tokens, places - first),
     }
 
@@ -146,4 +145,4 @@ def parameters(student: RecurrentStudent) -> dict[str, int]:
 
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """
-    return {**bert.parameters(student), "words": sum(p.numel() for p in student.model.embeddings.word_embeddings.parameters())}
+    return {**bert.parameters(student), "words": head.count(student.model.embeddings.word_embeddings)}

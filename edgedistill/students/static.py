@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students.bert import _count, fitted, principal
+from edgedistill.students import head
+from edgedistill.students.bert import fitted, principal
 from edgedistill.students.pooling import pool
 
 SIF = 1e-3  # a of a / (a + p): pieces rarer than this keep most of their weight (Arora et al. 2017, §3)
@@ -51,8 +52,7 @@ def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict
         "pieces": pieces,
         "pad": pad,
         "width": spec.width,
-        "head": None if spec.head == "none" or not spec.head_kept else {"dims": spec.dims or teacher_dims, "bias": spec.head_bias},
-        "tanh": spec.head == "linear_tanh" and spec.head_kept,
+        **head.shape(spec, teacher_dims),
         "max_tokens": spec.max_tokens,
     }
 
@@ -60,8 +60,7 @@ def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator; all pieces weigh 1."""
     embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
-    head = shape["head"]
-    linear = nn.Linear(shape["width"], head["dims"], bias=head["bias"]) if head else None
+    linear = head.build(shape, shape["width"])
     return StaticStudent(embedding, linear, shape["tanh"])
 
 
@@ -95,5 +94,5 @@ def weigh(student: StaticStudent, counts: Tensor) -> None:
 
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The table with its weights; no encoder; the head."""
-    embedding = _count(student.embedding) + student.weights.numel()
-    return {"embedding": embedding, "encoder": 0, "head": _count(student.head), "total": _count(student)}
+    embedding = head.count(student.embedding) + student.weights.numel()
+    return {"embedding": embedding, "encoder": 0, "head": head.count(student.head), "total": head.count(student)}
