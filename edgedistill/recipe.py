@@ -295,6 +295,9 @@ class Pca(Part):
 
     kind: Literal["pca"]
     centre: bool = Field(True, description="take the mean away first, there and later")
+    rank: int | None = Field(
+        None, ge=1, description="keep this many directions and lead back to the teacher's own numbers, as many as `dims`; default: `dims`"
+    )
 
 
 class Gaussian(Part):

@@ -125,7 +125,8 @@ def make(
 def _said(note: dict[str, Any]) -> str:
     aligned = "" if note["align"] == "none" else f", {note['align']}"
     kept = f", {note['variance_kept']:.3f} of the variance" if "variance_kept" in note else ""
-    return f"{note['reduce']} to {note['dims']} numbers{kept}{aligned}"
+    back = f"{note['rank']} directions of " if "rank" in note else ""
+    return f"{note['reduce']} to {back}{note['dims']} numbers{kept}{aligned}"
 
 
 def write(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
@@ -153,13 +154,19 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
     width, dims, reduce = vectors.shape[1], spec.dims, spec.reduce
     if isinstance(reduce, recipe.Whole) and dims != width:
         raise UserError(f"{place}.dims: without a reducer the teacher's vectors keep {width} numbers, not {dims}; choose a `reduce`")
+    if isinstance(reduce, recipe.Pca) and reduce.rank and (dims != width or reduce.rank > width):
+        led = f"rank {reduce.rank} leads {width} numbers back to {width}, not to {dims}"
+        raise UserError(f"{place}.reduce: {led}; set dims: {width} and rank: {width} or less")
     if isinstance(reduce, recipe.Pca | recipe.Cca) and dims > width:
         raise UserError(f"{place}.dims: {reduce.kind} makes {dims} numbers of {width}; it can only take away")
     if len(vectors) <= dims and not isinstance(reduce, recipe.Whole | recipe.Gaussian):
         raise UserError(f"{place}.sample: {len(vectors):,} texts to fit {dims} numbers on; more are needed")
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
-        affine, note["variance_kept"] = pca(vectors, dims, reduce.centre)
+        affine, note["variance_kept"] = pca(vectors, reduce.rank or dims, reduce.centre)
+        if reduce.rank:
+            note["rank"] = reduce.rank
+            affine = Affine(affine.weight @ affine.weight.T, affine.bias @ affine.weight.T)
     elif isinstance(reduce, recipe.Gaussian):
         affine = gaussian(width, dims, reduce.seed)
     elif isinstance(reduce, recipe.Ridge):

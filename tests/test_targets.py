@@ -54,6 +54,20 @@ def test_pca_finds_the_plane_that_points_lie_in_and_says_what_it_kept() -> None:
     assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
 
 
+def test_pca_of_a_rank_leads_back_to_the_teachers_numbers() -> None:
+    """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
+    spec = recipe.One(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
+    found, note = fit(spec, POINTS, POINTS)
+    narrow, kept = pca(POINTS, 5, centre=False)
+    assert found.weight.shape == (12, 12)
+    assert np.allclose(gram(found(POINTS)), gram(narrow(POINTS)))
+    assert note["variance_kept"] == kept
+    lying = POINTS @ narrow.weight @ narrow.weight.T
+    assert np.allclose(found(lying), lying)
+    with pytest.raises(UserError, match="leads 12 numbers back to 12, not to 8"):
+        fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
+
+
 def test_pca_is_scikit_learns_but_for_signs() -> None:
     from sklearn.decomposition import PCA
 
