@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -77,6 +74,8 @@ TWO_STAGES = [
     },
     {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "steps": 150, "batch": 16, "bucket": 4},
 ]
+PROCESSES = multiprocessing.get_context("forkserver")  # torch, which takes seconds, is loaded once for all that are killed
+PROCESSES.set_forkserver_preload(["tests.test_train"])
 SELECT = {"suite": "SUITE", "every": 40}
 
 
@@ -117,23 +116,16 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
     }
     write_triples(world, 60)
     go(world, tmp_path / "whole", **changes)
-    file = tmp_path / "recipe.yaml"
-    file.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
-    code = (
-        "import sys; from pathlib import Path; from edgedistill import recipe, train; train.CHECKPOINT_SECONDS = 0.0\n"
-        f"train.train(recipe.read({str(file)!r}), Path({str(tmp_path / 'cut')!r}), Path({str(world.data)!r}),"
-        " resume='r' in sys.argv, device='cpu', say=lambda line: None, progress=False)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     checkpoints = tmp_path / "cut.partial" / "checkpoints"
     wanted = [0, 0, 0]
     for kill in range(kills):
-        child = subprocess.Popen([sys.executable, "-c", code, "r" if kill else ""], env=environment)
+        child = PROCESSES.Process(target=go_slowly, args=(world, tmp_path / "cut", bool(kill), changes))
+        child.start()
         start = newest(checkpoints)
-        while child.poll() is None and newest(checkpoints) <= start + 20:
+        while child.is_alive() and newest(checkpoints) <= start + 20:
             time.sleep(0.02)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.kill()
+        child.join()
         wanted[kill] = newest(checkpoints)
         assert wanted[kill] > start, "the child was killed before it had got anywhere"
         assert not (tmp_path / "cut").exists()
@@ -143,6 +135,12 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
         [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")
     ]
     assert steps[0] == steps[1] == [40, 80, 120, 150, 40, 80, 120, 150]
+
+
+def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:
+    """In a process to be killed: a checkpoint at every step."""
+    train.CHECKPOINT_SECONDS = 0.0
+    go(world, out, resume, **changes)
 
 
 def newest(folder: Path) -> int:
