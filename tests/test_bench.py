@@ -265,19 +265,15 @@ def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
         speed.child("time", speed.Target(shelf / "student", "w8"), texts, 1, "cpu", PLAN, 0)
 
 
-def test_children_take_turns(measured: tuple[dict[str, Any], list[str], Path]) -> None:
-    found, said, folder = measured
-    names = ("student:fp32", "student:w8", "teacher:w8")
-    assert [line.split(",")[0] for line in said if line.startswith(("timing", "memory"))] == [
-        *[f"timing {name}" for name in names] * 2,
-        *[f"memory of {name}" for name in names],
+def test_children_take_turns(shelf: Path) -> None:
+    said: list[str] = []
+    both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
+    found = speed.measure(both, ["zero ten", "sixty"], 1, "cpu", PLAN, said.append)
+    assert [line.split(",")[0] for line in said] == [
+        *["timing student:w8", "timing teacher:fp32"] * 2,
+        *["memory of student:w8", "memory of teacher:fp32"],
     ]
-    for one in report.read(folder / "r.json"):
+    for one in found:
+        assert one["single"]["tokens_mean"] == 1.5
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
         assert all(math.isfinite(value) and value > 0 for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"]))
-
-
-def test_a_child_counts_the_tokens_of_what_it_times(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "texts.json").write_text(json.dumps(["zero ten", "sixty"]))
-    assert speed.main(["time", str(shelf / "student"), "w8", str(tmp_path / "texts.json"), "--queries", "6", "--seconds", "0"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens_mean"] == 1.5
