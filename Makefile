@@ -13,7 +13,7 @@ MINUTES ?= 5
 .PHONY: test lint types demo setup clean
 
 test: lint types $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

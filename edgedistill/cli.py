@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from edgedistill.errors import AnswerIsNo, UserError
 
@@ -19,8 +18,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
-screen = Console(stderr=True, highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Data = Annotated[Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")]
@@ -32,7 +31,9 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: 
 
 def say(line: str) -> None:
     """Progress goes to stderr: stdout is the answer."""
-    screen.print(line, markup=False, soft_wrap=True)
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
 
 
 def answer(value: dict[str, Any], as_json: bool, text: str = "") -> None:
@@ -68,7 +69,7 @@ def check(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Parse recipes, and say what they cost before paying it: parameters, bytes, teacher passes, latency untrained."""
+    """Say what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
     from edgedistill import recipe
     from edgedistill.errors import require
 
@@ -92,7 +93,7 @@ def train(
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a recipe's student; the run folder appears when it is whole."""
+    """Train a recipe's student. The run folder appears when it is whole."""
     from edgedistill import recipe
     from edgedistill.errors import require, unknown
 
@@ -104,7 +105,7 @@ def train(
 
     out = out or Path("runs") / spec.name
     try:
-        info = training.train(spec, out, data, resume, device, say, progress=screen.is_terminal)
+        info = training.train(spec, out, data, resume, device, say, progress=sys.stderr.isatty())
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
             say(f"{out}: interrupted; go on with --resume, at most a minute of work is done again")
@@ -119,7 +120,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="Default: bundles/NAME.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run as an ONNX bundle, compared with torch before it gets its name."""
+    """Write a run as an ONNX bundle. It is compared with torch before it gets its name."""
     from edgedistill.errors import require
 
     require("torch", "export", "train")
@@ -144,7 +145,7 @@ def bench(
     html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure bundles: accuracy, what was kept of the teacher, latency, size, memory."""
+    """Measure bundles. Accuracy, what was kept of the teacher, latency, size, memory."""
     from edgedistill import bench as benching
 
     made = benching.bench(bundles, suite or ["mini"], data, threads, device, out, html, say)
@@ -159,7 +160,7 @@ def embed(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Embed a text a line, files of any size in constant memory."""
+    """Embed a text a line. Files of any size need the same memory."""
     from edgedistill import bundle
 
     answer(bundle.embed(name, file, out, threads=threads), as_json)
@@ -167,7 +168,7 @@ def embed(
 
 @app.command(epilog="Example: edgedistill verify bundles/bert-2x128")
 def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: Json = False) -> None:
-    """Check a bundle's bytes against its manifest, and its vectors on this machine against those it was made with."""
+    """Check a bundle's bytes and vectors. Against its manifest, and against those it was made with."""
     from edgedistill import bundle as bundles
 
     found = bundles.verify(bundle)
@@ -187,7 +188,7 @@ def trim(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Take the pieces that no text of a corpus uses out of an encoder's vocabulary; the vectors of those texts stay."""
+    """Drop pieces of a vocabulary that a corpus does not use. The vectors of its texts stay."""
     from edgedistill.errors import require
 
     require("torch", "trim", "train")
@@ -203,7 +204,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """From a teacher to two measured students in some minutes, on texts this machine already has."""
+    """From a teacher to two measured students in minutes. On texts this machine already has."""
     from edgedistill.errors import require
 
     require("torch", "demo", "demo")

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -143,14 +144,40 @@ def _swap(new: Path, path: Path) -> None:
         os.replace(new, path)
 
 
+def reserve(path: Path) -> None:
+    """Give a file of holes its blocks: writing to a memory map of one on a full disk ends the process with a bus error."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+FULL = {  # errno: what there is too little of
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "no space left in the quota",
+    errno.EFBIG: "a file larger than is allowed there",
+}
+# Rust's errors and numpy's tofile say it in words alone.
+_RUST = re.compile(r"\(os error (\d+)\)")
+_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
+
+
 @contextmanager
 def _full_disk_is_the_users(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"{path} was not written: no space left on the device; free some, or choose another place") from error
-        raise
+    except Exception as error:
+        if (fact := _full(error)) is None:
+            raise
+        raise UserError(f"{path} was not written: {fact}; free some, or choose another place") from error
+
+
+def _full(error: Exception) -> str | None:
+    """What there is too little of when an error, of whoever wrote, is a full disk's."""
+    if rust := _RUST.search(str(error)):
+        return FULL.get(int(rust[1]))
+    if isinstance(error, OSError):
+        return FULL[errno.ENOSPC] if _NUMPY.match(str(error)) else FULL.get(error.errno or 0)
+    return None
 
 
 def _flush(path: Path) -> None:

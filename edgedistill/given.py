@@ -74,6 +74,7 @@ def vectors(given: Given, texts: Corpus, say: Say = lambda line: None) -> Vector
         with files.new_folder(folder) as temporary:
             rows, count = _places(given, texts)
             out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(texts), given.dims))
+            files.reserve(temporary / "00000.npy")
             _write(given, rows, count, out)
             out.flush()
     return Vectors(folder, 1)

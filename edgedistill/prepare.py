@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import corpus, feed, files, given, objectives, recipe, run, surgery, targets, triples, vocabulary
 from edgedistill import teacher as teachers
@@ -19,7 +19,7 @@ from edgedistill.errors import UserError
 from edgedistill.feed import Feed
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.output import Output, own
-from edgedistill.students.teacher import layout, quiet
+from edgedistill.students.teacher import layout, whole
 from edgedistill.tokens import Tokens, tokenize
 
 
@@ -248,10 +248,8 @@ def _source(student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreT
     transformer, _ = layout(folder)
     if files.read_json(transformer / "config.json").get("model_type") not in known.values():
         raise UserError(f"student.weights: {folder} is not a {kind}; choose one, or {instead}")
-    with quiet():
-        options: dict[str, Any] = {"dtype": torch.float32, "add_pooling_layer": student.pooling == "cls_pooler"}
-        model = AutoModel.from_pretrained(transformer, **options)
-    bare = not any((transformer / name).exists() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model"))
+    model = whole(transformer, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
+    bare = not any((transformer / name).exists() for name in teachers.TOKENIZERS)
     if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
         return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
     theirs = teachers.tokenizer(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -869,13 +870,16 @@ def _tags() -> set[str]:
     return {kind for kinds in KINDS.values() for kind in kinds}
 
 
+_TYPE = re.compile(r"int|float|str|bool|list\[.*")  # how pydantic calls the choices of `int | list[int]`
+
+
 def _where(loc: tuple[Any, ...]) -> str:
-    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags."""
+    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags, and without its types."""
     text = ""
     for before, part in zip((None, *loc), loc, strict=False):
         if isinstance(part, int):
             text += f"[{part}]"
-        elif not (part in _tags() and before in KINDS):
+        elif not (part in _tags() and before in KINDS) and not _TYPE.fullmatch(part):
             text += f".{part}" if text else str(part)
     return text
 

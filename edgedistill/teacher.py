@@ -28,6 +28,7 @@ OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")  # t
 SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
 TOKENS_A_BATCH = 2_048
 FORMAT = 1
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 COUNTS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "mpnet")  # positions start behind the pad id
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> vectors (B, d)
 
@@ -207,6 +208,9 @@ def _packaged(name: str) -> Path:
 def tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The fast tokenizer of a model folder (its transformer's, in a sentence-transformers layout)."""
     transformer, _ = encoder.layout(folder)
+    if not trust_remote_code and not any((transformer / name).exists() for name in TOKENIZERS):
+        # transformers would make one of no pieces, without a word
+        raise UserError(f"{folder}: a model without a tokenizer (none of {', '.join(TOKENIZERS)}); fetch it whole, or give one")
     try:
         loaded = AutoTokenizer.from_pretrained(transformer, use_fast=True, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:

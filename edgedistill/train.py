@@ -6,6 +6,8 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,11 @@ def train(
     """
     teachers.no_denormals()
     partial = _open_partial(spec, out, resume)
+    with _forgotten_unless_begun(partial):
+        return _train(spec, out, partial, data, device, say, progress)
+
+
+def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
     accelerator = _accelerator(spec, device)
     started = time.perf_counter()
     if spec.student.kind == "teacher":
@@ -89,6 +96,17 @@ def _open_partial(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
     return partial
+
+
+@contextmanager
+def _forgotten_unless_begun(partial: Path) -> Iterator[None]:
+    """Where the user has to mend something before the first step is done, leave nothing that the mended recipe would stumble over."""
+    try:
+        yield
+    except UserError:
+        if not (partial / "checkpoints").exists():
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _difference(before: str, now: str) -> str:

@@ -26,17 +26,30 @@ def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTraine
     if not isinstance(theirs.model, models.WordPiece):
         kind = type(theirs.model).__name__
         raise UserError(f"student.vocabulary: learns WordPiece, the tokenizer is {kind}; leave it out, or give a tokenizer")
-    mine = Tokenizer(models.WordPiece(unk_token=like.unk_token))
-    mine.normalizer, mine.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
     special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-    mine.train_from_iterator(corpus.chunks(8_192), trainer, length=len(corpus))
-    number = mine.get_vocab()
+    letters = _train(like, corpus, 0, special)
+    number = _train(like, corpus, size, [*special, *sorted(piece for piece in letters if piece.startswith("##"))])
+    mine = Tokenizer(models.WordPiece(number, unk_token=like.unk_token))
+    mine.normalizer, mine.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
+    mine.add_special_tokens(special)
     cls, sep = like.cls_token, like.sep_token
     mine.post_processor = processors.BertProcessing((sep, number[sep]), (cls, number[cls]))
     mine.decoder = theirs.decoder
     names = {name: getattr(like, name) for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")}
     return PreTrainedTokenizerFast(tokenizer_object=mine, model_max_length=like.model_max_length, **names)
+
+
+def _train(like: PreTrainedTokenizerBase, corpus: Corpus, size: int, first: list[str]) -> dict[str, int]:
+    """Pieces and their numbers, `first` ahead of all others; a size of 0 stops at the letters.
+
+    The trainer numbers letters inside words (##a) in the order of a hash that differs each time, and of pairs that are equally
+    frequent it merges those with the lowest numbers: unless these letters come first, no two trainings give the same pieces.
+    """
+    raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
+    raw.normalizer, raw.pre_tokenizer = like.backend_tokenizer.normalizer, like.backend_tokenizer.pre_tokenizer
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+    raw.train_from_iterator(corpus.chunks(8_192), trainer, length=len(corpus))
+    return raw.get_vocab()
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from edgedistill import cli
 from edgedistill.cli import app
 from tests.conftest import World
 
@@ -17,15 +22,42 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "trim", "demo")
 
 
-def call(*arguments: object, folder: Path, data: Path | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    if data:
-        environment["EDGEDISTILL_DATA"] = str(data)
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments: object, folder: Path, data: Path | None = None, text: str = "") -> Done:
+    """What `edgedistill ARGUMENTS` does, from its arguments to its exit code, in this process: a new one needs seconds for torch alone."""
+    given, said, complained = (io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (text.encode(), b"", b""))
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+        patch.setattr(sys, "argv", ["edgedistill", *map(str, arguments)])
+        patch.setenv("COLUMNS", "100")
+        if data:
+            patch.setenv("EDGEDISTILL_DATA", str(data))
+        for name, stream in (("stdin", given), ("stdout", said), ("stderr", complained)):
+            patch.setattr(sys, name, stream)
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said.flush()
+        complained.flush()
+    return Done(code, *(stream.buffer.getvalue().decode() for stream in (said, complained)))  # type: ignore[attr-defined]
+
+
+def in_a_process(*arguments: object, folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgedistill.cli", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, input=text, check=False)
 
 
-def last(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def last(done: Done | subprocess.CompletedProcess[str]) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -63,6 +95,8 @@ def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
     embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
     assert embedded.returncode == 0, embedded.stderr
     assert len(embedded.stdout.splitlines()) == 2
+    alone = in_a_process("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
+    assert (alone.returncode, alone.stdout) == (0, embedded.stdout)
 
     runner = [sys.executable, str(ROOT / "export/python/embed.py"), str(tmp_path / "bundles/tiny"), "int8"]
     golden = subprocess.run([*runner, "--check"], capture_output=True, text=True, check=False)
@@ -79,7 +113,7 @@ def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
 
 
 def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
-    done = call("train", "no-such-recipe", "--json", folder=tmp_path)
+    done = in_a_process("train", "no-such-recipe", "--json", folder=tmp_path)
     assert done.returncode == 2
     assert "no recipe 'no-such-recipe'" in done.stderr
     assert "Traceback" not in done.stderr

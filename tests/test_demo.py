@@ -40,19 +40,20 @@ def test_the_line_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: 
     made = demo.demo(1, out, said.append, recipes, PLAN)  # the recipes' 2 epochs end it long before the minute
     check(made, recipes, out, said)
     (out / "runs" / "tiny-bert.partial").mkdir()  # what a killed demo leaves
-    made = demo.demo(1, out, said.append, recipes, PLAN)
-    check(made, recipes, out, said)
+    made = demo.demo(1, out, said.append, recipes[2:], PLAN)  # this time without the others, whose runs stay
+    check(made, recipes[2:], out, said)
     assert all(path.read_text() == "mine" for path in strangers)
     assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]
 
 
 def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
     reports = report.read(out / "reports.json")
-    assert len(reports) == 9
+    assert len(reports) == 3 * len(recipes)
     assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.PRECISIONS}
     students = [r for r in reports if r["bundle"]["kind"] != "teacher"]
-    assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)
-    assert "tiny-bilstm" in (out / "report.html").read_text(encoding="utf-8")
+    if len(students) < len(reports):
+        assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)
+    assert recipes[-1].stem in (out / "report.html").read_text(encoding="utf-8")
     assert any("tiny-bert" in line and "int8" in line for line in said), "the table was not shown"
     smallest = min(students, key=lambda r: r["size_bytes"]["bundle"])["bundle"]
     searches = made["searches"]

@@ -55,6 +55,9 @@ def test_all_the_problems_at_once() -> None:
     assert "student.widht: no key 'widht'; did you mean 'width'?" in text
     assert "stages[0].objective: missing" in text
     assert "stages[0].batch: input should be greater than or equal to 1, not 0" in text
+    assert problems(student={"kind": "bert", "layers": "two"}) == [
+        f"recipes/x.yaml: student.layers: input should be a valid {choice}, not 'two'" for choice in ("integer", "list")
+    ]
 
 
 @pytest.mark.parametrize(

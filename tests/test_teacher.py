@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -159,3 +161,21 @@ def test_the_cache_is_keyed_by_what_made_it(world: World, built: corpus.Corpus) 
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
     }
     assert len(folders) == 4
+
+
+def test_a_folder_that_is_not_whole_is_refused(world: World, tmp_path: Path) -> None:
+    """transformers would go on with a tokenizer of no pieces, or with a layer drawn at random."""
+
+    def refused(says: str, change: Callable[[Path], object]) -> None:
+        folder = tmp_path / says.replace(" ", "-")
+        shutil.copytree(world.teacher, folder)
+        change(folder)
+        with pytest.raises(UserError, match=says):
+            teacher.Teacher(recipe.Teacher(model=str(folder)))
+
+    def one_layer_more(folder: Path) -> None:
+        files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3})
+
+    refused("a model without a tokenizer", lambda folder: [path.unlink() for path in folder.glob("tokenizer*")])
+    refused("its weights do not open: ", lambda folder: os.truncate(folder / "model.safetensors", 5_000))
+    refused("16 of the tensors that config.json asks for are not in its weights", one_layer_more)

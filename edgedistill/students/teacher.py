@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModel
@@ -86,14 +87,25 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
     if not any((transformer / name).exists() for name in WEIGHTS):
         raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); fetch it whole")
     poolings, dense = _modules(folder, chain, pooling)
-    with quiet():
-        model = AutoModel.from_pretrained(
-            transformer,
-            trust_remote_code=trust_remote_code,
-            dtype=torch.float32,
-            **({} if "cls_pooler" in poolings else _no_pooler(transformer)),
-        )
+    options = {} if "cls_pooler" in poolings else _no_pooler(transformer)
+    model = whole(transformer, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
     return TeacherStudent(model, poolings, dense).eval()
+
+
+def whole(folder: Path, **options: Any) -> Any:
+    """The model of a folder, every weight from its files. Raises UserError where transformers would draw some at random, or fails."""
+    try:
+        with quiet():
+            model, found = AutoModel.from_pretrained(folder, output_loading_info=True, **options)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{folder}: its weights do not open: {str(error).strip().splitlines()[0]}; fetch it whole") from error
+    missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
+        raise UserError(
+            f"{folder}: {len(missing)} of the tensors that config.json asks for are not in its weights ({some}); fetch it whole"
+        )
+    return model
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""Files whole or not at all, whoever it is that writes them."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+
+from edgedistill import files
+from edgedistill.errors import UserError
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """Every write past so many bytes of a file fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def as_numpy(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(50_000, np.float16))
+
+
+def as_a_map(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10_000)
+    files.reserve(path)
+    path.write_bytes(bytes(30_000))
+
+
+WRITERS: list[Callable[[Path], object]] = [
+    lambda path: path.write_bytes(bytes(30_000)),
+    as_numpy,
+    as_a_map,
+    lambda path: save_file({"x": torch.zeros(30_000)}, path),
+    lambda path: Tokenizer(models.WordLevel({str(n): n for n in range(5_000)}, "0")).save(str(path)),
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "map", "safetensors", "tokenizers"])
+@pytest.mark.parametrize("made", [files.new_file, files.new_folder])
+def test_a_full_disk_is_the_users_and_leaves_what_was_there(made: Callable, write: Callable[[Path], object], tmp_path: Path) -> None:
+    said = "was not written: (no space left on the device|a file larger than is allowed there); free some, or choose another place"
+    path = tmp_path / "x"
+    with no_file_over(20_000), pytest.raises(UserError, match=said), made(path) as temporary:
+        write(temporary if made is files.new_file else temporary / "inside")
+    assert not list(tmp_path.iterdir())
+    with made(path) as temporary:
+        write(temporary if made is files.new_file else temporary / "inside")
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+
+
+def test_other_errors_keep_their_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.new_file(tmp_path / "x"):
+        (tmp_path / "nowhere").read_bytes()
+    with pytest.raises(Exception, match="os error 2"), files.new_folder(tmp_path / "y"):
+        Tokenizer.from_file(str(tmp_path / "nowhere"))
+    assert not list(tmp_path.iterdir())
