@@ -44,7 +44,7 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
         texts = corpus.build(spec.corpus, data, spec.seed, say)
         teacher = open_teacher(spec.teacher, data)
         words = own_tokenizer(spec, teacher, texts, partial, say)
-        student, shape = untrained(spec, teacher, words, data)
+        student, shape = untrained(spec, teacher, words, data, row_weights(spec, words, texts, say))
         check_objectives(spec, student, teacher.dims)
         vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
         longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
@@ -180,9 +180,25 @@ def own_tokenizer(
     return words
 
 
-def untrained(spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
-    """The student before its first step, and its shape as data. The same recipe gives the same weights."""
-    module, shape = _first_student(spec, teacher, words, data)
+def row_weights(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus, say: Say) -> Tensor | None:
+    """What each piece counts for where the word table is reduced, (V,) float64: (its count in the training texts + 1)^power."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if student.embeddings.weigh == "none":
+        return None
+    longest = max((stage.max_tokens for stage in spec.stages), default=student.max_tokens)
+    tokens = tokenize(texts, words.backend_tokenizer, min(longest, student.max_tokens), words.pad_token_id or 0, say)
+    return torch.from_numpy((tokens.counts(len(words), texts.trained) + 1.0) ** student.embeddings.power)
+
+
+def untrained(
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, weights: Tensor | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The student before its first step, and its shape as data. The same recipe gives the same weights.
+
+    `weights`: the recipe's `row_weights`; whoever asks for the shape alone, or for what it costs, leaves them out.
+    """
+    module, shape = _first_student(spec, teacher, words, data, weights)
     if not isinstance(spec.targets, recipe.Split):
         return module, shape
     if run.width(module) != spec.targets.width:
@@ -192,7 +208,7 @@ def untrained(spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBas
 
 
 def _first_student(
-    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, weights: Tensor | None
 ) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
     width = spec.targets.width if spec.targets else teacher.dims
@@ -203,12 +219,12 @@ def _first_student(
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, width)
         module: nn.Module = bilstm.build(shape)
-        bilstm.start(module, start)  # type: ignore[arg-type]
+        bilstm.start(module, start, weights)  # type: ignore[arg-type]
         return module, shape
     if isinstance(student, recipe.Static):
         shape = static.shape(student, len(words), pad, width)
         module = static.build(shape)
-        static.start(module, start, student.embeddings.of == "outputs")
+        static.start(module, start, student.embeddings.of == "outputs", weights)
         return module, shape
     model = source.model if source else None
     if isinstance(student, recipe.Recurrent):
@@ -216,11 +232,11 @@ def _first_student(
         counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
         shape = recurrent.shape(student, len(words), pad, width, model.config, counted)
         unit = recurrent.build(shape)
-        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start, weights)
         return unit, shape
     shape = bert.shape(student, len(words), pad, width, model.config if model else None)
     module = bert.build(shape)
-    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs")
+    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs", weights)
     return module, shape
 
 

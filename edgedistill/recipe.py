@@ -115,6 +115,10 @@ class Embeddings(Part):
     of: Literal["words", "outputs"] = Field("words", description="the teacher's word table, or its vector of every piece alone")
     reduce: Literal["pca"] = Field("pca", description="how the teacher's vectors come to the student's width")
     file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
+    weigh: Literal["none", "counts"] = Field(
+        "none", description="counts: a reduction or factorisation of the table heeds a piece by its count in the corpus, plus 1"
+    )
+    power: float = Field(0.75, gt=0, le=1, description="of the counts that weigh; 1: as counted, less: frequent pieces rule less")
 
     @model_validator(mode="after")
     def _file_with_glove(self) -> Embeddings:
@@ -122,7 +126,14 @@ class Embeddings(Part):
             raise ValueError("`file` goes with `from: glove`, and only with it")
         if self.of == "outputs" and self.source != "teacher":
             raise ValueError("`of: outputs` are the teacher's; set `from: teacher`")
+        if self.weigh != "none" and self.source != "teacher":
+            raise ValueError("`weigh` is for tables that are reduced, those of the teacher; set `from: teacher`")
         return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether the table comes as it does by default, however its reduction is weighed."""
+        return self == Embeddings(weigh=self.weigh, power=self.power)
 
 
 class Trim(Part):
@@ -167,8 +178,10 @@ class Bert(Part):
         given = [name for name in ("width", "heads", "intermediate") if getattr(self, name) is not None]
         if self.weights != "random" and given:
             raise ValueError(f"`{given[0]}` comes with the weights; leave it out")
-        if self.weights != "random" and self.embeddings != Embeddings():
+        if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
+        if self.weights != "random" and self.bottleneck is None:
+            _nothing_to_weigh(self.embeddings)
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         _dims_of_a_head(self.head, self.dims)
@@ -183,6 +196,11 @@ class Bert(Part):
 def _dims_of_a_head(head: str, dims: int | None) -> None:
     if head == "none" and dims is not None:
         raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+
+
+def _nothing_to_weigh(embeddings: Embeddings) -> None:
+    if embeddings.weigh != "none":
+        raise ValueError("`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck`, or leave it out")
 
 
 def _trimmed_or_learned(trim: Trim | None, vocabulary: int | None) -> None:
@@ -245,6 +263,8 @@ class Recurrent(Part):
             raise ValueError("`layers` names none; a unit has at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
+        if self.bottleneck is None:
+            _nothing_to_weigh(self.embeddings)
         _dims_of_a_head(self.head, self.dims)
         _trimmed_or_learned(self.trim, self.vocabulary)
         return self

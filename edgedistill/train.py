@@ -441,7 +441,7 @@ def _fit_itself(
     if spec.student.onto is not None:
         other = spec.model_copy(update={"student": spec.student.onto})
         words = prepare.own_tokenizer(other, teacher, texts, None)
-        student, shape = prepare.untrained(other, teacher, words, data)
+        student, shape = prepare.untrained(other, teacher, words, data, prepare.row_weights(other, words, texts, say))
         first = (student, words, shape["max_tokens"])
     prepare.wanted(spec, teacher, texts, first, data, partial, accelerator.device.type, say, progress)
     return texts
