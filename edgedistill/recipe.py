@@ -152,9 +152,11 @@ class Bert(Part):
     weights: str = Field("random", description="random, teacher, a folder, or a hub id")
     revision: str | None = Field(None, description="for a hub id")
     layers: int | list[int] | None = Field(None, description="how many, or which of the teacher's, counted from 0")
-    width: int | None = Field(None, ge=4)
-    heads: int | None = Field(None, ge=1, description="default: width / 64, at least 2")
-    intermediate: int | None = Field(None, ge=4, description="default: 4 × width")
+    width: int | None = Field(None, ge=4, description="beside `weights` other than random: below theirs, they are projected to it")
+    heads: int | None = Field(
+        None, ge=1, description="default: width / 64, at least 2; of projected weights: of their size where that divides"
+    )
+    intermediate: int | None = Field(None, ge=4, description="default: 4 × width; projected weights keep the neurons that say most")
     positions: int = Field(512, ge=8)
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
@@ -175,9 +177,13 @@ class Bert(Part):
             raise ValueError("random weights need `layers` (a count) and `width`")
         if isinstance(self.layers, list) and self.weights != "teacher":
             raise ValueError("a list of layers goes with `weights: teacher`; otherwise give their count")
-        given = [name for name in ("width", "heads", "intermediate") if getattr(self, name) is not None]
-        if self.weights != "random" and given:
-            raise ValueError(f"`{given[0]}` comes with the weights; leave it out")
+        given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
+        if self.weights != "random" and given and self.width is None:
+            raise ValueError(f"`{given[0]}` comes with the weights; leave it out, or give a smaller `width`")
+        if self.reduced and self.pooling == "cls_pooler":
+            raise ValueError(
+                "a pooler's tanh is of the weights' own numbers, not of projected ones; choose another pooling, or leave `width` out"
+            )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
         if self.weights != "random" and self.bottleneck is None:
@@ -186,6 +192,11 @@ class Bert(Part):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         _dims_of_a_head(self.head, self.dims)
         return self
+
+    @property
+    def reduced(self) -> bool:
+        """Whether weights are projected to a smaller width."""
+        return self.weights != "random" and self.width is not None
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Bert:

@@ -65,8 +65,11 @@ class BertStudent(nn.Module):
         return vectors.tanh() if self.tanh else vectors
 
 
-def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: BertConfig | None) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any.
+def shape(
+    spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: BertConfig | None, smaller: dict[str, int] | None = None
+) -> dict[str, Any]:
+    """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any; `smaller`:
+    what of it is not taken over.
 
     Raises UserError: a layer the source does not have.
     """
@@ -84,7 +87,7 @@ def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: B
             max_position_embeddings=spec.positions,
         )
     else:
-        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source))})
+        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), **(smaller or {})})
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
