@@ -81,31 +81,42 @@ def check(
     answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
-@app.command(epilog="Example: edgedistill train bert-2x128 --data ~/texts --set stages.0.epochs=1")
+@app.command(epilog="Example: edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1")
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE", help="A path, or the name of a shipped recipe.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Default: runs/NAME.")] = None,
+    names: Annotated[list[str], typer.Argument(metavar="RECIPE...", help="Paths, or names of shipped recipes.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Default: runs/NAME; only with one recipe.")] = None,
     data: Data = None,
     changes: Changes = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was killed; the result is the same, byte for byte.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on with a run that was killed; the result is the same, byte for byte. Of several, finished ones are kept."
+        ),
     ] = False,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a recipe's student. The run folder appears when it is whole."""
+    """Train a recipe's student; the run folder appears when it is whole. Several share the teacher's vectors, and take turns."""
     from edgedistill import recipe
     from edgedistill.errors import require, unknown
 
-    spec = recipe.read(name, changes or [])
+    specs = [recipe.read(name, changes or []) for name in names]
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device: {unknown('device', device, ('auto', 'cpu', 'cuda'))}")
     require("torch", "train", "train")
+    if len(specs) > 1:
+        if out is not None:
+            raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
+        from edgedistill import series
+
+        made = series.series(specs, Path("runs"), data, resume, device, say, progress=sys.stderr.isatty())
+        answer(made, as_json, "\n".join(each["run"] for each in made["runs"]))
+        return
     from edgedistill import train as training
 
-    out = out or Path("runs") / spec.name
+    out = out or Path("runs") / specs[0].name
     try:
-        info = training.train(spec, out, data, resume, device, say, progress=sys.stderr.isatty())
+        info = training.train(specs[0], out, data, resume, device, say, progress=sys.stderr.isatty())
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
             say(f"{out}: interrupted; go on with --resume, at most a minute of work is done again")

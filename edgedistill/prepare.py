@@ -17,10 +17,13 @@ from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
 from edgedistill.feed import Feed
-from edgedistill.students import bert, bilstm, recurrent, static
+from edgedistill.students import bert, bilstm, narrow, recurrent, static
 from edgedistill.students.output import Output, own
 from edgedistill.students.teacher import layout, whole
 from edgedistill.tokens import Tokens, tokenize
+
+LOOKED_AT = 512  # texts that first weights are fitted to
+SHORT = 32  # tokens of them that are read
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
         texts = corpus.build(spec.corpus, data, spec.seed, say)
         teacher = open_teacher(spec.teacher, data)
         words = own_tokenizer(spec, teacher, texts, partial, say)
-        student, shape = untrained(spec, teacher, words, data)
+        student, shape = untrained(spec, teacher, words, data, look(spec, words, texts, say))
         check_objectives(spec, student, teacher.dims)
         vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
         longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
@@ -180,9 +183,37 @@ def own_tokenizer(
     return words
 
 
-def untrained(spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None) -> tuple[nn.Module, dict[str, Any]]:
-    """The student before its first step, and its shape as data. The same recipe gives the same weights."""
-    module, shape = _first_student(spec, teacher, words, data)
+class Look(NamedTuple):
+    """What first weights are fitted to. `weights` (V,) float64, or None: what each piece counts for where the word table is reduced,
+    (its count in the training texts + 1)^power. `seen`: (ids, mask), each (B, T), of texts spread over the training texts."""
+
+    weights: Tensor | None
+    seen: tuple[Tensor, Tensor]
+
+
+def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus, say: Say) -> Look | None:
+    """A look at the training texts, where the student's first weights ask for one."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    weighed = student.embeddings.weigh != "none"
+    if not weighed and not (isinstance(student, recipe.Bert) and student.reduced):
+        return None
+    longest = max((stage.max_tokens for stage in spec.stages), default=student.max_tokens)
+    tokens = tokenize(texts, words.backend_tokenizer, min(longest, student.max_tokens), words.pad_token_id or 0, say)
+    rows = np.linspace(0, texts.trained - 1, min(LOOKED_AT, texts.trained)).astype(np.int64)
+    ids, mask = tokens.batch(rows, SHORT)
+    weights = torch.from_numpy((tokens.counts(len(words), texts.trained) + 1.0) ** student.embeddings.power) if weighed else None
+    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)))
+
+
+def untrained(
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, looked: Look | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The student before its first step, and its shape as data. The same recipe gives the same weights.
+
+    `looked`: the recipe's `look`; whoever asks for the shape alone, or for what it costs, leaves it out.
+    """
+    module, shape = _first_student(spec, teacher, words, data, looked)
     if not isinstance(spec.targets, recipe.Split):
         return module, shape
     if run.width(module) != spec.targets.width:
@@ -192,9 +223,10 @@ def untrained(spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBas
 
 
 def _first_student(
-    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, looked: Look | None
 ) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
+    weights = looked.weights if looked else None
     width = spec.targets.width if spec.targets else teacher.dims
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
@@ -203,12 +235,12 @@ def _first_student(
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, width)
         module: nn.Module = bilstm.build(shape)
-        bilstm.start(module, start)  # type: ignore[arg-type]
+        bilstm.start(module, start, weights)  # type: ignore[arg-type]
         return module, shape
     if isinstance(student, recipe.Static):
         shape = static.shape(student, len(words), pad, width)
         module = static.build(shape)
-        static.start(module, start, student.embeddings.of == "outputs")
+        static.start(module, start, student.embeddings.of == "outputs", weights)
         return module, shape
     model = source.model if source else None
     if isinstance(student, recipe.Recurrent):
@@ -216,11 +248,17 @@ def _first_student(
         counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
         shape = recurrent.shape(student, len(words), pad, width, model.config, counted)
         unit = recurrent.build(shape)
-        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start, weights)
         return unit, shape
-    shape = bert.shape(student, len(words), pad, width, model.config if model else None)
+    smaller = narrow.shape(student, model.config) if model and student.reduced else {}
+    shape = bert.shape(student, len(words), pad, width, model.config if model else None, smaller)
     module = bert.build(shape)
-    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs")
+    if student.reduced:
+        assert model is not None and start is not None
+        if looked is not None:
+            narrow.start(module, model, bert.chosen(student, model.config), start, looked.seen, weights)
+        return module, shape
+    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs", weights)
     return module, shape
 
 

@@ -116,6 +116,10 @@ class Embeddings(Part):
     of: Literal["words", "outputs"] = Field("words", description="the teacher's word table, or its vector of every piece alone")
     reduce: Literal["pca"] = Field("pca", description="how the teacher's vectors come to the student's width")
     file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
+    weigh: Literal["none", "counts"] = Field(
+        "none", description="counts: a reduction or factorisation of the table heeds a piece by its count in the corpus, plus 1"
+    )
+    power: float = Field(0.75, gt=0, le=1, description="of the counts that weigh; 1: as counted, less: frequent pieces rule less")
 
     @model_validator(mode="after")
     def _file_with_glove(self) -> Embeddings:
@@ -123,7 +127,14 @@ class Embeddings(Part):
             raise ValueError("`file` goes with `from: glove`, and only with it")
         if self.of == "outputs" and self.source != "teacher":
             raise ValueError("`of: outputs` are the teacher's; set `from: teacher`")
+        if self.weigh != "none" and self.source != "teacher":
+            raise ValueError("`weigh` is for tables that are reduced, those of the teacher; set `from: teacher`")
         return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether the table comes as it does by default, however its reduction is weighed."""
+        return self == Embeddings(weigh=self.weigh, power=self.power)
 
 
 class Trim(Part):
@@ -142,9 +153,11 @@ class Bert(Part):
     weights: str = Field("random", description="random, teacher, a folder, or a hub id")
     revision: str | None = Field(None, description="for a hub id")
     layers: int | list[int] | None = Field(None, description="how many, or which of the teacher's, counted from 0")
-    width: int | None = Field(None, ge=4)
-    heads: int | None = Field(None, ge=1, description="default: width / 64, at least 2")
-    intermediate: int | None = Field(None, ge=4, description="default: 4 × width")
+    width: int | None = Field(None, ge=4, description="beside `weights` other than random: below theirs, they are projected to it")
+    heads: int | None = Field(
+        None, ge=1, description="default: width / 64, at least 2; of projected weights: of their size where that divides"
+    )
+    intermediate: int | None = Field(None, ge=4, description="default: 4 × width; projected weights keep the neurons that say most")
     positions: int = Field(512, ge=8)
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
@@ -165,15 +178,26 @@ class Bert(Part):
             raise ValueError("random weights need `layers` (a count) and `width`")
         if isinstance(self.layers, list) and self.weights != "teacher":
             raise ValueError("a list of layers goes with `weights: teacher`; otherwise give their count")
-        given = [name for name in ("width", "heads", "intermediate") if getattr(self, name) is not None]
-        if self.weights != "random" and given:
-            raise ValueError(f"`{given[0]}` comes with the weights; leave it out")
-        if self.weights != "random" and self.embeddings != Embeddings():
+        given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
+        if self.weights != "random" and given and self.width is None:
+            raise ValueError(f"`{given[0]}` comes with the weights; leave it out, or give a smaller `width`")
+        if self.reduced and self.pooling == "cls_pooler":
+            raise ValueError(
+                "a pooler's tanh is of the weights' own numbers, not of projected ones; choose another pooling, or leave `width` out"
+            )
+        if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
+        if self.weights != "random" and self.bottleneck is None:
+            _nothing_to_weigh(self.embeddings)
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         _dims_of_a_head(self.head, self.dims)
         return self
+
+    @property
+    def reduced(self) -> bool:
+        """Whether weights are projected to a smaller width."""
+        return self.weights != "random" and self.width is not None
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Bert:
@@ -184,6 +208,11 @@ class Bert(Part):
 def _dims_of_a_head(head: str, dims: int | None) -> None:
     if head == "none" and dims is not None:
         raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+
+
+def _nothing_to_weigh(embeddings: Embeddings) -> None:
+    if embeddings.weigh != "none":
+        raise ValueError("`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck`, or leave it out")
 
 
 def _trimmed_or_learned(trim: Trim | None, vocabulary: int | None) -> None:
@@ -246,6 +275,8 @@ class Recurrent(Part):
             raise ValueError("`layers` names none; a unit has at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
+        if self.bottleneck is None:
+            _nothing_to_weigh(self.embeddings)
         _dims_of_a_head(self.head, self.dims)
         _trimmed_or_learned(self.trim, self.vocabulary)
         return self

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -124,6 +125,7 @@ def _accelerator(spec: recipe.Recipe, device: str) -> Accelerator:
     names = {stage.dtype for stage in spec.stages}
     if len(names) > 1:
         raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
+    AcceleratorState._reset_state()  # of a run before this one in the same process: its precision would stay
     half = bool(names) and teachers.dtype(names.pop()) == torch.bfloat16
     return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
 
@@ -459,7 +461,7 @@ def _fit_itself(
     if spec.student.onto is not None:
         other = spec.model_copy(update={"student": spec.student.onto})
         words = prepare.own_tokenizer(other, teacher, texts, None)
-        student, shape = prepare.untrained(other, teacher, words, data)
+        student, shape = prepare.untrained(other, teacher, words, data, prepare.look(other, words, texts, say))
         first = (student, words, shape["max_tokens"])
     prepare.wanted(spec, teacher, texts, first, data, partial, accelerator.device.type, say, progress)
     return texts

@@ -24,7 +24,16 @@ SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.ret
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["triples", "tokens", "batches", "checkpoint", "vocabulary", "surgery"],
-    *["students", "students.pooling", "students.head", "students.bert", "students.bilstm", "students.recurrent", "students.static"],
+    *[
+        "students",
+        "students.pooling",
+        "students.head",
+        "students.bert",
+        "students.narrow",
+        "students.bilstm",
+        "students.recurrent",
+        "students.static",
+    ],
     *[
         "students.teacher",
         "students.output",
@@ -35,7 +44,7 @@ TORCH = [
         "objectives",
     ],
     *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "train"],
-    *["card", "layout", "export", "cost", "demo", "trim"],
+    *["card", "layout", "export", "cost", "demo", "trim", "series"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
 BORROWED = {"quality": ["train"], "bundle": ["export", "demo"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom

@@ -65,8 +65,11 @@ class BertStudent(nn.Module):
         return vectors.tanh() if self.tanh else vectors
 
 
-def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: BertConfig | None) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any.
+def shape(
+    spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: BertConfig | None, smaller: dict[str, int] | None = None
+) -> dict[str, Any]:
+    """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any; `smaller`:
+    what of it is not taken over.
 
     Raises UserError: a layer the source does not have.
     """
@@ -84,7 +87,7 @@ def shape(spec: recipe.Bert, pieces: int, pad: int, teacher_dims: int, source: B
             max_position_embeddings=spec.positions,
         )
     else:
-        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source))})
+        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), **(smaller or {})})
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
@@ -123,12 +126,19 @@ def build(shape: dict[str, Any]) -> BertStudent:
     return BertStudent(model, shape["pooling"], linear, shape["tanh"])
 
 
-def start(student: BertStudent, layers: list[int] | None, source: BertModel | None, words: Tensor | None, outputs: bool = False) -> None:
+def start(
+    student: BertStudent,
+    layers: list[int] | None,
+    source: BertModel | None,
+    words: Tensor | None,
+    outputs: bool = False,
+    weights: Tensor | None = None,
+) -> None:
     """Set the first weights in place: the source's layers where there is one, and the word table.
 
     `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced (PCA, or the truncated SVD where the
     table is factorised: the best product of that rank, Eckart-Young). `outputs`: they live in the teacher's output space, so
-    a linear head starts by leading the reduced ones back there.
+    a linear head starts by leading the reduced ones back there. `weights` (V,): what each piece counts for where they are reduced.
     """
     embeddings = student.model.embeddings
     if source is not None and layers is not None:
@@ -143,32 +153,51 @@ def start(student: BertStudent, layers: list[int] | None, source: BertModel | No
     with torch.no_grad():
         table = embeddings.word_embeddings
         if isinstance(table, Factorised):
-            left, values, right = torch.linalg.svd(fitted(words, student.model.config.hidden_size), full_matrices=False)
-            rank = table.table.embedding_dim
-            table.table.weight.copy_(left[:, :rank] * values[:rank])
-            table.project.weight.copy_(right[:rank].T)
+            narrow, wide = factors(fitted(words, student.model.config.hidden_size, weights), table.table.embedding_dim, weights)
+            table.table.weight.copy_(narrow)
+            table.project.weight.copy_(wide)
         else:
-            table.weight.copy_(fitted(words, table.embedding_dim))
+            table.weight.copy_(fitted(words, table.embedding_dim, weights))
         width = student.model.config.hidden_size
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > width:
-            student.head.weight.copy_(principal(words, width))
+            student.head.weight.copy_(principal(words, width, weights))
             if student.head.bias is not None:  # the mean that PCA took away, as long as it is beside a token vector of a LayerNorm
                 student.head.bias.copy_(words.mean(0) * width**0.5 / (words - words.mean(0)).norm(dim=1).mean())
 
 
-def fitted(words: Tensor, width: int) -> Tensor:
+def factors(words: Tensor, rank: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(V, H) as a product (V, rank) · (H, rank)ᵀ that is nearest in squares: the truncated SVD.
+
+    `weights` (V,): Σ_v weight_v ‖row_v − its product‖² is least, which is the SVD of √weight_v · row_v, undone. Most rows of a word
+    table are hardly ever read; equal weights spend most of the rank on those.
+    """
+    if weights is None:
+        left, values, right = torch.linalg.svd(words, full_matrices=False)
+        return left[:, :rank] * values[:rank], right[:rank].T
+    rows = words.double()
+    _, directions = torch.linalg.eigh(rows.T @ (weights.double().unsqueeze(-1) * rows))
+    directions = directions.flip(1)[:, :rank]
+    directions = directions * directions.sum(0).sign()
+    return (rows @ directions).float(), directions.float()
+
+
+def fitted(words: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
     """(V, w) -> (V, width): as they are, or their first principal components, signs fixed so that all machines agree."""
     if words.shape[1] == width:
         return words
     if words.shape[1] < width:
         raise UserError(f"student.embeddings: word vectors of {words.shape[1]} numbers for a width of {width}; lower the width")
-    return ((words - words.mean(0)).double() @ principal(words, width)).float()
+    return ((words - _mean(words, weights)).double() @ principal(words, width, weights)).float()
 
 
-def principal(words: Tensor, width: int) -> Tensor:
-    """The first principal directions of vectors (V, w), as columns (w, width) float64."""
-    centred = words - words.mean(0)
-    _, directions = torch.linalg.eigh((centred.T @ centred).double())
+def _mean(words: Tensor, weights: Tensor | None) -> Tensor:
+    return words.mean(0) if weights is None else (weights.double() @ words.double() / weights.sum()).float()
+
+
+def principal(words: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
+    """The first principal directions of vectors (V, w), as columns (w, width) float64; `weights` (V,): what each counts for."""
+    centred = words - _mean(words, weights)
+    _, directions = torch.linalg.eigh((centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double())
     directions = directions.flip(1)[:, :width]
     return directions * directions.sum(0).sign()
 

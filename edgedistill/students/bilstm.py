@@ -73,11 +73,14 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 
 
-def start(student: BiLSTMStudent, words: Tensor | None) -> None:
-    """Set the word table in place from vectors of the student's pieces (V, w), reduced by PCA where they are wider."""
+def start(student: BiLSTMStudent, words: Tensor | None, weights: Tensor | None = None) -> None:
+    """Set the word table in place from vectors of the student's pieces (V, w), reduced by PCA where they are wider.
+
+    `weights` (V,): what each piece counts for in it.
+    """
     if words is not None:
         with torch.no_grad():
-            table = fitted(words, student.embedding.embedding_dim)
+            table = fitted(words, student.embedding.embedding_dim, weights)
             student.embedding.weight.copy_(table * (WORD_SCALE / table.std()))
 
 

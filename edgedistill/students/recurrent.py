@@ -109,11 +109,13 @@ def build(shape: dict[str, Any]) -> RecurrentStudent:
     return RecurrentStudent(bert.build(shape), shape["times"], shape["pad"] if shape["positions"] == "pad" else None)
 
 
-def start(student: RecurrentStudent, layers: list[int], source: Any, counted: str, words: Tensor | None) -> None:
+def start(
+    student: RecurrentStudent, layers: list[int], source: Any, counted: str, words: Tensor | None, weights: Tensor | None = None
+) -> None:
     """Set the first weights in place: the source's layers, and its tables where `words` is given, its rows (V, H) of the student's pieces.
 
     Without `words` all tables are drawn anew as the paper's code does: N(0, 1), the projection as torch draws it. A bottleneck starts
-    from the truncated SVD of the rows.
+    from the truncated SVD of the rows, in which a piece counts for its `weights` (V,).
     """
     for mine, theirs in enumerate(layers):
         student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
@@ -125,7 +127,7 @@ def start(student: RecurrentStudent, layers: list[int], source: Any, counted: st
             if isinstance(table, nn.Embedding | nn.Linear):
                 table.reset_parameters()
         return
-    bert.start(student, None, None, words)
+    bert.start(student, None, None, words, weights=weights)
     tables.LayerNorm.load_state_dict(source.embeddings.LayerNorm.state_dict())
     with torch.no_grad():
         segments = tables.token_type_embeddings.weight

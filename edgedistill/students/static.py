@@ -64,20 +64,21 @@ def build(shape: dict[str, Any]) -> StaticStudent:
     return StaticStudent(embedding, linear, shape["tanh"])
 
 
-def start(student: StaticStudent, words: Tensor | None, outputs: bool) -> None:
+def start(student: StaticStudent, words: Tensor | None, outputs: bool, weights: Tensor | None = None) -> None:
     """Set the table in place from vectors of the student's pieces (V, w), reduced by PCA where they are wider.
 
     `outputs`: they live in the teacher's output space, so a linear head starts by leading the reduced ones back there. A head's
-    bias starts at zero: PCA took the mean of all pieces away, as SIF takes away what all texts have in common.
+    bias starts at zero: PCA took the mean of all pieces away, as SIF takes away what all texts have in common. `weights` (V,): what
+    each piece counts for in the PCA.
     """
     if words is None:
         return
     with torch.no_grad():
         table = student.embedding
-        table.weight.copy_(fitted(words, table.embedding_dim))
+        table.weight.copy_(fitted(words, table.embedding_dim, weights))
         table.weight[table.padding_idx] = 0
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > table.embedding_dim:
-            student.head.weight.copy_(principal(words, table.embedding_dim))
+            student.head.weight.copy_(principal(words, table.embedding_dim, weights))
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 

@@ -80,7 +80,12 @@ def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dic
 
 
 def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
-    """Rank the corpus for every query, a chunk at a time; only the best POOL per query are kept between chunks."""
+    values, texts = each_query(collection, encode)
+    return {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": texts}
+
+
+def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
+    """(nDCG@10 of every query, how many texts were ranked): a chunk at a time, only the best POOL per query are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
     best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
     rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
@@ -100,7 +105,7 @@ def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
         ranked = sorted(((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)), reverse=True)
         grades = [judged.get(name, 0) for score, name in ranked if score > -np.inf]  # ties: the higher id first, as trec_eval
         values.append(ndcg(grades, list(judged.values())))
-    return {"ndcg_at_10": float(np.mean(values)), "queries": len(values), "texts": len(ids)}
+    return values, len(ids)
 
 
 def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, forbidden: list[int | None]) -> tuple[Floats, Ints]:

@@ -1,0 +1,60 @@
+"""Several recipes, one after the other: what fails is told at the end, what is done stays done."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+from edgedistill import recipe, run, train
+from edgedistill.corpus import Say
+from edgedistill.errors import AnswerIsNo, UserError
+
+
+def series(
+    specs: list[recipe.Recipe], folder: Path, data: Path | None, resume: bool, device: str, say: Say, progress: bool
+) -> dict[str, Any]:
+    """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and teacher vectors.
+
+    resume: what was killed goes on, what is finished is left alone, the others begin. Returns {"runs": one object a recipe: recipe,
+    run, status (trained or kept), and what run.json holds}.
+    Raises UserError where two recipes share a name, before anything is trained; AnswerIsNo after all of them, where some failed, with
+    the same runs (status failed, error) as its numbers.
+    """
+    names = [spec.name for spec in specs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename one")
+    runs = []
+    for number, spec in enumerate(specs, 1):
+        say(f"{number} of {len(specs)}: {spec.name}")
+        runs.append(_one(spec, folder / spec.name, data, resume, device, say, progress))
+    failed = [each for each in runs if each["status"] == "failed"]
+    if failed:
+        lines = "\n".join(f"{each['recipe']}: {each['error']}" for each in failed)
+        raise AnswerIsNo(f"{len(failed)} of {len(runs)} recipes failed, the others are done\n{lines}", {"runs": runs})
+    return {"runs": runs}
+
+
+def _one(spec: recipe.Recipe, out: Path, data: Path | None, resume: bool, device: str, say: Say, progress: bool) -> dict[str, Any]:
+    """Train one; what goes wrong becomes its result."""
+    told: dict[str, Any] = {"recipe": spec.name, "run": str(out)}
+    try:
+        if resume and out.exists():
+            return {**told, "status": "kept", **_finished(spec, out, say)}
+        info = train.train(spec, out, data, resume and run.partial(out).exists(), device, say, progress)
+    except UserError as error:
+        say(str(error))
+        return {**told, "status": "failed", "error": str(error)}
+    except Exception as error:  # noqa: BLE001 - our bug: its traceback is shown here, and the others still have their turn
+        traceback.print_exc()
+        return {**told, "status": "failed", "error": f"{type(error).__name__}: {error}"}
+    return {**told, "status": "trained", **info}
+
+
+def _finished(spec: recipe.Recipe, out: Path, say: Say) -> dict[str, Any]:
+    """What run.json holds of a run that is there already. Raises UserError for one of another recipe."""
+    found = run.open_run(out)
+    if recipe.dump(found.recipe) != recipe.dump(spec):
+        raise UserError(f"{out}: was made of another recipe; delete it, or rename the recipe")
+    say(f"{out}: finished already")
+    return found.info
