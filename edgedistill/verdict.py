@@ -217,7 +217,8 @@ def card(manifest: dict[str, Any]) -> str:
     counts = ", ".join(f"{parameters[key]:,} {where}" for key, where in BEHIND.items())
     parts = [
         f"{head}\n\n# {manifest['name']}",
-        f"{about}Says of {what} of up to {manifest['max_tokens']} tokens which of {labels} it is. {parameters['total']:,} parameters: {counts}.",
+        f"{about}Says of {what} of up to {manifest['max_tokens']} tokens which of {labels} it is.\n\n"
+        f"{parameters['total']:,} parameters: {counts}.",
         "\n".join(lines),
         use,
         f"## Made\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`; all of it, and what it scored, is in `manifest.json`.",
