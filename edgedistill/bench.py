@@ -70,8 +70,8 @@ def bench(
             raise UserError(f"{path}: a folder; give the name of a file")
     speed.check_device(device)
     data = data or (Path(os.environ["EDGEDISTILL_DATA"]) if os.environ.get("EDGEDISTILL_DATA") else None)
-    opened = [quality.suite(name, data) for name in suites or [DEFAULT_SUITE]]
     measured = [target for name in bundles for target in targets(name)]
+    opened = _suites(suites, measured, data)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
     with _progress(steps) as tell:
         _accuracy(measured, opened, data, _opener(threads, device), say, tell)
@@ -97,6 +97,28 @@ def targets(name: str) -> list[Measured]:
     opened = bundles_.load(name.removesuffix(":*"))
     chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
     return [Measured(opened.folder, one, opened.manifest) for one in chosen]
+
+
+def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[quality.Suite]:
+    """The suites by name; `task` and `task:FILE` are what the bundles were fine-tuned for. Raises UserError where bundles cannot answer."""
+    labels = {tuple(target.manifest.get("labels", ())) for target in measured}
+    if len(labels) > 1:
+        raise UserError("edgedistill bench: bundles that give different labels, or labels and vectors; measure them apart")
+    classes = list(next(iter(labels)))
+    found = []
+    for name in names or ["task" if classes else DEFAULT_SUITE]:
+        own, _, file = name.partition(":")
+        suite = quality.task_suite(measured[0].manifest, file, data) if own == "task" and classes else None
+        if suite is None and own == "task" and not Path(name).exists():
+            raise UserError(
+                f"--suite {name}: asks for labels, {measured[0].manifest['name']} gives vectors; fine-tune it, or choose another suite"
+            )
+        suite = suite or quality.suite(name, data)
+        if (suite.kind == "task") != bool(classes):
+            asked, given = ("labels", "vectors") if suite.kind == "task" else ("vectors", "labels")
+            raise UserError(f"--suite {name}: asks for {asked}, {measured[0].manifest['name']} gives {given}; use --suite task for labels")
+        found.append(suite)
+    return found
 
 
 def reference(measured: list[Measured]) -> Measured | None:
@@ -169,8 +191,8 @@ def _accuracy(measured: list[Measured], suites: list[quality.Suite], data: Path 
         opened = load(target)
         for suite in suites:
             tell(f"{target.title} on {suite.name}")
-            target.quality[suite.name] = quality.evaluate(suite, opened.encode)
-        if teacher is not None and target is not teacher:
+            target.quality[suite.name] = quality.evaluate(suite, opened.classify if opened.labels else opened.encode)
+        if teacher is not None and target is not teacher and not opened.labels:
             texts, vectors, lengths, source = held.of(target)
             target.agreement = {**quality.agreement(opened.encode(texts), vectors, lengths), "source": source}
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -27,8 +27,19 @@ WINDOW = 32_768  # texts tokenized and sorted at a time: what is held beside the
 KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 
 
+Item = str | Sequence[str]  # what a classifier judges: a text, or a pair of texts
+INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # of one text, of a pair
+
+
+class Classes(NamedTuple):
+    """What a classifier says: each item's label, and the probability of every label, (n, C) in the order of the bundle's `labels`."""
+
+    labels: list[str]
+    probabilities: np.ndarray
+
+
 class Bundle:
-    """An opened bundle in one precision: `encode(texts) -> (n, d)` unit rows."""
+    """An opened bundle in one precision: `encode(texts) -> (n, d)` unit rows; of a fine-tuned student `classify(texts)` instead."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str) -> None:
         self.folder = folder
@@ -37,6 +48,8 @@ class Bundle:
         self.threads = threads
         self.dims: list[int] = manifest["dims"]
         self.max_tokens: int = manifest["max_tokens"]
+        self.labels: list[str] = manifest.get("labels", [])
+        self.pair: bool = len(manifest.get("inputs", ())) == 4
         self._device = device
         self._session = onnxruntime.InferenceSession(
             folder / manifest["precisions"][precision]["file"], _options(threads), providers=_providers(device)
@@ -55,6 +68,10 @@ class Bundle:
         """
         dim = self._dim(dim)
         _are_texts(texts)
+        if self.labels:
+            raise UserError(
+                f"{self.manifest['name']}: was fine-tuned and gives labels ({', '.join(self.labels)}), not vectors; call classify"
+            )
         out = np.empty((len(texts), dim), np.float32)
         with _counting(len(texts), progress) as done:
             for start in range(0, len(texts), WINDOW):
@@ -74,6 +91,51 @@ class Bundle:
             if not 0 < len(row) <= self.max_tokens:
                 raise UserError(f"ids[{at}]: {len(row)} tokens; this bundle takes 1 to {self.max_tokens}")
         self._run(ids, out, batch_tokens, lambda number: None)
+        return out
+
+    def classify(self, items: Sequence[Item], batch_tokens: int | None = None) -> Classes:
+        """Each item's label, and all probabilities (n, C); an item is a text or, of a bundle for pairs, two texts.
+
+        Raises UserError for an item that is not that (its index is named), and where the bundle gives vectors.
+        """
+        probabilities = softmax(self.logits(items, batch_tokens))
+        return Classes([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
+
+    def logits(self, items: Sequence[Item], batch_tokens: int | None = None) -> np.ndarray:
+        """(n, C) float32, before softmax, in the order of the items."""
+        if not self.labels:
+            raise UserError(f"{self.manifest['name']}: gives vectors, not labels; call encode, or end its recipe with a finetune stage")
+        out = np.empty((len(items), len(self.labels)), np.float32)
+        for start in range(0, len(items), WINDOW):
+            out[start : start + WINDOW] = self.logits_ids(self.tokenize_items(items[start : start + WINDOW], start), batch_tokens)
+        return out
+
+    def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
+        """Token ids of the text, or of the two texts, of every item; `first` is the place of items[0] among all, for errors."""
+        if isinstance(items, str):
+            raise UserError("items: one string; put it in a list")
+        for at, item in enumerate(items):
+            texts = [item] if isinstance(item, str) else list(item)
+            if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
+                wanted = "two texts" if self.pair else "one text"
+                raise UserError(
+                    f"items[{first + at}]: {self.manifest['name']} takes {wanted} an item; give {'pairs' if self.pair else 'texts'}"
+                )
+        columns = [[item] if isinstance(item, str) else list(item) for item in items]
+        rows = [self._tokenized([item[side] for item in columns], first) for side in range(1 + self.pair)]
+        return [list(each) for each in zip(*rows, strict=True)]
+
+    def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
+        """(n, C) float32 of items that are token ids already: longest first, items of nearly one length together."""
+        out = np.empty((len(ids), len(self.labels)), np.float32)
+        budget = batch_tokens or BATCH_TOKENS[self._device]
+        lengths = np.array([max(len(row) for row in item) for item in ids])
+        order, start = np.argsort(-lengths, kind="stable"), 0
+        while start < len(order):
+            batch = order[start : start + max(1, budget // (int(lengths[order[start]]) * (1 + self.pair)))]
+            given = [each for side in range(1 + self.pair) for each in padded([ids[at][side] for at in batch], self._pad)]
+            out[batch] = self._session.run(self._outputs, dict(zip(INPUTS, given, strict=False)))[0]
+            start += len(batch)
         return out
 
     def _dim(self, dim: int | None) -> int:
@@ -120,6 +182,26 @@ class Bundle:
             vectors = vectors[:, : out.shape[1]]
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         out[where] = vectors
+
+
+def padded(rows: Sequence[np.ndarray], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, mask), each (n, T) int64, right-padded."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad, np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(n, C) logits -> probabilities, rows summing to 1."""
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def apart(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The largest difference of a label's probability, row by row: (n, C) twice -> (n,)."""
+    return np.asarray(np.abs(softmax(logits.astype(np.float64)) - softmax(others.astype(np.float64))).max(1))
 
 
 def load(folder: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu") -> Bundle:
@@ -300,6 +382,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems})
     golden = files.read_json(place / "parity.json")
+    if manifest.get("labels"):
+        return _verify_labels(place, manifest, golden)
     expected = np.array(golden["vectors"], np.float32)
     found: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
@@ -318,6 +402,32 @@ def verify(folder: str | Path) -> dict[str, Any]:
             text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
             found_here, least = shown(cosines[at], threshold)
             problems.append(f"{place}: {text} came back at cosine {found_here} here, {precision} must reach {least}")
+    if problems:
+        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
+    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
+
+
+def _verify_labels(place: Path, manifest: dict[str, Any], golden: dict[str, Any]) -> dict[str, Any]:
+    """A classifier's token ids, and its probabilities item by item. Raises AnswerIsNo with all that differs."""
+    found: dict[str, Any] = {}
+    problems, expected = [], np.array(golden["logits"], np.float32)
+    for precision, entry in manifest["precisions"].items():
+        opened = load(place, precision=precision)
+        ids = opened.tokenize_items(golden["texts"])
+        if precision == next(iter(manifest["precisions"])):
+            problems += [
+                f"{place}: item {at + 1} of {len(ids)}: token ids differ; the tokenizers package reads tokenizer.json another way here: "
+                "install the version named in manifest.json"
+                for at, item in enumerate(ids)
+                if [row.tolist() for row in item] != golden["ids"][at]
+            ]
+        rows = np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
+        difference, threshold = apart(rows, expected), entry["parity"]["threshold"]
+        at = int(np.argmax(difference))
+        found[precision] = {"apart_max": round(float(difference[at]), 6), "threshold": threshold}
+        if not difference[at] <= threshold:
+            off = f"came back with a probability {difference[at]:.4f} off here, {precision} may move it by {threshold}"
+            problems.append(f"{place}: item {at + 1} of {len(ids)} ({quoted(golden['texts'][at][0])}) {off}")
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
     return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}

@@ -147,7 +147,10 @@ def bench(
     bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE[:PRECISION]...", help="Bundles; :* measures every precision.")],
     suite: Annotated[
         list[str] | None,
-        typer.Option("--suite", help="A shipped suite, or a path; xsts:en-de is one of its tasks. Repeatable. Default: mini."),
+        typer.Option(
+            "--suite",
+            help="A shipped suite, or a path; xsts:en-de is one of its tasks; task or task:FILE for labels. Default: mini, or task.",
+        ),
     ] = None,
     data: Data = None,
     threads: Threads = None,
@@ -159,7 +162,7 @@ def bench(
     """Measure bundles. Accuracy, what was kept of the teacher, latency, size, memory."""
     from edgedistill import bench as benching
 
-    made = benching.bench(bundles, suite or ["mini"], data, threads, device, out, html, say)
+    made = benching.bench(bundles, suite or [], data, threads, device, out, html, say)
     answer(made, as_json)
 
 

@@ -46,7 +46,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
         found["teacher_passes"] = len(texts) - _embedded(teacher, texts) if isinstance(teacher, teachers.Teacher) else 0
         found["student_passes"] = 0
-        for number, stage in enumerate(spec.stages):
+        for number, stage in enumerate(spec.distilling):
             triples = prepare.stage_triples(spec, number, data, say)
             rows = texts.trained if triples is None else len(triples)
             found["student_passes"] += train.steps(stage, rows) * stage.batch * stage.views

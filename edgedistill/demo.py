@@ -96,7 +96,7 @@ def _searched(spec: recipe.Recipe, say: Say) -> list[str]:
 
 def _fitted(source: str | Path, seconds: float, out: Path, say: Say) -> list[str]:
     """The change to a recipe that makes its one stage last so many seconds here, found by a short trial; its epochs are the most."""
-    stage = recipe.read(source).stages[0]
+    stage = recipe.read(source).distilling[0]
     trial = recipe.read(source, [f"stages.0.steps={PROBE_STEPS}", f"select={{suite: mini, every: {PROBE_EVERY}}}"])
     folder = out / "runs" / f"{trial.name}.probe"
     say(f"\n{trial.name}: {PROBE_STEPS} steps to see how fast this machine is")

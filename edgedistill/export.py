@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import nn
 
-from edgedistill import bundle, card, files, graph, layout, quantize
+from edgedistill import bundle, card, files, graph, layout, quantize, verdict
 from edgedistill.errors import AnswerIsNo, UserError, unknown
 from edgedistill.run import Run, open_run, versions
 
@@ -63,6 +63,8 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: is there already and is no bundle; choose another name for it")
     run = open_run(run_folder)
+    if run.labels:
+        return _export_classifier(run, precisions, out, say)
     student = run.student()
     golden = _golden(run, student)
     model = graph.build(student)
@@ -85,6 +87,35 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
         files.write_text(folder / "README.md", card.card(manifest, _others(student, precisions)))
         files.write_json(folder / "manifest.json", manifest | {"files": _hashes(folder)})
     return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "dims": manifest["dims"]}
+
+
+def _export_classifier(run: Run, precisions: list[str], out: Path, say: Say) -> dict[str, Any]:
+    """Write a fine-tuned run: a graph of logits, compared by probabilities. Returns and raises as `export` does."""
+    student = run.classifier()
+    golden = verdict.golden(run, student, awkward)
+    words: Any = run.tokenizer()
+    model = verdict.build(student, words.pad_token_id or 0)
+    worst = verdict.compare(student, model, run.max_tokens, layout.pieces(student.encoder))
+    if not worst <= verdict.WITHIN["fp32"]:
+        raise AnswerIsNo(f"{out} was not written: the graph gives other probabilities than torch on random ids ({worst:.4f} apart)")
+    found: dict[str, Any] = {}
+    more = {"labels": run.labels, "inputs": verdict.INPUTS[: 4 if student.pair else 2], "output": "logits"}
+    with files.new_folder(out) as folder:
+        layout.write_classifier(folder, run)
+        (folder / "onnx").mkdir()
+        for precision in precisions:
+            path = folder / FILES[precision]
+            path.write_bytes(quantize.quantize(model, precision).SerializeToString())
+            found[precision] = {"file": FILES[precision], "sha256": files.sha256_file(path), "size_bytes": path.stat().st_size}
+        files.write_json(folder / "parity.json", verdict.parity_file(run, golden, precisions))
+        for precision in precisions:
+            files.write_json(folder / "manifest.json", _manifest(folder, run, found) | more)
+            found[precision] |= verdict.compared(bundle.load(folder, precision=precision), golden, str(out))
+            say(verdict.line(precision, found[precision]))
+        manifest = _manifest(folder, run, found) | more
+        files.write_text(folder / "README.md", verdict.card(manifest))
+        files.write_json(folder / "manifest.json", manifest | {"files": _hashes(folder)})
+    return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "labels": run.labels}
 
 
 def _known(precisions: list[str]) -> list[str]:

@@ -46,6 +46,16 @@ def write(folder: Path, run: Run, student: Any) -> None:
     _modules(folder, run, student)
 
 
+def write_classifier(folder: Path, run: Run) -> None:
+    """The files of a classifier's bundle: the tokenizer's, and a config with its labels. No other library opens it by itself."""
+    _tokenizer(folder, run)
+    labels = {
+        "id2label": {str(at): label for at, label in enumerate(run.labels)},
+        "label2id": {name: at for at, name in enumerate(run.labels)},
+    }
+    files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}-classifier", **run.shape, **labels})
+
+
 def _tokenizer(folder: Path, run: Run) -> None:
     """The three files every library reads; texts are cut where the student is."""
     words: Any = run.tokenizer()

@@ -50,14 +50,15 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
         student, shape = untrained(spec, teacher, words, data, look(spec, words, texts, say))
         check_objectives(spec, student, teacher.dims)
         vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
-        longest = max(stage.max_tokens for stage in spec.stages) if spec.stages else shape["max_tokens"]
+        longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else shape["max_tokens"]
         tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
         bare = own(student)
         if isinstance(bare, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
             static.weigh(bare, torch.from_numpy(tokens.counts(len(words), texts.trained)))
         device = accelerator.device.type
         feeds = [
-            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say) for number in range(len(spec.stages))
+            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say)
+            for number in range(len(spec.distilling))
         ]
     return Made(texts, tokens, vectors, feeds, words, student, shape, _dropped_head(spec))
 
@@ -75,7 +76,7 @@ def _feed(
     say: Say,
 ) -> Feed:
     """What a stage reads: the corpus' texts, or triples of its own."""
-    stage = spec.stages[number]
+    stage = spec.distilling[number]
     found = stage_triples(spec, number, data, say)
     if found is not None:
         return feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
@@ -91,7 +92,7 @@ def stage_seed(seed: int, number: int) -> int:
 
 def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say) -> triples.Triples | None:
     """The triples a stage trains on, without the corpus' leaks; None where it trains on the corpus itself."""
-    stage = spec.stages[number]
+    stage = spec.distilling[number]
     if stage.triples is None:
         return None
     leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files) else []
@@ -334,7 +335,7 @@ def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int)
     assert not isinstance(spec.student, recipe.Itself)
     wide = spec.targets.width if spec.targets else teacher_dims
     width = (spec.student.dims or wide) if _dropped_head(spec) else run.width(student)
-    for number, stage in enumerate(spec.stages):
+    for number, stage in enumerate(spec.distilling):
         place = f"stages[{number}].objective"
         objectives.fits(stage.objective, width, wide, place)
         if objectives.cuts(stage.objective) and (_dropped_head(spec) or isinstance(spec.targets, recipe.Split)):

@@ -15,21 +15,23 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown
-from edgedistill.suites import MEASURES, bitext, retrieval, sts, tables, transfer
+from edgedistill.suites import MEASURES, bitext, retrieval, similarity, sts, tables, task, transfer
 from edgedistill.suites.retrieval import Collection, ndcg
 from edgedistill.suites.vectors import Encode, Floats, Ints, dot, spearman, unit
 
-__all__ = ["Collection", "Encode", "Floats", "Ints", "Suite", "agreement", "evaluate", "ndcg", "spearman", "suite"]
+__all__ = ["Collection", "Encode", "Floats", "Ints", "Suite", "agreement", "evaluate", "ndcg", "spearman", "suite", "task_suite"]
 
-Spec = sts.StsSuite | retrieval.RetrievalSuite | bitext.BitextSuite | transfer.TransferSuite
+Spec = sts.StsSuite | retrieval.RetrievalSuite | bitext.BitextSuite | transfer.TransferSuite | similarity.SimilaritySuite | task.TaskSuite
 Read = Callable[[Any, tables.Find], tuple[list[str], dict[str, Any]]]
-Score = Callable[[list[str], dict[str, Any], Encode], dict[str, dict[str, Any]]]
+Score = Callable[[list[str], dict[str, Any], Any], dict[str, dict[str, Any]]]
 _SUITE: TypeAdapter[Spec] = TypeAdapter(Annotated[Spec, Field(discriminator="kind")])
 _KINDS: dict[str, tuple[type[tables.Part], type[tables.Part], Read, Score]] = {  # a suite, one of its tasks, read, score
     "sts": (sts.StsSuite, sts.StsFile, sts.read, sts.score),
     "retrieval": (retrieval.RetrievalSuite, retrieval.RetrievalFolder, retrieval.read, retrieval.score),
     "bitext": (bitext.BitextSuite, bitext.BitextFile, bitext.read, bitext.score),
     "transfer": (transfer.TransferSuite, transfer.TransferFolder, transfer.read, transfer.score),
+    "similarity": (similarity.SimilaritySuite, similarity.PairTables, similarity.read, similarity.score),
+    "task": (task.TaskSuite, task.TaskTable, task.read, task.score),
 }
 
 
@@ -43,12 +45,17 @@ class Suite:
     texts: list[str]  # every distinct text once; retrieval: the queries
     tasks: dict[str, Any]  # by name, as its family holds them
 
-    def sample(self, count: int, seed: int = 0) -> list[str]:
-        """`count` texts drawn from the suite's own (retrieval: queries and corpus), with repetition only where it has fewer."""
-        texts = list(self.texts)
-        for task in self.tasks.values():
-            if isinstance(task, Collection):
-                texts += next(task.chunks(), ([], []))[1]
+    def sample(self, count: int, seed: int = 0) -> list[Any]:
+        """`count` texts (of a task: its texts or pairs) drawn from the suite's own, with repetition only where it has fewer.
+
+        Of retrieval both queries and corpus.
+        """
+        texts: list[Any] = list(self.texts)
+        for part in self.tasks.values():
+            if isinstance(part, Collection):
+                texts += next(part.chunks(), ([], []))[1]
+            elif isinstance(part, task.Judged):
+                texts += part.items
         texts = [text for text in texts if text]
         random = np.random.default_rng(seed)
         rounds = [random.permutation(len(texts)) for _ in range(-(-count // len(texts)))]
@@ -73,6 +80,13 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     return Suite(title, spec.kind, spec.about, texts, tasks)
 
 
+def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
+    """The task a bundle was fine-tuned for: the test split its recipe names, or with `file` another table of the same columns."""
+    tasks = task.of_recipe(manifest["recipe"], file, data)
+    task.check(manifest["labels"], tasks)
+    return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
+
+
 def _only(spec: Spec, names: list[str], path: Path) -> Spec:
     """The suite with some of its tasks, in its own order."""
     known = [part.name for part in spec.tasks]
@@ -82,14 +96,14 @@ def _only(spec: Spec, names: list[str], path: Path) -> Spec:
     return spec.model_copy(update={"tasks": [part for part in spec.tasks if part.name in names]})
 
 
-def evaluate(suite: Suite, encode: Encode) -> dict[str, Any]:
+def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
     """Score an encoder on a suite: {kind, average, tasks{name: numbers}}; the average is over the tasks' MEASURES[kind].
 
-    What a task's other numbers are, its family's `score` says.
+    A suite of kind task asks a bundle's `classify` in place of an encoder. What a task's other numbers are, its family's `score` says.
     """
     *_, score = _KINDS[suite.kind]
     tasks, (headline, _) = score(suite.texts, suite.tasks, encode), MEASURES[suite.kind]
-    return {"kind": suite.kind, "average": float(np.mean([task[headline] for task in tasks.values()])), "tasks": tasks}
+    return {"kind": suite.kind, "average": float(np.mean([found[headline] for found in tasks.values()])), "tasks": tasks}
 
 
 def agreement(student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0) -> dict[str, Any]:

@@ -5,6 +5,7 @@ student.json         the student's shape, as data      student.safetensors  its 
 model/               in place of those two, for the teacher itself: its own files
 targets/             where the recipe has `targets`: how teacher vectors became what the student was to match
 tokenizer/           tokenizer.json and what transformers needs beside it; trim.json: what trimming it lost
+task.json            where it was fine-tuned: labels, whether of pairs, the classifier's width     head.safetensors  its weights
 metrics.jsonl        what was measured while training
 run.json             what made it: versions, corpus, teacher, time, scores
 """
@@ -28,7 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, objectives, recipe, targets
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, recurrent, static, teacher
+from edgedistill.students import bert, bilstm, classifier, recurrent, static, teacher
 from edgedistill.students.output import Output
 
 BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
@@ -68,8 +69,19 @@ class Run:
     @property
     def cuts(self) -> list[int]:
         """Smaller widths that the vectors may be cut to, descending: those of the last stage's Matryoshka objective."""
-        stages = [] if self.kind in ("teacher", "reduced") else self.recipe.stages
+        stages = [] if self.kind in ("teacher", "reduced") else self.recipe.distilling
         return objectives.cuts(stages[-1].objective)[-2::-1] if stages else []
+
+    @property
+    def task(self) -> dict[str, Any] | None:
+        """What it was fine-tuned for: {labels, pair, hidden}; None for an encoder."""
+        path = self.folder / "task.json"
+        return dict(files.read_json(path)) if path.exists() else None
+
+    @property
+    def labels(self) -> list[str]:
+        """A classifier's labels in the order of its logits; none of an encoder."""
+        return list((self.task or {}).get("labels", []))
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -86,12 +98,22 @@ class Run:
         """The student in eval mode on the processor, fp32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
         if self.kind in ("teacher", "reduced"):
             read = teacher.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+            if (self.folder / "student.safetensors").exists():  # fine-tuned
+                read.load_state_dict(load_file(self.folder / "student.safetensors"))
             return read if self.kind == "teacher" else reduced(read, targets.read(self.folder / "targets"), self.shape["blocks"])
         module = BUILD[self.kind](self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
         module.load_state_dict(load_file(self.folder / "student.safetensors"))
         return module.eval()
+
+    def classifier(self) -> classifier.Classifier:
+        """The student with the classifier that was trained behind it, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
+        assert self.task is not None
+        student = self.student()
+        made = classifier.Classifier(student, width(student), len(self.labels), self.task["pair"], self.task["hidden"])
+        made.load_state_dict(load_file(self.folder / "head.safetensors"), strict=False)
+        return made.eval()
 
 
 def open_run(folder: Path) -> Run:

@@ -301,39 +301,47 @@ def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
     imported = time.perf_counter_ns()
     opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, device=options.device)
     loaded = time.perf_counter_ns()
-    opened.encode(["a first text"])
+    _verbs(opened)[2]([["a first text", "another"] if opened.pair else "a first text"])
     first = time.perf_counter_ns()
     spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
     return opened, {key: value / 1e6 for key, value in spent.items()}
 
 
+def _verbs(opened: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+    """(texts -> ids, ids -> answer, texts -> answer) of a bundle: vectors, or of a fine-tuned one logits."""
+    if opened.labels:
+        return opened.tokenize_items, opened.logits_ids, opened.logits
+    return opened.tokenize, opened.encode_ids, opened.encode
+
+
 def _time(options: argparse.Namespace) -> dict[str, Any]:
     """Load, warm up, time single texts one by one, then batches."""
     opened, spent = _load(options)
-    texts: list[str] = json.loads(options.texts.read_text(encoding="utf-8"))
+    tokenize, answer_ids, answer = _verbs(opened)
+    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
     random = np.random.default_rng(options.seed)
     singles = [texts[i % len(texts)] for i in random.permutation(options.queries)]
     for i in range(options.warmups):
-        opened.encode_ids(opened.tokenize([singles[i % len(singles)]]))
+        answer_ids(tokenize([singles[i % len(singles)]]))
     tokenizing, total, tokens = [], [], 0
     gc.collect()
     for text in singles:
         start = time.perf_counter_ns()
-        ids = opened.tokenize([text])
+        ids = tokenize([text])
         tokenized = time.perf_counter_ns()
-        opened.encode_ids(ids)
+        answer_ids(ids)
         total.append((time.perf_counter_ns() - start) / 1e6)
         tokenizing.append((tokenized - start) / 1e6)
-        tokens += len(ids[0])
-    rates = {str(size): _rate(opened.encode, texts, size, options.seconds) for size in BATCHES}
-    rates["budget"] = _rate(opened.encode, texts, len(texts), options.seconds)
+        tokens += sum(len(row) for row in ids[0]) if opened.labels else len(ids[0])
+    rates = {str(size): _rate(answer, texts, size, options.seconds) for size in BATCHES}
+    rates["budget"] = _rate(answer, texts, len(texts), options.seconds)
     return {
         **spent,
         "single_ms": [round(value, 4) for value in total],
         "tokenize_ms": [round(value, 4) for value in tokenizing],
         "tokens_mean": tokens / len(singles),
         "texts_s": rates,
-        "tokenize_texts_s": _rate(opened.tokenize, texts, len(texts), options.seconds / 4),
+        "tokenize_texts_s": _rate(tokenize, texts, len(texts), options.seconds / 4),
         "threads": opened.threads,
         "device": options.device,
     }
@@ -362,16 +370,18 @@ def _memory(options: argparse.Namespace) -> dict[str, Any]:
     """Peak memory after texts of every length, alone and together, up to the bundle's limit."""
     opened, _ = _load(options)
     loaded = peak_rss_bytes()
-    texts: list[str] = json.loads(options.texts.read_text(encoding="utf-8"))
-    words = " ".join(texts).split() or ["word"]
+    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
+    answer = _verbs(opened)[2]
+    words = " ".join(text for item in texts for text in ([item] if isinstance(item, str) else item)).split() or ["word"]
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    varied = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
+    long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
+    varied: list[Any] = [[text, text] for text in long] if opened.pair else long
     for text in [*varied, *reversed(varied)]:
-        opened.encode([text])
+        answer([text])
     for start in range(0, len(texts), 32):
-        opened.encode(texts[start : start + 32])
-    opened.encode(varied * 16)
-    opened.encode(texts)
+        answer(texts[start : start + 32])
+    answer(varied * 16)
+    answer(texts)
     return {"peak_rss_bytes": peak_rss_bytes(), "loaded_rss_bytes": loaded}
 
 

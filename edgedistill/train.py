@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, objectives, prepare, quality, recipe, run, targets
+from edgedistill import batches, checkpoint, corpus, files, finetune, objectives, prepare, quality, recipe, run, targets
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
@@ -52,17 +52,22 @@ def train(
 def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
     accelerator = _accelerator(spec, device)
     started = time.perf_counter()
-    if spec.student.kind == "teacher":
+    if spec.student.kind == "teacher" and spec.finetuning is None:
         return _keep_teacher(spec, out, partial, data, accelerator, say, progress)
+    if spec.finetuning is not None and not spec.distilling:
+        return _only_finetune(spec, out, partial, data, accelerator, say, progress)
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
     with _progress(progress) as bar:
         log = Log(partial / "metrics.jsonl", bar, say)
-        for number, stage in enumerate(spec.stages):
+        for number, stage in enumerate(spec.distilling):
             loop = Loop(stage, number, spec.seed, made, accelerator, partial, selection, log)
             if not loop.already_done():
                 loop.go()
+        best = selection.best if selection else None
+        start = finetune.Start(student, made.shape, made.words)
+        tuned = _finetuned(spec, start, data, accelerator, partial, best, log) if spec.finetuning else {}
     info = {
         **run.made_by(),
         "seconds": round(time.perf_counter() - started, 1),
@@ -70,7 +75,8 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
         "dims": run.width(student),
         "parameters": run.count(student),
         "stages": log.stages,
-        "selected": selection.best if selection else None,
+        "selected": best,
+        **tuned,
     }
     if accelerator.is_main_process:
         _finish(spec, out, partial, made.shape, student, info)
@@ -78,6 +84,43 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
             f"{out}: {info['parameters']['total']:,} parameters"
             + (f", {selection.name} {selection.best['score']:.4f}" if selection else "")
         )
+    return info
+
+
+def _finetuned(
+    spec: recipe.Recipe,
+    start: finetune.Start,
+    data: Path | None,
+    accelerator: Accelerator,
+    partial: Path,
+    best: dict[str, Any] | None,
+    log: Log,
+) -> dict[str, Any]:
+    """Fine-tune in place and leave the classifier's files in `partial`. Returns what run.json says of it."""
+    if accelerator.num_processes > 1:
+        raise UserError("finetune: runs in one process; start it without accelerate launch")
+    module, task = finetune.finetune(spec, start, data, accelerator.device, partial, best, log)
+    finetune.write(partial, module, task["labels"])
+    for name in ("dev", "test"):
+        if task[name] is not None:
+            log.say(f"{name}: accuracy {task[name]['accuracy']:.4f}, F1 {task[name]['f1']:.4f}")
+    return {"parameters": finetune.parameters(module), "task": task}
+
+
+def _only_finetune(
+    spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, accelerator: Accelerator, say: Say, progress: bool
+) -> dict[str, Any]:
+    """A run whose one stage learns from labels: nothing is distilled, the teacher embeds nothing."""
+    started = time.perf_counter()
+    start = finetune.begin(spec, data, partial, say)
+    with _progress(progress) as bar:
+        log = Log(partial / "metrics.jsonl", bar, say)
+        tuned = _finetuned(spec, start, data, accelerator, partial, None, log)
+    seconds = round(time.perf_counter() - started, 1)
+    nothing: dict[str, Any] = {"corpus": None, "selected": None}
+    info = {**run.made_by(), "seconds": seconds, "dims": run.width(start.student), **nothing, "stages": log.stages, **tuned}
+    _finish(spec, out, partial, start.shape, start.student, info)
+    say(f"{out}: {info['parameters']['total']:,} parameters")
     return info
 
 
@@ -122,7 +165,7 @@ def _accelerator(spec: recipe.Recipe, device: str) -> Accelerator:
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
-    names = {stage.dtype for stage in spec.stages}
+    names = {stage.dtype for stage in spec.distilling}
     if len(names) > 1:
         raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
     AcceleratorState._reset_state()  # of a run before this one in the same process: its precision would stay
@@ -256,8 +299,8 @@ class Loop:
         self.log.stages = state["stages"]
         if "handed_over" in tensors:
             self.student.load_state_dict(tensors["handed_over"])
-            if self.selection:
-                self.selection.best = state["selection"]["best"]
+        if self.selection and state["selection"]:
+            self.selection.best = state["selection"]["best"]
         return True
 
     def go(self) -> None:
@@ -422,11 +465,15 @@ def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any]
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, shape, student.state_dict())
+        if shape["kind"] == "teacher":
+            source = teachers.locate(spec.teacher)
+            shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns(*teachers.OTHER_FORMATS, ".*"))
         for name in ("tokenizer", "targets"):
             if (partial / name).exists():
                 shutil.copytree(partial / name, folder / name)
-        if (partial / "metrics.jsonl").exists():
-            shutil.copy(partial / "metrics.jsonl", folder)
+        for name in ("metrics.jsonl", "task.json", "head.safetensors"):
+            if (partial / name).exists():
+                shutil.copy(partial / name, folder)
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
 

@@ -19,21 +19,23 @@ from edgedistill import files, quality, recipe
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
-SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"]
+SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus", "labelled"]
+SUITES = [
+    "suites",
+    "suites.tables",
+    "suites.vectors",
+    "suites.sts",
+    "suites.retrieval",
+    "suites.bitext",
+    "suites.transfer",
+    "suites.similarity",
+    "suites.task",
+]
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
     *["triples", "tokens", "batches", "checkpoint", "vocabulary", "surgery"],
-    *[
-        "students",
-        "students.pooling",
-        "students.head",
-        "students.bert",
-        "students.narrow",
-        "students.bilstm",
-        "students.recurrent",
-        "students.static",
-    ],
+    *["students", "students.pooling", "students.head", "students.bert", "students.narrow", "students.bilstm", "students.recurrent"],
+    *["students.static", "students.classifier", "transfer_set"],
     *[
         "students.teacher",
         "students.output",
@@ -43,11 +45,11 @@ TORCH = [
         "objectives.relational",
         "objectives",
     ],
-    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "train"],
-    *["card", "layout", "export", "cost", "demo", "trim", "series"],
+    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "finetune", "train"],
+    *["card", "layout", "verdict", "export", "cost", "demo", "trim", "series"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
-BORROWED = {"quality": ["train"], "bundle": ["export", "demo"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom
+BORROWED = {"quality": ["train"], "bundle": ["export", "demo", "verdict"], "bench": ["demo"], "speed": ["demo"]}  # edge module: by whom
 
 HEAVY = {"torch", "transformers", "onnx", "onnxscript", "sentence_transformers", "accelerate", "safetensors", "optimum"}
 HEAVY_AT_START = HEAVY | {"pyarrow", "pandas", "matplotlib", "sklearn", "datasets"}

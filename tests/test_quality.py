@@ -128,7 +128,11 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
     ("yaml", "table", "says"),
     [
         ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not beside it; give --data DIR or set EDGEDISTILL_DATA"),
-        ("kind: stss\ntasks: []\n", TABLE, "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, retrieval, sts, transfer)"),
+        (
+            "kind: stss\ntasks: []\n",
+            TABLE,
+            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, retrieval, similarity, sts, task, transfer)",
+        ),
         ("kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n", TABLE, "tasks[0].scor: no key 'scor'; did you mean 'score'?"),
         ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
         ("kind: sts\ntasks: []\n", TABLE, "tasks: list should have at least 1 item"),

@@ -5,4 +5,6 @@ MEASURES = {  # kind of suite -> (the task's number that is averaged, its name b
     "retrieval": ("ndcg_at_10", "nDCG@10 × 100"),
     "bitext": ("accuracy", "accuracy × 100"),
     "transfer": ("accuracy", "accuracy × 100"),
+    "similarity": ("accuracy", "accuracy × 100"),
+    "task": ("accuracy", "accuracy × 100"),
 }

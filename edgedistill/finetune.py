@@ -1,0 +1,418 @@
+"""The stage that learns from labels: a student and a classifier behind it on a task, its teacher's logits, its transfer set.
+
+Everything is a pure function of (seed, step) or in the checkpoint, so that a killed run ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill import batches, checkpoint, corpus, files, labelled, prepare, recipe, run, transfer_set
+from edgedistill import teacher as teachers
+from edgedistill.corpus import Say
+from edgedistill.errors import UserError
+from edgedistill.labelled import Item, Labelled
+from edgedistill.students import classifier
+from edgedistill.students.classifier import Classifier
+
+CHECKPOINT_SECONDS = 60.0
+TOKENS_A_BATCH = 4_096  # padding included, where nothing is trained
+START, BEST, LOGITS = "start.safetensors", "tuned.safetensors", "teacher_logits.npy"
+
+
+class Start(NamedTuple):
+    """What fine-tuning begins with: the student, its shape, its tokenizer."""
+
+    student: nn.Module
+    shape: dict[str, Any]
+    words: PreTrainedTokenizerBase
+
+
+class Log(Protocol):
+    """Where a loop writes what it measured."""
+
+    bar: Any
+    say: Say
+    stages: list[dict[str, Any]]
+
+    def write(self, **values: Any) -> None: ...
+    def cut(self, size: int) -> None: ...
+    def size(self) -> int: ...
+
+
+def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> Start:
+    """A student that no stage has trained: untrained, of another run, or the teacher itself. Its tokenizer goes into `partial`."""
+    stage = spec.finetuning
+    assert stage is not None
+    if isinstance(spec.student, recipe.Itself):
+        return _itself(spec, partial)
+    if stage.start is not None:
+        return _continued(spec, Path(stage.start), partial)
+    reads = spec.corpus is not None and (spec.student.trim is not None or spec.student.vocabulary is not None)
+    texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None and reads else None
+    teacher = prepare.open_teacher(spec.teacher, data)
+    words = prepare.own_tokenizer(spec, teacher, texts, partial, say)
+    student, shape = prepare.untrained(spec, teacher, words, data)
+    return Start(student, shape, words)
+
+
+def _itself(spec: recipe.Recipe, partial: Path) -> Start:
+    assert isinstance(spec.student, recipe.Itself)
+    teacher = teachers.Teacher(spec.teacher)
+    limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
+    most = min(spec.student.max_tokens or limit, limit)
+    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    _keep_tokenizer(teacher.tokenizer, partial)
+    return Start(teacher.module, shape, teacher.tokenizer)
+
+
+def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
+    """The student of a finished run. Raises UserError where it is another than this recipe's."""
+    opened = run.open_run(folder)
+    if opened.recipe.student != spec.student:
+        raise UserError(f"{folder}: its student is not this recipe's; give both the same `student`, or another start")
+    if opened.shape.get("blocks"):
+        raise UserError(f"{folder}: a student of split teachers, whose blocks a classifier does not read; choose another start")
+    _keep_tokenizer(opened.tokenizer(), partial)
+    return Start(opened.student(), opened.shape, opened.tokenizer())
+
+
+def _keep_tokenizer(words: PreTrainedTokenizerBase, partial: Path) -> None:
+    if not (partial / "tokenizer").exists():
+        with files.new_folder(partial / "tokenizer") as temporary:
+            words.backend_tokenizer.no_padding()
+            words.backend_tokenizer.no_truncation()
+            words.save_pretrained(temporary)
+
+
+class Tokens:
+    """Items as token ids, a list for each of their texts."""
+
+    def __init__(self, items: list[Item], words: PreTrainedTokenizerBase, prompt: str, max_tokens: int) -> None:
+        sides = [[prompt + text for text in column] for column in zip(*items, strict=True)]
+        self.sides = [teachers.encode_ids(words, column, max_tokens) for column in sides]
+        self.pad = words.pad_token_id or 0
+        self.longest = np.max([[len(row) for row in side] for side in self.sides], axis=0)
+
+    def __len__(self) -> int:
+        return len(self.longest)
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens in the longer text of each row, (n,)."""
+        return self.longest[rows]
+
+    def batch(self, rows: np.ndarray, device: torch.device) -> list[Tensor]:
+        """ids and mask (n, T) of each text of the rows."""
+        padded = [teachers.pad([side[row] for row in rows], self.pad) for side in self.sides]
+        return [torch.from_numpy(each).to(device) for pair in padded for each in pair]
+
+
+def logits_of(module: Classifier, tokens: Tokens, device: torch.device) -> np.ndarray:
+    """(n, C) float32 of every row, by the module as it stands."""
+    out = np.empty((len(tokens), module.out.out_features), np.float32)
+    order: list[int] = np.argsort(tokens.longest, kind="stable").tolist()
+    longest_first = [np.empty(length, np.int8) for length in tokens.longest]
+    with torch.inference_mode():
+        for rows in teachers.budget_batches(order, longest_first, TOKENS_A_BATCH):
+            out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
+    return out
+
+
+def loss(logits: Tensor, labels: Tensor, teacher: Tensor | None, alpha: float) -> Tensor:
+    """α·cross-entropy + (1 − α)·mean squared difference of logits; without a teacher the cross-entropy alone.
+
+    logits, teacher (B, C), labels (B,). Returns (). Tang et al. 2019, Eq. 4, who set α = 0; SRA, §3.2.
+    """
+    if teacher is None:
+        return cross_entropy(logits, labels)
+    distance = mse_loss(logits, teacher)
+    return distance if alpha == 0 else alpha * cross_entropy(logits, labels) + (1 - alpha) * distance
+
+
+class Lesson(NamedTuple):
+    """What is trained on: rows as tokens, the label of each, and its teacher's logits (n, C) where there is a teacher."""
+
+    tokens: Tokens
+    labels: np.ndarray
+    teacher: np.ndarray | None
+
+
+def lesson(
+    stage: recipe.Finetune,
+    task: Labelled,
+    start: Start,
+    data: Path | None,
+    seed: int,
+    place: str,
+    device: torch.device,
+    partial: Path,
+    say: Say,
+) -> Lesson:
+    """The training rows, with `augment` the transfer set behind them, labelled by the task's teacher."""
+    items, most = list(task.train.items), min(stage.max_tokens, start.shape["max_tokens"])
+    labels, logits, prompt = task.numbers(task.train), None, str(start.shape.get("prompt", ""))
+    if stage.augment is not None:
+        items += _made(stage.augment, items, start.words, data, seed, f"{place}.augment", say)
+    if stage.teacher is not None:
+        logits = _taught(stage.teacher, task, items, f"{place}.teacher", device, partial, say)
+        labels = np.concatenate([labels, logits[len(labels) :].argmax(1)])
+    return Lesson(Tokens(items, start.words, prompt, most), labels, logits)
+
+
+def _made(
+    spec: recipe.Augment, items: list[Item], words: PreTrainedTokenizerBase, data: Path | None, seed: int, place: str, say: Say
+) -> list[Item]:
+    mask: Any = words.mask_token
+    if spec.mask and mask is None:
+        raise UserError(f"{place}.mask: the student's tokenizer has no mask token; set mask: 0, or choose another tokenizer")
+    started = time.perf_counter()
+    made = transfer_set.make(spec, items, str(mask), seed, transfer_set.tagger(spec, data, items, place, say))
+    say(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
+    return made
+
+
+def _taught(
+    spec: recipe.TaskTeacher, task: Labelled, items: list[Item], place: str, device: torch.device, partial: Path, say: Say
+) -> np.ndarray:
+    """The task teacher's logits of every item, (n, C); made once, then read from the run that is under way."""
+    opened = run.open_run(Path(spec.run))
+    if opened.task is None:
+        raise UserError(f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is finetune")
+    if opened.labels != task.labels or opened.task["pair"] != (len(items[0]) == 2):
+        theirs = f"{', '.join(opened.labels)} of {'pairs' if opened.task['pair'] else 'texts'}"
+        raise UserError(f"{place}: {spec.run} tells {theirs} apart, this task {', '.join(task.labels)}; give a teacher of this task")
+    path = partial / LOGITS
+    if not path.exists():
+        say(f"{place}: logits of {len(items):,} items")
+        words = opened.tokenizer()
+        tokens = Tokens(items, words, opened.prompt, opened.max_tokens)
+        with files.new_file(path) as temporary, temporary.open("wb") as file:
+            np.save(file, logits_of(opened.classifier().to(device), tokens, device))
+    return np.asarray(np.load(path))
+
+
+def finetune(
+    spec: recipe.Recipe,
+    start: Start,
+    data: Path | None,
+    device: torch.device,
+    partial: Path,
+    selected: dict[str, Any] | None,
+    log: Log,
+) -> tuple[Classifier, dict[str, Any]]:
+    """Train on the task, keep what scored best on dev, measure test once. Returns (the classifier, what happened).
+
+    `selected`: what the stages before chose, which the checkpoints carry on.
+    """
+    stage, number = spec.finetuning, len(spec.stages) - 1
+    assert stage is not None
+    place, seed = f"stages[{number}]", prepare.stage_seed(spec.seed, number)
+    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"{place}.task")
+    if stage.positive is not None and stage.positive not in task.labels:
+        raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
+    learned = lesson(stage, task, start, data, seed, place, device, partial, log.say)
+    if stage.batch > len(learned.tokens):
+        raise UserError(f"{place}.batch: {stage.batch:,} of a task of {len(learned.tokens):,} training rows; lower it")
+    torch.manual_seed(seed)
+    dims, pair = run.width(start.student), len(stage.task.texts) == 2
+    module = Classifier(start.student, dims, len(task.labels), pair, stage.hidden, stage.dropout).to(device)
+    tuning = Tuning(stage, number, seed, module, learned, task, start, device, partial, selected, log)
+    return module, tuning.go()
+
+
+class Tuning:
+    """The loop over learning rates and steps: measured on dev, checkpointed, resumed where it was killed."""
+
+    def __init__(
+        self,
+        stage: recipe.Finetune,
+        number: int,
+        seed: int,
+        module: Classifier,
+        learned: Lesson,
+        task: Labelled,
+        start: Start,
+        device: torch.device,
+        partial: Path,
+        selected: dict[str, Any] | None,
+        log: Log,
+    ) -> None:
+        self.stage, self.number, self.seed, self.module, self.learned, self.task = stage, number, seed, module, learned, task
+        self.device, self.partial, self.selected, self.log = device, partial, selected, log
+        prompt, most = str(start.shape.get("prompt", "")), int(start.shape["max_tokens"])
+        self.read = lambda rows: Tokens(rows.items, start.words, prompt, most)
+        self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
+        self.rates = stage.rates or [stage.learning_rate]
+        texts = len(learned.tokens)
+        self.steps = stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
+        self.every = min(self.steps, stage.every or max(1, texts // stage.batch))
+        self.trial = self.step = self.misses = self.done = 0
+        self.total, self.counted = 0.0, 0  # of the loss since the last measurement
+        self.best: dict[str, Any] = {"score": -math.inf}
+        self.tried: list[dict[str, Any]] = []
+
+    def go(self) -> dict[str, Any]:
+        """Train with every rate, put the best weights in place, and say what they score on dev and test."""
+        found = checkpoint.newest(self.partial / "checkpoints")
+        resumed = found if found is not None and found[0]["stage"] == self.number and "tuning" in found[0] else None
+        if resumed is None and found is None:
+            self.log.cut(0)
+        if not (self.partial / START).exists():
+            with files.new_file(self.partial / START) as temporary:
+                save_file({name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}, temporary)
+        if resumed is not None:
+            self._position(resumed[0])
+        while self.trial < len(self.rates):
+            self._begin(None if resumed is None else resumed[1])
+            resumed = None
+            self._one_rate()
+            self.tried.append({"rate": self.rates[self.trial], "steps": self.step, "dev": self.tops})
+            self.trial, self.step, self.misses = self.trial + 1, 0, 0
+        self.module.load_state_dict(load_file(self.partial / BEST))
+        self.module.eval()
+        self.log.stages.append({"name": self.stage.name, "steps": self.done, "texts": self.done * self.stage.batch})
+        return self._about()
+
+    def _begin(self, tensors: dict[str, dict[str, Tensor]] | None) -> None:
+        """Weights, optimizer and generator as at the start of a rate, or from the checkpoint."""
+        self.module.load_state_dict(load_file(self.partial / START) if tensors is None else tensors["module"])
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rates[self.trial])
+        self.names = {parameter: name for name, parameter in self.module.named_parameters()}
+        self._window: tuple[int, list[tuple[np.ndarray, np.ndarray]]] = (-1, [])
+        if tensors is None:
+            torch.manual_seed(self.seed)
+            self.tops = -math.inf
+        else:
+            checkpoint.load_optimizer(self.optimizer, self.names, tensors.get("optimizer", {}))
+            checkpoint.set_random_state(tensors["random"])
+            self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
+        self.module.train()
+
+    def _one_rate(self) -> None:
+        title = self.stage.name if len(self.rates) == 1 else f"{self.stage.name} at {self.rates[self.trial]:g}"
+        bar = self.log.bar
+        task = bar.add_task(title, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
+        saved = mark = time.perf_counter()
+        begun = self.step
+        while self.step < self.steps and not (self.stage.patience is not None and self.misses >= self.stage.patience):
+            value = self._one()
+            self.step, self.done = self.step + 1, self.done + 1
+            self.total, self.counted = self.total + value, self.counted + 1
+            if self.step % self.every == 0 or self.step == self.steps:
+                self._measure(title)
+            now = time.perf_counter()
+            if now - saved > CHECKPOINT_SECONDS:
+                self._save()
+                saved = time.perf_counter()
+            rate = (self.step - begun) * self.stage.batch / max(1e-9, now - mark)
+            bar.update(task, completed=self.step, loss=value, dev=self.tops, rate=rate)
+
+    def _one(self) -> float:
+        stage, learned = self.stage, self.learned
+        number, within = divmod(self.step, stage.bucket)
+        if self._window[0] != number:
+            texts, most = len(learned.tokens), stage.max_tokens
+            self._window = (number, batches.window(number, texts, None, learned.tokens, stage.batch, stage.bucket, most, self.seed))
+        rows, _ = self._window[1][within]
+        logits = self.module(*learned.tokens.batch(rows, self.device))
+        taught = None if learned.teacher is None else torch.from_numpy(learned.teacher[rows]).to(self.device)
+        alpha = stage.teacher.alpha if stage.teacher is not None else 1.0
+        value = loss(logits, torch.from_numpy(learned.labels[rows]).to(self.device), taught, alpha)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rates[self.trial] * factor(stage, self.step, self.steps)
+        self.optimizer.zero_grad()
+        value.backward()
+        if stage.clip:
+            nn.utils.clip_grad_norm_(self.module.parameters(), stage.clip)
+        self.optimizer.step()
+        return float(value.detach())
+
+    def scores(self, tokens: Tokens, gold: np.ndarray) -> dict[str, float]:
+        """Accuracy and F1 of the module as it stands."""
+        self.module.eval()
+        found = logits_of(self.module, tokens, self.device).argmax(1)
+        self.module.train()
+        return labelled.scores(found, gold, self.task.labels, self.stage.positive)
+
+    def _measure(self, title: str) -> None:
+        """Score on dev; keep the weights when they are the best of all rates."""
+        scores = self.scores(self.dev, self.gold)
+        score = scores[self.stage.measure]
+        self.misses = 0 if score > self.tops else self.misses + 1
+        self.tops = max(self.tops, score)
+        if score > self.best["score"]:
+            self.best = {"score": score, "rate": self.rates[self.trial], "step": self.step, "dev": scores}
+            with files.new_file(self.partial / BEST) as temporary:
+                save_file({name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}, temporary)
+        mean = self.total / self.counted
+        self.total, self.counted = 0.0, 0
+        self.log.write(stage=self.stage.name, rate=self.rates[self.trial], step=self.step, loss=round(mean, 6), dev=score)
+        self.log.say(f"{title}: step {self.step:,} of {self.steps:,}, loss {mean:.4f}, dev {self.stage.measure} {score:.4f}")
+
+    def _save(self) -> None:
+        tensors = {
+            "module": self.module.state_dict(),
+            "optimizer": checkpoint.optimizer_state(self.optimizer, self.names),
+            "random": checkpoint.random_state(),
+        }
+        names = ("trial", "step", "misses", "done", "total", "counted", "best", "tried", "tops")
+        state = {
+            "stage": self.number,
+            "step": self.trial * self.steps + self.step,
+            "tuning": {name: getattr(self, name) for name in names},
+            "selection": None if self.selected is None else {"best": self.selected, "misses": 0},
+            "stages": self.log.stages,
+            "metrics_bytes": self.log.size(),
+        }
+        checkpoint.save(self.partial / "checkpoints", state, tensors)
+
+    def _position(self, state: dict[str, Any]) -> None:
+        for name, value in state["tuning"].items():
+            setattr(self, name, value)
+        self.log.stages = state["stages"]
+        self.log.cut(state["metrics_bytes"])
+
+    def _about(self) -> dict[str, Any]:
+        """What happened, for the record; the test split is measured here and nowhere else."""
+        test = self.task.test
+        rows = {"train": self.task.train, "dev": self.task.dev, **({} if test is None else {"test": test})}
+        return {
+            "labels": self.task.labels,
+            "rows": {name: labelled.about(each) for name, each in rows.items()},
+            "augmented": len(self.learned.tokens) - len(self.task.train.labels),
+            "measure": self.stage.measure,
+            "chosen": {key: self.best[key] for key in ("rate", "step")},
+            "tried": self.tried,
+            "dev": self.best["dev"],
+            "test": None if test is None else self.scores(self.read(test), self.task.numbers(test)),
+        }
+
+
+def factor(stage: recipe.Finetune, step: int, steps: int) -> float:
+    """The learning rate's factor at a step: linear warm-up, then constant or linear to 0."""
+    warmup = round(stage.warmup * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    return 1.0 if stage.schedule == "constant" else 1 - (step - warmup) / max(1, steps - warmup)
+
+
+def write(partial: Path, module: Classifier, labels: list[str]) -> None:
+    """What makes the run a classifier's: task.json and head.safetensors."""
+    files.write_json(partial / "task.json", {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features})
+    with files.new_file(partial / "head.safetensors") as temporary:
+        save_file({name: value.detach().cpu().contiguous() for name, value in module.own().items()}, temporary)
+
+
+def parameters(module: Classifier) -> dict[str, int]:
+    """Counts of the whole, the classifier's layers in `head`."""
+    return classifier.parameters(run.count(module.encoder), module)
