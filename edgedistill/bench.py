@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgedistill import bundle as bundles_
-from edgedistill import corpus, page, quality, recipe, report, speed
+from edgedistill import corpus, page, parallel, quality, recipe, report, speed
 from edgedistill.errors import AnswerIsNo, UserError
 
 DEFAULT_SUITE = "mini"
@@ -200,7 +200,10 @@ class _HeldOut:
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
             if spec.corpus is not None and spec.corpus.kind != "hub" and spec.corpus.held_out:
-                built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
+                if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
+                    built = parallel.build(spec.corpus, self.data, spec.seed, self.say).first
+                else:
+                    built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
                 at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as problem:

@@ -18,7 +18,7 @@ from edgedistill import files, quality, recipe
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus"]
+SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus", "parallel"]
 SUITES = ["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"]
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
@@ -31,9 +31,10 @@ TORCH = [
         "objectives.regression",
         "objectives.contrastive",
         "objectives.relational",
+        "objectives.pairs",
         "objectives",
     ],
-    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "train"],
+    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "assistant", "sides", "prepare", "train"],
     *["card", "layout", "export", "cost", "demo", "trim"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
