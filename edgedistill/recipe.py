@@ -548,16 +548,16 @@ class Simcse(Part):
     temperature: float = Field(0.05, gt=0)
 
 
-class Both(Part):
+class EachSide(Part):
     """An objective over either side of a pair, added; with mse, multi-stage distillation's Eq. 2 to 4 and 6."""
 
-    kind: Literal["both"]
+    kind: Literal["each_side"]
     objective: Objective
 
     @model_validator(mode="after")
-    def _of_one_text(self) -> Both:
+    def _of_one_text(self) -> EachSide:
         if reads_pairs(self.objective) != {False} or reads_second_view(self.objective):
-            raise ValueError("`both` puts an objective of one text to either side; it takes none of pairs, nor of second views")
+            raise ValueError("`each_side` puts an objective of one text to either side; it takes none of pairs, nor of second views")
         return self
 
 
@@ -618,14 +618,14 @@ class Matryoshka(Part):
 
 
 Objective = Annotated[
-    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | Both | Mcl | MclBool | MclCe | Sum | Matryoshka,
+    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | EachSide | Mcl | MclBool | MclCe | Sum | Matryoshka,
     Field(discriminator="kind"),
 ]
 
 
 def leaves(objective: Objective) -> list[Objective]:
     """The objective's terms, however nested; itself where it has none."""
-    if isinstance(objective, Matryoshka | Both):
+    if isinstance(objective, Matryoshka | EachSide):
         return leaves(objective.objective)
     return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
 
@@ -641,7 +641,7 @@ def reads_pairs(objective: Objective) -> set[bool]:
         return {answer for term in objective.terms for answer in reads_pairs(term.objective)}
     if isinstance(objective, Matryoshka):
         return reads_pairs(objective.objective)
-    return {isinstance(objective, Both | Mcl | MclBool | MclCe)}
+    return {isinstance(objective, EachSide | Mcl | MclBool | MclCe)}
 
 
 class Identity(Part):
@@ -822,7 +822,7 @@ def _stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: S
             raise ValueError(f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel")
         return
     if False in reads_pairs(stage.objective):
-        way_out = "put it to both sides, {kind: both, objective: …}"
+        way_out = "put it to both sides, {kind: each_side, objective: …}"
         kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))
         raise ValueError(f"{place}.objective: {kinds} reads single texts, the corpus holds pairs; {way_out}")
     unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
@@ -839,7 +839,7 @@ def _stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: S
         and any(isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective))
     ):
         raise ValueError(
-            f"{place}.objective: {stage.objective.kind} compares whole texts; embeddings are matched by {{kind: both, objective: …}}"
+            f"{place}.objective: {stage.objective.kind} compares whole texts; embeddings are matched by {{kind: each_side, objective: …}}"
         )
 
 
@@ -947,7 +947,7 @@ class Recipe(Part):
         return self
 
 
-Both.model_rebuild()
+EachSide.model_rebuild()
 Term.model_rebuild()
 Sum.model_rebuild()
 Matryoshka.model_rebuild()
@@ -955,7 +955,7 @@ KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
     "objective": {"mse": Mse, "cosine": Cosine, "softcos": SoftCos, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed}
     | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse, "sum": Sum, "matryoshka": Matryoshka}
-    | {"both": Both, "mcl": Mcl, "mcl_bool": MclBool, "mcl_ce": MclCe},
+    | {"each_side": EachSide, "mcl": Mcl, "mcl_bool": MclBool, "mcl_ce": MclCe},
     "targets": {"one": One, "split": Split, "concat": Concat},
     "reduce": {"none": Whole, "pca": Pca, "gaussian": Gaussian, "ridge": Ridge, "cca": Cca},
     "onto": {"bert": Bert, "bilstm": BiLSTM},

@@ -157,7 +157,7 @@ def yaml_files(folder: str) -> list[Path]:
 
 def test_every_recipe_is_read() -> None:
     found = yaml_files("recipes")
-    assert len(found) >= 58
+    assert len(found) >= 77
     assert sorted(files.shipped("recipe").values()) == found, "two recipes have the same name, or one is not found"
     for path in found:
         assert recipe.read(path).name == path.stem

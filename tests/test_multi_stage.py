@@ -33,7 +33,7 @@ from tests.conftest import World, sentences
 from tests.test_surgery import unigram
 from tests.test_trim import plain
 
-BOTH = {"kind": "both", "objective": {"kind": "mse"}}
+BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
 OWN = {"of": "assistant", "language": "own"}
 EMBEDDINGS = {"of": "assistant", "at": "embeddings", "language": "own"}
 FAST = {"steps": 6, "batch": 8, "bucket": 2}
@@ -297,7 +297,7 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
         ({"stages": [{**stage, "match": {"at": "embeddings"}}]}, "are of an assistant, which reads all the languages; set `of: assistant`"),
         ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "embeddings are matched by"),
         ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` are made of texts, not of pairs"),
-        ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "both reads pairs; set corpus.kind: parallel"),
+        ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "each_side reads pairs; set corpus.kind: parallel"),
         ({"select": {"suite": str(data / "suite.yaml")}}, r"yy: no task of the suite .* is in these languages.*select.without: \[yy\]"),
         ({"student": {**STUDENT, "layers": 3}}, "a unit of 3 does not divide the source's 2 layers"),
         ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),

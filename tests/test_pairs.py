@@ -16,7 +16,7 @@ from edgedistill.objectives import pairs
 from tests.test_recurrent import made as student_of
 from tests.test_recurrent import some, tiny
 
-MSE = {"kind": "both", "objective": {"kind": "mse"}}
+MSE = {"kind": "each_side", "objective": {"kind": "mse"}}
 
 
 def spec(data: dict[str, Any]) -> recipe.Objective:
@@ -105,7 +105,7 @@ def test_stage_four_is_the_sum_of_its_two_losses() -> None:
 
 
 def test_each_side_has_a_memory_of_its_own() -> None:
-    both = objectives.build(spec({"kind": "both", "objective": {"kind": "ckd", "queue": 4}}), 3)
+    both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
     targets = drawn(2, 2, 3).float()
     objectives.remember(both, targets)
     sides = [part.part.queue.newest_first() for part in both.parts]  # type: ignore[union-attr]
@@ -147,9 +147,9 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
 @pytest.mark.parametrize(
     ("objective", "says"),
     [
-        ({"kind": "both", "objective": {"kind": "dual_l2"}}, "it takes none of pairs, nor of second views"),
-        ({"kind": "both", "objective": {"kind": "mcl"}}, "it takes none of pairs, nor of second views"),
-        ({"kind": "both", "objective": MSE}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": {"kind": "dual_l2"}}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": {"kind": "mcl"}}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": MSE}, "it takes none of pairs, nor of second views"),
     ],
 )
 def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:

@@ -104,7 +104,7 @@ def _build(spec: recipe.Objective, dims: int, cut: int | None) -> nn.Module:
         return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut) for term in spec.terms])
     if isinstance(spec, recipe.Matryoshka):
         return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each) for each in spec.dims])
-    if isinstance(spec, recipe.Both):
+    if isinstance(spec, recipe.EachSide):
         return Weighted([1.0, 1.0], [Side(_build(spec.objective, dims, cut), side) for side in (0, 1)])
     whole = isinstance(spec, recipe.Gram | recipe.Mcl | recipe.MclBool | recipe.MclCe)
     part = _leaf(spec, dims if whole or cut is None else cut)
@@ -147,7 +147,7 @@ def cuts(spec: recipe.Objective) -> list[int]:
     """The widths, ascending, that the objective prepares vectors to be cut at; none where it is no Matryoshka."""
     if isinstance(spec, recipe.Matryoshka):
         return spec.dims
-    if isinstance(spec, recipe.Both):
+    if isinstance(spec, recipe.EachSide):
         return cuts(spec.objective)
     found = [cuts(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
     return sorted({width for each in found for width in each})
