@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgedistill import bundle as bundles_
-from edgedistill import corpus, page, quality, recipe, report, speed
+from edgedistill import corpus, page, parallel, quality, recipe, report, speed
 from edgedistill.errors import AnswerIsNo, UserError
 
 DEFAULT_SUITE = "mini"
 AGREEMENT_TEXTS = 5000  # at most, drawn evenly from the held-out ones: the teacher has to encode them
+UNREAD = 0.01  # the share of a suite's texts with unknown pieces from which on it is said
 Say = Callable[[str], None]
 
 
@@ -191,10 +192,26 @@ def _accuracy(measured: list[Measured], suites: list[quality.Suite], data: Path 
         opened = load(target)
         for suite in suites:
             tell(f"{target.title} on {suite.name}")
-            target.quality[suite.name] = quality.evaluate(suite, opened.classify if opened.labels else opened.encode)
+            unread = unreadable(opened, suite)
+            found = quality.evaluate(suite, opened.classify if opened.labels else opened.encode)
+            target.quality[suite.name] = {**found, "unknown": unread}
+            if unread["texts"] > UNREAD * len(suite.texts):
+                fact = f"{unread['texts']:,} of {len(suite.texts):,} texts hold what its vocabulary has no piece for"
+                say(f'{target.title} on {suite.name}: {fact}, {unread["tokens"]:.1%} of all tokens, first "{unread["first"][:60]}"')
         if teacher is not None and target is not teacher and not opened.labels:
             texts, vectors, lengths, source = held.of(target)
             target.agreement = {**quality.agreement(opened.encode(texts), vectors, lengths), "source": source}
+
+
+def unreadable(opened: bundles_.Bundle, suite: quality.Suite) -> dict[str, Any]:
+    """What a vocabulary lost of a suite's texts: {texts with unknown pieces, tokens: their share of all, first such text or None}."""
+    unknown = opened.unknown_id
+    if unknown is None:
+        return {"texts": 0, "tokens": 0.0, "first": None}
+    read = opened.tokenize(suite.texts)
+    found, total = [int((ids == unknown).sum()) for ids in read], sum(len(ids) for ids in read)
+    rows = [text for text, count in zip(suite.texts, found, strict=True) if count]
+    return {"texts": len(rows), "tokens": round(sum(found) / max(1, total), 6), "first": rows[0] if rows else None}
 
 
 class _HeldOut:
@@ -222,7 +239,10 @@ class _HeldOut:
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
             if spec.corpus is not None and spec.corpus.kind != "hub" and spec.corpus.held_out:
-                built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
+                if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
+                    built = parallel.build(spec.corpus, self.data, spec.seed, self.say).first
+                else:
+                    built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
                 at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as problem:

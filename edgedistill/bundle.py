@@ -145,6 +145,15 @@ class Bundle:
             raise UserError(f"dim={dim}: {self.manifest['name']} gives {self.dims[0]}; only Matryoshka students can be cut, leave dim out")
         raise UserError(f"dim={dim}: {self.manifest['name']} was trained to be cut at {', '.join(map(str, self.dims))}; choose one")
 
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of what the tokenizer has no piece for; None where it has a piece for every byte."""
+        model = json.loads(self._tokenizer.to_str())["model"]
+        if model.get("byte_fallback"):
+            return None
+        named = model.get("unk_token")
+        return self._tokenizer.token_to_id(named) if named is not None else model.get("unk_id")
+
     def _tokenized(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """Token ids; `first` is the place of texts[0] among all of them, for the error."""
         try:

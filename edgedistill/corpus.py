@@ -226,6 +226,12 @@ def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in _lines(path))
 
 
+def rows_in(path: Path) -> Iterator[tuple[int, list[str]]] | None:
+    """The numbered rows of a .tsv or .csv file, a header included; None for other kinds of file."""
+    suffix = _suffix(path)
+    return _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path) if suffix == ".csv" else None
+
+
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(line + "\n" for _, line in _lines(path))
@@ -348,7 +354,7 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     spool, buckets = folder / "spool", folder / "buckets"
     buckets.mkdir()
     counts, read = _spool(spec, sources, spool, buckets)
-    keep = _limited(spec, counts, _distinct(buckets, sum(counts)))
+    keep = _limited(spec, counts, distinct(buckets, sum(counts)))
     kept = keep.count(0, len(keep))
     if kept <= spec.held_out:
         some = f"{kept:,} of {read:,} texts are left after cleaning, {spec.held_out:,} are to be held out"
@@ -356,7 +362,7 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     held = set(np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False).tolist())
     fingerprint = _keep(spool, keep, held, folder)
     names = [s.name for s in sources if not s.leak]
-    per_source = [keep.count(a, b) for a, b in pairwise(_ends(counts))]
+    per_source = [keep.count(a, b) for a, b in pairwise(ends(counts))]
     meta = {
         "format": FORMAT,
         "fingerprint": fingerprint,
@@ -370,12 +376,12 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     files.write_json(folder / "corpus.json", meta)
 
 
-def _ends(counts: list[int]) -> list[int]:
+def ends(counts: list[int]) -> list[int]:
     """Where each source's rows begin, and where the last one's end."""
     return [0, *accumulate(counts)]
 
 
-class _Marks:
+class Marks:
     """One bit a row, so that ten million rows weigh 1.25 MB."""
 
     def __init__(self, rows: int) -> None:
@@ -387,6 +393,10 @@ class _Marks:
 
     def set(self, rows: np.ndarray) -> None:
         np.bitwise_or.at(self.bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
+
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Which of the rows are set, (n,) bool."""
+        return (self.bits[rows >> 3] >> (rows & 7)) & 1 == 1
 
     def blocks(self, start: int, end: int) -> Iterator[np.ndarray]:
         """The rows that are set from start to end, ascending, a block at a time: (n,) int64 each."""
@@ -439,9 +449,9 @@ def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     return counts, read
 
 
-def _distinct(buckets: Path, rows: int) -> _Marks:
+def distinct(buckets: Path, rows: int) -> Marks:
     """The first of each text, where no leak has the same hash. One bucket in memory at a time."""
-    keep = _Marks(rows)
+    keep = Marks(rows)
     for bucket in sorted(buckets.iterdir()):
         records = np.fromfile(bucket, dtype=[("hash", "<u8"), ("row", "<i8")])
         records = records[np.lexsort((records["row"], records["hash"]))]  # a leak's −1 sorts first
@@ -453,16 +463,16 @@ def _distinct(buckets: Path, rows: int) -> _Marks:
     return keep
 
 
-def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: _Marks) -> _Marks:
+def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: Marks) -> Marks:
     if isinstance(spec, recipe.Files) and spec.limit_per_file:
-        keep = _evenly(keep, list(pairwise(_ends(counts))), spec.limit_per_file)
-    return _evenly(keep, [(0, len(keep))], spec.limit) if spec.limit else keep
+        keep = evenly(keep, [(start, end, spec.limit_per_file) for start, end in pairwise(ends(counts))])
+    return evenly(keep, [(0, len(keep), spec.limit)]) if spec.limit else keep
 
 
-def _evenly(keep: _Marks, spans: list[tuple[int, int]], limit: int) -> _Marks:
-    """At most `limit` of what is kept of each span, spread evenly over it."""
-    thinned = _Marks(len(keep))
-    for start, end in spans:
+def evenly(keep: Marks, spans: list[tuple[int, int, int]]) -> Marks:
+    """Of each span (start, end, limit) at most `limit` of what is kept, spread evenly over it."""
+    thinned = Marks(len(keep))
+    for start, end, limit in spans:
         total, rank = keep.count(start, end), 0
         for rows in keep.blocks(start, end):
             ranks = np.arange(rank, rank + len(rows))
@@ -472,7 +482,7 @@ def _evenly(keep: _Marks, spans: list[tuple[int, int]], limit: int) -> _Marks:
     return thinned
 
 
-def _keep(spool: Path, keep: _Marks, held: set[int], folder: Path) -> str:
+def _keep(spool: Path, keep: Marks, held: set[int], folder: Path) -> str:
     """Write the kept lines, the held-out ones last, and where each begins. Returns the fingerprint."""
     later: list[bytes] = []
     with spool.open("rb", 1 << 20) as lines, _Spelled(folder) as written:

@@ -12,9 +12,10 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import corpus, files, graph, prepare, quantize, recipe, run, targets, train
+from edgedistill import corpus, files, graph, prepare, quantize, recipe, run, sides, targets, train
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
+from edgedistill.parallel import Pairs
 
 QUERIES = 200
 TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
@@ -25,16 +26,19 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
 
     `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
     """
-    teacher = prepare.open_teacher(spec.teacher, data)
-    texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
+    teacher, assistant = prepare.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
+    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
     if isinstance(spec.student, recipe.Itself):
         train.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
         student: Any = train.itself(spec, teacher, _unfitted(spec, teacher.dims))
     else:
-        words = prepare.own_tokenizer(spec, teacher, texts, None)
-        student, _ = prepare.untrained(spec, teacher, words, data)
-        prepare.check_objectives(spec, student, teacher.dims)
+        words = prepare.own_tokenizer(spec, teacher, texts, None, say, assistant)
+        student, _ = prepare.untrained(spec, teacher, words, data, assistant=assistant)
+        prepare.check_objectives(spec, student, teacher.dims, assistant)
+        sides.check(spec, sides.Models(teacher, assistant), words)
+        if isinstance(spec.corpus, recipe.Parallel) and spec.select:
+            train.check_languages(spec, train.tasks(spec.select))
     found: dict[str, Any] = {"name": spec.name, "parameters": run.count(student), "size_bytes": {}, "p50_ms": {}}
     fp32 = graph.build(student)
     for precision in quantize.PRECISIONS:
@@ -44,11 +48,11 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["p50_ms"][precision] = round(_p50(data_bytes), 3)
     if texts is not None:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
-        found["teacher_passes"] = len(texts) - _embedded(teacher, texts) if isinstance(teacher, teachers.Teacher) else 0
+        found["teacher_passes"] = _to_embed(spec, sides.Models(teacher, assistant), texts)
         found["student_passes"] = 0
         for number, stage in enumerate(spec.distilling):
             triples = prepare.stage_triples(spec, number, data, say)
-            rows = texts.trained if triples is None else len(triples)
+            rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
             found["student_passes"] += train.steps(stage, rows) * stage.batch * stage.views
     return found
 
@@ -59,9 +63,21 @@ def _unfitted(spec: recipe.Recipe, width: int) -> list[targets.Affine]:
     return [targets.Affine(np.ones((width, plan.projected.dims)), np.zeros(plan.projected.dims)) for plan in plans]
 
 
-def _embedded(teacher: teachers.Teacher, texts: corpus.Corpus) -> int:
+def _to_embed(spec: recipe.Recipe, models: sides.Models, texts: corpus.Corpus | Pairs) -> int:
+    """How many texts teacher and assistant have still to read; an assistant's embedding layer alone costs nothing."""
+    if isinstance(texts, Pairs):
+        left = 0
+        for match, side in sides.passes(spec):
+            read, which = texts.first if side == "first" else texts.second, sides.source(match, models)
+            if match.at == "output" and which is not None:
+                left += len(read) - _embedded(which, read, unit=False)
+        return left
+    return len(texts) - _embedded(models.teacher, texts) if isinstance(models.teacher, teachers.Teacher) else 0
+
+
+def _embedded(teacher: teachers.Teacher, texts: corpus.Corpus, unit: bool = True) -> int:
     """How many of the texts the teacher's cache already holds."""
-    index = teachers.vectors_folder(teacher, texts) / "shards.json"
+    index = teachers.vectors_folder(teacher, texts, unit) / "shards.json"
     done = [int(number) for number in files.read_json(index)] if index.exists() else []
     return sum(min(teachers.SHARD, len(texts) - number * teachers.SHARD) for number in done)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import augment, recipe, teacher
+from edgedistill.batches import Lengths
 from edgedistill.corpus import Corpus, Say
 from edgedistill.targets import Rows
 from edgedistill.tokens import Tokens, Words, by_word, tokenize, words_stand_alone
@@ -22,12 +23,18 @@ View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, which pass over the tex
 class Feed:
     """The views of `texts` texts, and the teacher's vectors of them where there are any: a pure function of (row, pass)."""
 
-    def __init__(self, views: list[View], tokens: list[Tokens], texts: int, vectors: Rows | None) -> None:
+    def __init__(self, views: list[View], tokens: Sequence[Lengths], texts: int, vectors: Rows | None) -> None:
         self.views, self.tokens, self.texts, self.vectors = views, tokens, texts, vectors
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Tokens in the longest view of each row that is known beforehand, (n,)."""
         return np.max([tokens.lengths(rows) for tokens in self.tokens], axis=0)
+
+    def short(self, longest: int) -> np.ndarray:
+        """The rows to train on whose text has at most `longest` tokens, (n,) int64; other views may have more."""
+        first = self.tokens[0]
+        assert isinstance(first, Tokens)
+        return first.short(longest, self.texts)
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
         """(ids and mask of every view, the teacher's vectors (n, d) float32)."""

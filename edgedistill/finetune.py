@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, labelled, prepare, recipe, run, transfer_set
+from edgedistill import batches, checkpoint, files, labelled, prepare, recipe, run, transfer_set
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
@@ -58,11 +58,11 @@ def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> St
         return _itself(spec, partial)
     if stage.start is not None:
         return _continued(spec, Path(stage.start), partial)
-    reads = spec.corpus is not None and (spec.student.trim is not None or spec.student.vocabulary is not None)
-    texts = corpus.build(spec.corpus, data, spec.seed, say) if spec.corpus is not None and reads else None
-    teacher = prepare.open_teacher(spec.teacher, data)
-    words = prepare.own_tokenizer(spec, teacher, texts, partial, say)
-    student, shape = prepare.untrained(spec, teacher, words, data)
+    reads = any(part is not None for part in (spec.student.trim, spec.student.vocabulary, spec.student.unigram))
+    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and reads else None
+    teacher, assistant = prepare.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
+    words = prepare.own_tokenizer(spec, teacher, texts, partial, say, assistant)
+    student, shape = prepare.untrained(spec, teacher, words, data, assistant=assistant)
     return Start(student, shape, words)
 
 

@@ -94,6 +94,18 @@ def build(student: nn.Module) -> onnx.ModelProto:
     return model
 
 
+def before_unit(model: onnx.ModelProto) -> str:
+    """Put out the vectors before they are scaled to unit length too; returns that output's name.
+
+    Every graph here ends in a division by the length; a graph that does not gives unit vectors alone, and so does this.
+    """
+    last = next(node for node in model.graph.node if "sentence_embedding" in node.output)
+    if last.op_type != "Div":
+        return "sentence_embedding"
+    model.graph.output.append(helper.make_tensor_value_info(last.input[0], TensorProto.FLOAT, None))
+    return str(last.input[0])
+
+
 def compare(student: nn.Module, model: onnx.ModelProto, longest: int, pieces: int) -> float:
     """The smallest cosine between torch and the graph over SHAPES, padded rows included.
 

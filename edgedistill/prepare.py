@@ -12,12 +12,14 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import corpus, feed, files, given, objectives, recipe, run, surgery, targets, triples, vocabulary
+from edgedistill import assistant as assistants
+from edgedistill import corpus, feed, files, given, objectives, parallel, recipe, run, sides, surgery, targets, triples, vocabulary
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
 from edgedistill.feed import Feed
-from edgedistill.students import bert, bilstm, narrow, recurrent, static
+from edgedistill.parallel import Pairs
+from edgedistill.students import bert, bilstm, head, narrow, recurrent, static
 from edgedistill.students.output import Output, own
 from edgedistill.students.teacher import layout, whole
 from edgedistill.tokens import Tokens, tokenize
@@ -30,9 +32,8 @@ SHORT = 32  # tokens of them that are read
 class Made:
     """What every stage of a run works with."""
 
-    texts: Corpus
-    tokens: Tokens
-    vectors: targets.Rows  # what the student is to match
+    texts: Corpus | Pairs
+    vectors: targets.Rows  # what the student is to match; of pairs, what the first stage over them matches
     feeds: list[Feed]  # one a stage
     words: PreTrainedTokenizerBase
     student: nn.Module
@@ -43,24 +44,46 @@ class Made:
 def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, partial: Path, say: Say, progress: bool) -> Made:
     """Texts, tokens, teacher vectors and the untrained student, from the caches where they have them."""
     assert spec.corpus is not None
+    device = accelerator.device.type
     with accelerator.main_process_first():
-        texts = corpus.build(spec.corpus, data, spec.seed, say)
-        teacher = open_teacher(spec.teacher, data)
-        words = own_tokenizer(spec, teacher, texts, partial, say)
-        student, shape = untrained(spec, teacher, words, data, look(spec, words, texts, say))
-        check_objectives(spec, student, teacher.dims)
-        vectors = wanted(spec, teacher, texts, (student, words, shape["max_tokens"]), data, partial, accelerator.device.type, say, progress)
-        longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else shape["max_tokens"]
-        tokens = tokenize(texts, words.backend_tokenizer, min(longest, shape["max_tokens"]), words.pad_token_id or 0, say)
-        bare = own(student)
-        if isinstance(bare, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
-            static.weigh(bare, torch.from_numpy(tokens.counts(len(words), texts.trained)))
-        device = accelerator.device.type
-        feeds = [
-            _feed(spec, number, texts, tokens, words, vectors, shape["max_tokens"], device, data, say)
-            for number in range(len(spec.distilling))
-        ]
-    return Made(texts, tokens, vectors, feeds, words, student, shape, _dropped_head(spec))
+        texts = open_corpus(spec.corpus, data, spec.seed, say)
+        teacher, assistant = open_teacher(spec.teacher, data), open_assistant(spec)
+        words = own_tokenizer(spec, teacher, texts, partial, say, assistant)
+        student, shape = untrained(spec, teacher, words, data, look(spec, words, texts, say), assistant)
+        check_objectives(spec, student, teacher.dims, assistant)
+        most = shape["max_tokens"]
+        if isinstance(texts, Pairs):
+            models = sides.Models(teacher, assistant)
+            sides.check(spec, models, words)
+            tokens = sides.tokens(spec, texts, words, most, say)
+            _weigh(spec, student, words, list(zip(tokens, (texts.first.trained, texts.second.trained), strict=True)))
+            feeds = sides.feeds(
+                spec, texts, tokens, models, most, device, lambda at: _of_triples(spec, at, words, most, data, say), say, progress
+            )
+            return Made(texts, sides.matched(feeds), feeds, words, student, shape, _dropped_head(spec))
+        vectors = wanted(spec, teacher, texts, (student, words, most), data, partial, device, say, progress)
+        longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else most
+        cut = tokenize(texts, words.backend_tokenizer, min(longest, most), words.pad_token_id or 0, say)
+        _weigh(spec, student, words, [(cut, texts.trained)])
+        feeds = [_feed(spec, number, texts, cut, words, vectors, most, device, data, say) for number in range(len(spec.distilling))]
+    return Made(texts, vectors, feeds, words, student, shape, _dropped_head(spec))
+
+
+def open_corpus(spec: recipe.Corpus, data: Path | None, seed: int, say: Say) -> Corpus | Pairs:
+    """A recipe's texts, or its pairs."""
+    return parallel.build(spec, data, seed, say) if isinstance(spec, recipe.Parallel) else corpus.build(spec, data, seed, say)
+
+
+def open_assistant(spec: recipe.Recipe) -> teachers.Teacher | None:
+    """The recipe's assistant, where it names one."""
+    return None if spec.assistant is None else assistants.open_assistant(spec.assistant)
+
+
+def _weigh(spec: recipe.Recipe, student: nn.Module, words: PreTrainedTokenizerBase, read: list[tuple[Tokens, int]]) -> None:
+    """Let a static student's weights start from how often each piece occurs. `read`: token ids, and how many rows of them count."""
+    bare = own(student)
+    if isinstance(bare, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.weights == "sif":
+        static.weigh(bare, torch.from_numpy(np.sum([tokens.counts(len(words), among) for tokens, among in read], 0)))
 
 
 def _feed(
@@ -77,12 +100,20 @@ def _feed(
 ) -> Feed:
     """What a stage reads: the corpus' texts, or triples of its own."""
     stage = spec.distilling[number]
-    found = stage_triples(spec, number, data, say)
+    found = _of_triples(spec, number, words, max_tokens, data, say)
     if found is not None:
-        return feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
+        return found
     wanted = vectors if objectives.reads_teacher(stage.objective) else None
     seed = stage_seed(spec.seed, number)
     return feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
+
+
+def _of_triples(
+    spec: recipe.Recipe, number: int, words: PreTrainedTokenizerBase, max_tokens: int, data: Path | None, say: Say
+) -> Feed | None:
+    """The feed of a stage with triples of its own."""
+    found = stage_triples(spec, number, data, say)
+    return None if found is None else feed.of_triples(found, words, min(spec.distilling[number].max_tokens, max_tokens), say)
 
 
 def stage_seed(seed: int, number: int) -> int:
@@ -95,7 +126,7 @@ def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say)
     stage = spec.distilling[number]
     if stage.triples is None:
         return None
-    leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files) else []
+    leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
     return triples.build(stage.triples, leaks, data, f"stages[{number}].triples", say)
 
 
@@ -103,8 +134,8 @@ Asked = teachers.Teacher | given.Given
 
 
 def open_teacher(spec: recipe.Teacher, data: Path | None) -> Asked:
-    """A teacher to ask, or the file of its vectors."""
-    return teachers.Teacher(spec) if spec.vectors is None else given.Given(spec, data)
+    """A teacher to ask (a finished run too), or the file of its vectors."""
+    return assistants.open_assistant(spec) if spec.vectors is None else given.Given(spec, data)
 
 
 def _weights(teacher: Asked, what: str) -> teachers.Teacher:
@@ -151,7 +182,12 @@ def wanted(
 
 
 def own_tokenizer(
-    spec: recipe.Recipe, teacher: Asked, texts: Corpus | None, partial: Path | None, say: Say = lambda line: None
+    spec: recipe.Recipe,
+    teacher: Asked,
+    texts: Corpus | Pairs | None,
+    partial: Path | None,
+    say: Say = lambda line: None,
+    assistant: teachers.Teacher | None = None,
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
     folder = partial / "tokenizer" if partial else None
@@ -159,20 +195,25 @@ def own_tokenizer(
         return AutoTokenizer.from_pretrained(folder)
     student = spec.student
     assert not isinstance(student, recipe.Itself)
-    if student.tokenizer == "teacher":
-        words = _weights(teacher, "student.tokenizer").tokenizer
+    corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts] if texts else []
+    for field in ("vocabulary", "unigram"):
+        if getattr(student, field) is not None and not corpora:
+            raise UserError(f"student.{field}: is learned from the corpus, and the recipe has none")
+    if student.unigram is not None:
+        words = vocabulary.learn_unigram(corpora, student.unigram, say=say)
     else:
-        words = teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+        words = _named_tokenizer(student, teacher, assistant)
     if student.vocabulary is not None:
-        if texts is None:
-            raise UserError("student.vocabulary: is learned from the corpus, and the recipe has none")
-        words = vocabulary.learn(words, texts, student.vocabulary)
+        words = vocabulary.learn(words, corpora, student.vocabulary)
     lost = None
     if student.trim is not None:
-        if texts is None:
+        if not corpora:
             raise UserError("student.trim: keeps the pieces of the corpus, and the recipe has none")
-        trained, held_out = surgery.of_corpus(texts)
-        words, _, lost, _ = surgery.trimmed(words, [trained], [held_out], student.trim.min_count)
+        names = ("first side, ", "second side, ") if len(corpora) > 1 else ("",)
+        sources = [surgery.of_corpus(each, name) for each, name in zip(corpora, names, strict=True)]
+        words, _, lost, _ = surgery.trimmed(
+            words, [trained for trained, _ in sources], [held for _, held in sources], student.trim.min_count
+        )
         say(f"student.trim: {surgery.line(lost)}")
     if folder:
         with files.new_folder(folder) as temporary:
@@ -192,29 +233,47 @@ class Look(NamedTuple):
     seen: tuple[Tensor, Tensor]
 
 
-def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus, say: Say) -> Look | None:
-    """A look at the training texts, where the student's first weights ask for one."""
+def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pairs, say: Say) -> Look | None:
+    """A look at the training texts, where the student's first weights ask for one; of pairs, both sides are counted, the first is seen."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
     weighed = student.embeddings.weigh != "none"
     if not weighed and not (isinstance(student, recipe.Bert) and student.reduced):
         return None
-    longest = max((stage.max_tokens for stage in spec.stages), default=student.max_tokens)
-    tokens = tokenize(texts, words.backend_tokenizer, min(longest, student.max_tokens), words.pad_token_id or 0, say)
-    rows = np.linspace(0, texts.trained - 1, min(LOOKED_AT, texts.trained)).astype(np.int64)
-    ids, mask = tokens.batch(rows, SHORT)
-    weights = torch.from_numpy((tokens.counts(len(words), texts.trained) + 1.0) ** student.embeddings.power) if weighed else None
+    longest = min(max((stage.max_tokens for stage in spec.stages), default=student.max_tokens), student.max_tokens)
+    corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts]
+    read = [tokenize(each, words.backend_tokenizer, longest, words.pad_token_id or 0, say) for each in corpora]
+    rows = np.linspace(0, corpora[0].trained - 1, min(LOOKED_AT, corpora[0].trained)).astype(np.int64)
+    ids, mask = read[0].batch(rows, SHORT)
+    counts = np.sum([tokens.counts(len(words), each.trained) for tokens, each in zip(read, corpora, strict=True)], 0)
+    weights = torch.from_numpy((counts + 1.0) ** student.embeddings.power) if weighed else None
     return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)))
 
 
+def _named_tokenizer(student: head.Headed, teacher: Asked, assistant: teachers.Teacher | None) -> PreTrainedTokenizerBase:
+    if student.tokenizer == "teacher":
+        return _weights(teacher, "student.tokenizer").tokenizer
+    if student.tokenizer == "assistant":
+        assert assistant is not None, "the recipe has made sure"
+        return assistant.tokenizer
+    if assistants.is_run(student.tokenizer):
+        return run.open_run(Path(student.tokenizer)).tokenizer()
+    return teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+
+
 def untrained(
-    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, looked: Look | None = None
+    spec: recipe.Recipe,
+    teacher: Asked,
+    words: PreTrainedTokenizerBase,
+    data: Path | None,
+    looked: Look | None = None,
+    assistant: teachers.Teacher | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The student before its first step, and its shape as data. The same recipe gives the same weights.
 
     `looked`: the recipe's `look`; whoever asks for the shape alone, or for what it costs, leaves it out.
     """
-    module, shape = _first_student(spec, teacher, words, data, looked)
+    module, shape = _first_student(spec, teacher, words, data, looked, assistant)
     if not isinstance(spec.targets, recipe.Split):
         return module, shape
     if run.width(module) != spec.targets.width:
@@ -224,14 +283,19 @@ def untrained(
 
 
 def _first_student(
-    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, data: Path | None, looked: Look | None
+    spec: recipe.Recipe,
+    teacher: Asked,
+    words: PreTrainedTokenizerBase,
+    data: Path | None,
+    looked: Look | None,
+    assistant: teachers.Teacher | None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
     weights = looked.weights if looked else None
     width = spec.targets.width if spec.targets else teacher.dims
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
-    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words)
+    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words, assistant)
     start = _first_vectors(spec, teacher, words, source, data)
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, width)
@@ -246,10 +310,10 @@ def _first_student(
     model = source.model if source else None
     if isinstance(student, recipe.Recurrent):
         assert model is not None  # a recurrent student always has a source
-        counted = "pad" if model.config.model_type in teachers.COUNTS_FROM_PAD else "zero"
-        shape = recurrent.shape(student, len(words), pad, width, model.config, counted)
+        assert source is not None
+        shape = recurrent.shape(student, len(words), pad, width, model.config, source.counted)
         unit = recurrent.build(shape)
-        recurrent.start(unit, recurrent.chosen(student, model.config), model, counted, start, weights)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, source.counted, start, weights)
         return unit, shape
     smaller = narrow.shape(student, model.config) if model and student.reduced else {}
     shape = bert.shape(student, len(words), pad, width, model.config if model else None, smaller)
@@ -268,21 +332,32 @@ class Source(NamedTuple):
 
     model: Any
     words: PreTrainedTokenizerBase
+    counts: str | None = None  # from where it counts positions, where its config does not say
+
+    @property
+    def counted(self) -> str:
+        """From where it counts positions: behind the padding id (`pad`), or from 0 (`zero`)."""
+        return self.counts or ("pad" if self.model.config.model_type in teachers.COUNTS_FROM_PAD else "zero")
 
 
-def _source(student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreTrainedTokenizerBase) -> Source | None:
+def _source(
+    student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreTrainedTokenizerBase, assistant: teachers.Teacher | None
+) -> Source | None:
     """The encoder that a BERT's weights, or a recurrent student's layers, come from."""
     known, kind, instead = {"BertModel": "bert"}, "BERT", "use `weights: random`"
     if isinstance(student, recipe.Recurrent):
         known, kind, instead = recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one"
     if student.weights == "random":
         return None
-    if student.weights == "teacher":
-        asked = _weights(teacher, "student.weights")
-        model: Any = asked.module.model
+    asked = _weights(teacher, "student.weights") if student.weights == "teacher" else assistant if student.weights == "assistant" else None
+    if assistants.is_run(student.weights):
+        asked = assistants.open_assistant(recipe.Teacher(model=student.weights))
+    if asked is not None:
+        model: Any = getattr(asked.module, "model", None)
         if type(model).__name__ not in known:
-            raise UserError(f"student.weights: the teacher is {type(model).__name__}, not {kind}; {instead}")
-        return Source(model, asked.tokenizer)
+            raise UserError(f"student.weights: {asked.spec.name} is {type(model).__name__}, not {kind}; {instead}")
+        counts = None if not isinstance(asked, assistants.OfRun) else "zero" if getattr(asked.module, "pad", None) is None else "pad"
+        return Source(model, asked.tokenizer, counts)
     folder = _model_folder(student.weights, student.revision, "student.weights")
     transformer, _ = layout(folder)
     if files.read_json(transformer / "config.json").get("model_type") not in known.values():
@@ -330,14 +405,19 @@ def _dropped_head(spec: recipe.Recipe) -> bool:
     return not isinstance(spec.student, recipe.Itself) and spec.student.head != "none" and not spec.student.head_kept
 
 
-def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int) -> None:
+def check_objectives(spec: recipe.Recipe, student: nn.Module, teacher_dims: int, assistant: teachers.Teacher | None = None) -> None:
     """Raise UserError where a stage's objective cannot compare the student's vectors with its targets, or cannot cut them."""
     assert not isinstance(spec.student, recipe.Itself)
     wide = spec.targets.width if spec.targets else teacher_dims
-    width = (spec.student.dims or wide) if _dropped_head(spec) else run.width(student)
     for number, stage in enumerate(spec.distilling):
-        place = f"stages[{number}].objective"
-        objectives.fits(stage.objective, width, wide, place)
+        place, match = f"stages[{number}].objective", stage.match or recipe.Match()
+        theirs = assistant.dims if assistant is not None and match.of == "assistant" else wide
+        width = (spec.student.dims or theirs) if _dropped_head(spec) else run.width(student)
+        if match.at == "embeddings":
+            assert assistant is not None
+            bare: Any = own(student)
+            width, theirs = int(bare.model.config.hidden_size), assistants.EmbeddingLayer(assistant).dims
+        objectives.fits(stage.objective, width, theirs, place)
         if objectives.cuts(stage.objective) and (_dropped_head(spec) or isinstance(spec.targets, recipe.Split)):
             raise UserError(
                 f"{place}: matryoshka cuts the student's own vectors, not blocks of several teachers, nor a head that is dropped"

@@ -87,6 +87,12 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
     return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
 
 
+def tasks(name: str | Path) -> list[str]:
+    """The names of a suite's tasks, without reading their files."""
+    whole, _, chosen = (str(name), "", "") if Path(name).is_file() else str(name).partition(":")
+    return chosen.split(",") if chosen else [part.name for part in _parse(files.find("suite", whole)).tasks]
+
+
 def _only(spec: Spec, names: list[str], path: Path) -> Spec:
     """The suite with some of its tasks, in its own order."""
     known = [part.name for part in spec.tasks]

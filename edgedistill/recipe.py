@@ -17,7 +17,7 @@ from edgedistill.errors import UserError, unknown
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
 Precision = Literal["fp32", "w8", "int8"]
 Head = Literal["none", "linear", "linear_tanh"]
-Words = Annotated[str, Field(description="teacher, packaged:…, a folder, or a hub id")]
+Words = Annotated[str, Field(description="teacher, assistant, packaged:…, a folder (a run's too), or a hub id")]
 Pieces = Annotated[int | None, Field(ge=200, description="learn a WordPiece vocabulary of this size from the corpus instead")]
 Width = Annotated[int | None, Field(ge=1, description="output of the head; default: the teacher's")]
 
@@ -102,11 +102,75 @@ class Prose(Part):
     held_out: int = Field(0, ge=0)
 
 
+class Pairs(Part):
+    """Texts and their translations: tables (.tsv, .csv, .jsonl, .parquet, each also .gz), or in their place a hub data set."""
+
+    name: str | None = Field(None, description="what a stage's `pairs` call these; default: the two languages, such as en-de")
+    files: list[str] = Field([], description="paths or globs; relative ones lie under --data")
+    dataset: str | None = Field(None, description="in place of `files`: a hub id, which needs `revision`")
+    revision: str | None = Field(None, description="for a hub id")
+    config: str | None = Field(None, description="for a hub id, such as en-de")
+    split: str = Field("train", description="for a hub id")
+    columns: tuple[str | int, str | int] = Field(
+        strict=False,
+        description="of the text and of its translation: names, numbers from 0 where a table has no header, or translation.de on the hub",
+    )
+    languages: tuple[str, str] | None = Field(None, strict=False, description="of the two columns; default: the columns' names")
+    score: str | int | None = Field(None, description="the column of a score, such as the margin of WikiMatrix")
+    least: float | None = Field(None, description="pairs of a lower score are left out")
+    limit: int | None = Field(None, ge=1, description="at most this many pairs of each file, drawn evenly; default: the corpus' own")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Pairs:
+        if (self.dataset is None) == (not self.files):
+            raise ValueError("give `files`, or a `dataset`; one of the two")
+        if self.dataset is not None and self.revision is None:
+            raise ValueError(f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change unseen")
+        if self.columns[0] == self.columns[1]:
+            raise ValueError(f"a text and its translation are two columns, both are {self.columns[0]!r}")
+        if self.languages is None and any(isinstance(column, int) for column in self.columns):
+            raise ValueError(f"columns {list(self.columns)} do not name their `languages`; give those too, such as [en, de]")
+        if (self.score is None) != (self.least is None):
+            raise ValueError("`score` and `least` go together: the column, and the lowest score that is read")
+        if self.score is not None and isinstance(self.score, int) != isinstance(self.columns[0], int):
+            raise ValueError("columns are all names, or all numbers")
+        if isinstance(self.columns[0], int) != isinstance(self.columns[1], int):
+            raise ValueError("columns are all names, or all numbers")
+        return self
+
+    @property
+    def of_columns(self) -> tuple[str, str]:
+        """The language of each column."""
+        return self.languages or (str(self.columns[0]), str(self.columns[1]))
+
+    @property
+    def title(self) -> str:
+        return self.name or "-".join(self.of_columns)
+
+
+class Parallel(Part):
+    """Texts and their translations. The first side is the teacher's language."""
+
+    kind: Literal["parallel"]
+    pairs: list[Pairs] = Field(min_length=1)
+    exclude: list[str] = Field(
+        [], description="globs of files (a text in any column); pairs with one of those texts on either side are left out"
+    )
+    limit_per_file: int | None = Field(None, ge=1, description="at most this many pairs of one file, drawn evenly")
+    limit: int | None = Field(None, ge=1, description="at most this many pairs in all, drawn evenly")
+    min_words: int = Field(1, ge=1, description="of either side; Chinese has no spaces")
+    max_chars: int = Field(1000, ge=1, description="of either side; the paper's: 250")
+    held_out: int = Field(0, ge=0, description="texts of the first side set aside with all their translations: never trained on")
+
+
 def _kind(default: str) -> Any:
     return Discriminator(lambda v: v.get("kind", default) if isinstance(v, dict) else getattr(v, "kind", default))
 
 
-Corpus = Annotated[Annotated[Files, Tag("files")] | Annotated[Hub, Tag("hub")] | Annotated[Prose, Tag("prose")], _kind("files")]
+Corpus = Annotated[
+    Annotated[Files, Tag("files")] | Annotated[Hub, Tag("hub")] | Annotated[Prose, Tag("prose")] | Annotated[Parallel, Tag("parallel")],
+    _kind("files"),
+]
 
 
 class Embeddings(Part):
@@ -143,6 +207,15 @@ class Trim(Part):
     min_count: int = Field(1, ge=1, description="keep pieces used at least this often")
 
 
+class Unigram(Part):
+    """A Unigram tokenizer as XLM-R's, learned from the corpus: NFKC, marked words, <s> … </s>; the same texts give the same pieces."""
+
+    pieces: int = Field(32_000, ge=200, description="at most this many, special ones and single characters included")
+    lowercase: bool = Field(False, description="as an uncased teacher reads")
+    sample: int = Field(1_000_000, ge=1, description="texts it is learned from at most, drawn evenly")
+
+
+Learned = Annotated[Unigram | None, Field(description="learn a Unigram tokenizer from the corpus instead of taking `tokenizer`")]
 Trimmed = Annotated[Trim | None, Field(description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")]
 
 
@@ -150,7 +223,7 @@ class Bert(Part):
     """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
 
     kind: Literal["bert"]
-    weights: str = Field("random", description="random, teacher, a folder, or a hub id")
+    weights: str = Field("random", description="random, teacher, assistant, a folder, or a hub id")
     revision: str | None = Field(None, description="for a hub id")
     layers: int | list[int] | None = Field(None, description="how many, or which of the teacher's, counted from 0")
     width: int | None = Field(None, ge=4, description="beside `weights` other than random: below theirs, they are projected to it")
@@ -163,6 +236,7 @@ class Bert(Part):
     embeddings: Embeddings = Embeddings()
     tokenizer: Words = "teacher"
     vocabulary: Pieces = None
+    unigram: Learned = None
     trim: Trimmed = None
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
@@ -201,7 +275,7 @@ class Bert(Part):
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Bert:
-        _trimmed_or_learned(self.trim, self.vocabulary)
+        _one_of(self.trim, self.vocabulary, self.unigram)
         return self
 
 
@@ -215,9 +289,11 @@ def _nothing_to_weigh(embeddings: Embeddings) -> None:
         raise ValueError("`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck`, or leave it out")
 
 
-def _trimmed_or_learned(trim: Trim | None, vocabulary: int | None) -> None:
+def _one_of(trim: Trim | None, vocabulary: int | None, unigram: Unigram | None) -> None:
     if trim is not None and vocabulary is not None:
         raise ValueError("`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one")
+    if unigram is not None and (trim is not None or vocabulary is not None):
+        raise ValueError(f"`unigram` learns a tokenizer of its own; leave `{'trim' if trim else 'vocabulary'}` out")
 
 
 class BiLSTM(Part):
@@ -230,6 +306,7 @@ class BiLSTM(Part):
     embeddings: Embeddings = Embeddings()
     tokenizer: Words = "teacher"
     vocabulary: Pieces = None
+    unigram: Learned = None
     trim: Trimmed = None
     readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
     head: Head = "linear_tanh"
@@ -241,7 +318,7 @@ class BiLSTM(Part):
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> BiLSTM:
-        _trimmed_or_learned(self.trim, self.vocabulary)
+        _one_of(self.trim, self.vocabulary, self.unigram)
         return self
 
 
@@ -249,7 +326,7 @@ class Recurrent(Part):
     """A few layers of a BERT or XLM-R, applied again and again, behind a narrow word table (Ding et al. 2022, multi-stage distillation)."""
 
     kind: Literal["recurrent"]
-    weights: str = Field("teacher", description="where the layers come from: teacher, or an assistant (a folder, or a hub id)")
+    weights: str = Field("teacher", description="where the layers come from: teacher, assistant, a folder (a run's too), or a hub id")
     revision: str | None = Field(None, description="for a hub id")
     layers: Annotated[int, Field(ge=1)] | list[int] = Field(3, description="the unit: how many (the first), or which, counted from 0")
     times: int | None = Field(None, ge=1, description="how often the unit is applied; default: as often as gives the source's depth")
@@ -260,6 +337,7 @@ class Recurrent(Part):
     embeddings: Embeddings = Field(Embeddings(), description="from: teacher takes the source's tables, from: random draws all anew")
     tokenizer: Words = "teacher"
     vocabulary: Pieces = None
+    unigram: Learned = None
     trim: Trimmed = None
     pooling: Pooling = "mean"
     head: Head = Field("none", description="pooled vector → `dims`")
@@ -278,7 +356,7 @@ class Recurrent(Part):
         if self.bottleneck is None:
             _nothing_to_weigh(self.embeddings)
         _dims_of_a_head(self.head, self.dims)
-        _trimmed_or_learned(self.trim, self.vocabulary)
+        _one_of(self.trim, self.vocabulary, self.unigram)
         return self
 
 
@@ -291,6 +369,7 @@ class Static(Part):
     weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
     tokenizer: Words = "teacher"
     vocabulary: Pieces = None
+    unigram: Learned = None
     trim: Trimmed = None
     head: Head = Field("none", description="mean vector → `dims`")
     head_bias: bool = False
@@ -301,7 +380,7 @@ class Static(Part):
     @model_validator(mode="after")
     def _head_with_dims(self) -> Static:
         _dims_of_a_head(self.head, self.dims)
-        _trimmed_or_learned(self.trim, self.vocabulary)
+        _one_of(self.trim, self.vocabulary, self.unigram)
         return self
 
 
@@ -504,6 +583,38 @@ class Simcse(Part):
     temperature: float = Field(0.05, gt=0)
 
 
+class EachSide(Part):
+    """An objective over either side of a pair, added; with mse, multi-stage distillation's Eq. 2 to 4 and 6."""
+
+    kind: Literal["each_side"]
+    objective: Objective
+
+    @model_validator(mode="after")
+    def _of_one_text(self) -> EachSide:
+        if reads_pairs(self.objective) != {False} or reads_second_view(self.objective):
+            raise ValueError("`each_side` puts an objective of one text to either side; it takes none of pairs, nor of second views")
+        return self
+
+
+class Mcl(Part):
+    """Across a batch's pairs, the student's cosines follow the teacher's among the first sides (multi-stage distillation, Eq. 5)."""
+
+    kind: Literal["mcl"]
+
+
+class MclBool(Part):
+    """`mcl` with 1 for a text and its own translation and 0 for any other, whatever the teacher says (ablation of §4.5)."""
+
+    kind: Literal["mcl_bool"]
+
+
+class MclCe(Part):
+    """`mcl` as a cross-entropy over the batch, weighed by the teacher's cosines (ablation of §4.5)."""
+
+    kind: Literal["mcl_ce"]
+    temperature: float = Field(0.05, gt=0)
+
+
 class Term(Part):
     weight: float = Field(gt=0)
     objective: Objective
@@ -542,13 +653,14 @@ class Matryoshka(Part):
 
 
 Objective = Annotated[
-    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | Sum | Matryoshka, Field(discriminator="kind")
+    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | EachSide | Mcl | MclBool | MclCe | Sum | Matryoshka,
+    Field(discriminator="kind"),
 ]
 
 
 def leaves(objective: Objective) -> list[Objective]:
     """The objective's terms, however nested; itself where it has none."""
-    if isinstance(objective, Matryoshka):
+    if isinstance(objective, Matryoshka | EachSide):
         return leaves(objective.objective)
     return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
 
@@ -556,6 +668,15 @@ def leaves(objective: Objective) -> list[Objective]:
 def reads_second_view(objective: Objective) -> bool:
     """Whether the objective compares a text with another view of it."""
     return any(isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1) for leaf in leaves(objective))
+
+
+def reads_pairs(objective: Objective) -> set[bool]:
+    """Whether its terms read a pair's two sides; both answers where some do."""
+    if isinstance(objective, Sum):
+        return {answer for term in objective.terms for answer in reads_pairs(term.objective)}
+    if isinstance(objective, Matryoshka):
+        return reads_pairs(objective.objective)
+    return {isinstance(objective, EachSide | Mcl | MclBool | MclCe)}
 
 
 class Identity(Part):
@@ -664,6 +785,23 @@ class TripleHub(Part):
 Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], _kind("files")]
 
 
+class Match(Part):
+    """What the two sides of a pair are to match."""
+
+    of: Literal["teacher", "assistant"] = "teacher"
+    at: Literal["output", "embeddings"] = Field(
+        "output",
+        description="embeddings: the mean of the embedding layers' vectors, the student's against the assistant's; no other layer learns",
+    )
+    language: Literal["source", "own"] = Field("source", description="both sides the vector of the first, or each side its own")
+
+    @model_validator(mode="after")
+    def _of_an_assistant(self) -> Match:
+        if self.of == "teacher" and (self.at != "output" or self.language != "source"):
+            raise ValueError("`at: embeddings` and `language: own` are of an assistant, which reads all the languages; set `of: assistant`")
+        return self
+
+
 class Stage(Part):
     """One pass of training: an objective, and how it is optimised."""
 
@@ -672,6 +810,8 @@ class Stage(Part):
     objective: Objective
     view: View | None = Field(None, description="the second view of every text, for the objectives that read one")
     triples: Triples | None = Field(None, description="train on these instead of the corpus' texts; for simcse")
+    match: Match | None = Field(None, description="over pairs: whose vectors; default: the teacher's of the first side, for both")
+    pairs: list[str] | None = Field(None, description="train on the parts of `corpus.pairs` with these names; default: on all")
     epochs: float = Field(1.0, gt=0, description="passes over the corpus; fractions are fine")
     steps: int | None = Field(None, ge=1, description="instead of epochs")
     batch: int = Field(256, ge=1)
@@ -705,7 +845,38 @@ class Stage(Part):
     @property
     def views(self) -> int:
         """How many texts the student reads for each one a batch counts."""
-        return 3 if self.triples is not None else 2 if self.view is not None else 1
+        return 3 if self.triples is not None else 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
+
+
+def _stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool) -> None:
+    """Raise ValueError where a stage and its corpus do not read the same."""
+    if pairs is None or stage.triples is not None:
+        for field in ("match", "pairs"):
+            if getattr(stage, field) is not None:
+                raise ValueError(f"{place}.{field}: is of a parallel corpus' pairs; leave it out, or set corpus.kind: parallel")
+        if True in reads_pairs(stage.objective):
+            raise ValueError(f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel")
+        return
+    if False in reads_pairs(stage.objective):
+        way_out = "put it to both sides, {kind: each_side, objective: …}"
+        kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))
+        raise ValueError(f"{place}.objective: {kinds} reads single texts, the corpus holds pairs; {way_out}")
+    unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
+    if unknown_names:
+        known = ", ".join(dict.fromkeys(part.title for part in pairs.pairs))
+        raise ValueError(f"{place}.pairs: none are called {unknown_names[0]!r}; corpus.pairs are ({known})")
+    if stage.match is not None and stage.match.of == "assistant" and not assisted:
+        raise ValueError(f"{place}.match: of an assistant, and the recipe names none; set assistant.model")
+    if stage.match is not None and stage.match.at == "embeddings" and not isinstance(student, Bert | Recurrent):
+        raise ValueError(f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or recurrent")
+    if (
+        stage.match is not None
+        and stage.match.at == "embeddings"
+        and any(isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective))
+    ):
+        raise ValueError(
+            f"{place}.objective: {stage.objective.kind} compares whole texts; embeddings are matched by {{kind: each_side, objective: …}}"
+        )
 
 
 class TaskFiles(Part):
@@ -833,6 +1004,7 @@ class Select(Part):
     suite: str = "sts-dev"
     every: int = Field(500, ge=1, description="optimizer steps")
     patience: int | None = Field(None, ge=1, description="stop after this many measurements without gain")
+    without: list[str] = Field([], description="languages of a parallel corpus that no task of the suite is in, and that is meant so")
 
 
 class Promise(Part):
@@ -851,6 +1023,9 @@ class Recipe(Part):
     about: str = ""
     seed: int = Field(0, ge=0)
     teacher: Teacher
+    assistant: Teacher | None = Field(
+        None, description="between teacher and student: a finished run's folder, a model's folder, or a hub id"
+    )
     corpus: Corpus | None = None
     targets: Targets | None = Field(None, description="what the student is to match; default: the teacher's vectors as they are")
     student: Student
@@ -914,6 +1089,20 @@ class Recipe(Part):
         return self
 
     @model_validator(mode="after")
+    def _pairs_are_read(self) -> Recipe:
+        """A parallel corpus, objectives over pairs, and an assistant go together."""
+        pairs = self.corpus if isinstance(self.corpus, Parallel) else None
+        for number, stage in enumerate(self.distilling):
+            _stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
+        if pairs is not None and self.targets is not None:
+            raise ValueError("`targets` are made of texts, not of pairs; give the student `head: linear` where its width is another")
+        if self.assistant is None and "assistant" in (getattr(self.student, "weights", None), getattr(self.student, "tokenizer", None)):
+            raise ValueError("student: of an assistant, and the recipe names none; set assistant.model")
+        if self.assistant is not None and self.assistant.vectors is not None:
+            raise ValueError("assistant: must be a model; a file of vectors has no layers to give, nor vectors of new texts")
+        return self
+
+    @model_validator(mode="after")
     def _targets_are_possible(self) -> Recipe:
         parts = self.targets.parts if isinstance(self.targets, Split) else [self.targets]
         looks = any(isinstance(part, Projected) and part.looks for part in parts)
@@ -944,17 +1133,19 @@ class Recipe(Part):
         return self
 
 
+EachSide.model_rebuild()
 Term.model_rebuild()
 Sum.model_rebuild()
 Matryoshka.model_rebuild()
 KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
     "objective": {"mse": Mse, "cosine": Cosine, "softcos": SoftCos, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed}
-    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse, "sum": Sum, "matryoshka": Matryoshka},
+    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse, "sum": Sum, "matryoshka": Matryoshka}
+    | {"each_side": EachSide, "mcl": Mcl, "mcl_bool": MclBool, "mcl_ce": MclCe},
     "targets": {"one": One, "split": Split, "concat": Concat},
     "reduce": {"none": Whole, "pca": Pca, "gaussian": Gaussian, "ridge": Ridge, "cca": Cca},
     "onto": {"bert": Bert, "bilstm": BiLSTM},
-    "corpus": {"files": Files, "hub": Hub, "prose": Prose},
+    "corpus": {"files": Files, "hub": Hub, "prose": Prose, "parallel": Parallel},
     "view": {"identity": Identity, "dropout": Dropout, "word_deletion": WordDeletion, "crop": Crop, "delete_one": DeleteOne}
     | {"synonym": Synonym, "mlm": Mlm, "back_translation": BackTranslation, "file": ViewFile},
     "triples": {"files": TripleFiles, "hub": TripleHub},

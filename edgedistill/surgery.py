@@ -61,13 +61,14 @@ def trimmed(
     return Trimmed(smaller, ids, {"pieces": {"before": len(number), "after": len(ids)}, "sources": sources}, examples)
 
 
-def of_corpus(corpus: Corpus) -> tuple[Texts, Texts]:
-    """The texts that are trained on and those held out, as two sources."""
+def of_corpus(corpus: Corpus, side: str = "") -> tuple[Texts, Texts]:
+    """The texts that are trained on and those held out, as two sources; `side` begins their names."""
 
     def rows(start: int, end: int) -> Iterator[str]:
         return itertools.islice(itertools.chain.from_iterable(corpus.chunks(CHUNK)), start, end)
 
-    return ("trained on", lambda: rows(0, corpus.trained)), ("held out", lambda: rows(corpus.trained, len(corpus)))
+    whole, first = len(corpus), corpus.trained
+    return (f"{side}trained on", lambda: rows(0, first)), (f"{side}held out", lambda: rows(first, whole))
 
 
 def line(report: dict[str, Any]) -> str:

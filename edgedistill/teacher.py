@@ -40,7 +40,7 @@ class Teacher:
         self.spec = spec
         self.folder = locate(spec)
         self.tokenizer = tokenizer(self.folder, spec.trust_remote_code)
-        self.module = encoder.read(self.folder, spec.pooling, spec.trust_remote_code)
+        self.module: Any = encoder.read(self.folder, spec.pooling, spec.trust_remote_code)
         self.prompt = prompt(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, own_limit(self.folder, self.tokenizer))
         self.dtype = dtype(spec.dtype)
@@ -48,7 +48,7 @@ class Teacher:
 
     @property
     def dims(self) -> int:
-        return self.module.dims
+        return int(self.module.dims)
 
     def made_of(self) -> dict[str, Any]:
         """What decides its vectors: the model's bytes, and how it is read."""
@@ -60,17 +60,17 @@ class Teacher:
             "dtype": str(self.dtype),
         }
 
-    def embed(self, texts: list[str], device: str = "cpu") -> np.ndarray:
-        """(n, d) float32 unit rows, in the order of the texts; batches are of one length, or nearly."""
-        return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device)
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        """(n, d) float32 rows, of unit length or as they come, in the order of the texts; batches are of one length, or nearly."""
+        return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit)
 
-    def embed_ids(self, ids: list[np.ndarray], device: str = "cpu") -> np.ndarray:
-        """(n, d) float32 unit rows of texts given as token ids, special tokens included."""
+    def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        """(n, d) float32 rows of texts given as token ids, special tokens included."""
         tokens = TOKENS_A_BATCH if device == "cpu" else 32 * TOKENS_A_BATCH
-        return unit_rows(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens)
+        return embedded_rows(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens, unit)
 
     def _forward(self, device: str) -> Forward:
-        """(ids, mask) -> vectors: onnxruntime for fp32 on a processor, where it is about twice as fast as torch; else torch."""
+        """(ids, mask) -> vectors as they come: onnxruntime for fp32 on a processor, about twice as fast as torch; else torch."""
         if device == "cpu" and self.dtype == torch.float32:
             return self._session()
         return through_torch(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
@@ -81,14 +81,15 @@ class Teacher:
             options.log_severity_level = 3
             options.intra_op_num_threads = torch.get_num_threads()
             options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-            model = graph.build(self.module).SerializeToString()
-            self._open = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        session = self._open
-        return lambda ids, mask: session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+            model = graph.build(self.module)
+            self._rows = graph.before_unit(model)
+            self._open = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session, rows = self._open, self._rows
+        return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
 
 
 class Vectors:
-    """Teacher embeddings of a corpus: (n, d) float16 unit rows in memory-mapped shards."""
+    """Teacher embeddings of a corpus: (n, d) float16 rows in memory-mapped shards."""
 
     def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
@@ -109,12 +110,15 @@ class Vectors:
         return out
 
 
-def embed_corpus(teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say = lambda line: None, progress: bool = True) -> Vectors:
+def embed_corpus(
+    teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say = lambda line: None, progress: bool = True, unit: bool = True
+) -> Vectors:
     """Embed every text of a corpus once; finished shards are kept through a kill and shared by all who ask the same.
 
-    A shard whose bytes have changed since is embedded again. Raises UserError when the disk is full.
+    `unit`: at unit length; else as the model gives them before it scales them. A shard whose bytes have changed since is embedded again.
+    Raises UserError when the disk is full.
     """
-    folder = vectors_folder(teacher, corpus)
+    folder = vectors_folder(teacher, corpus, unit)
     folder.mkdir(parents=True, exist_ok=True)
     shards = -(-len(corpus) // SHARD)
     done = _sound_shards(folder, say)
@@ -125,7 +129,7 @@ def embed_corpus(teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say
             task = bar.add_task("teacher", total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
-                    vectors = teacher.embed(texts, device).astype(np.float16)
+                    vectors = teacher.embed(texts, device, unit).astype(np.float16)
                     path = folder / f"{number:05d}.npy"
                     with files.new_file(path) as temporary, temporary.open("wb") as file:
                         np.save(file, vectors)
@@ -138,9 +142,10 @@ def embed_corpus(teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say
     return Vectors(folder, shards)
 
 
-def vectors_folder(teacher: Teacher, corpus: Corpus) -> Path:
+def vectors_folder(teacher: Teacher, corpus: Corpus, unit: bool = True) -> Path:
     """Where the cache keeps, or will keep, this teacher's vectors of this corpus."""
-    return files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **teacher.made_of())
+    how = {} if unit else {"unit": False}
+    return files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.made_of())
 
 
 def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
@@ -276,11 +281,16 @@ def through_torch(module: torch.nn.Module, device: torch.device, half: bool = Fa
 
 def unit_rows(forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int) -> np.ndarray:
     """(n, dims) float32 unit rows in the order of `ids`, run in batches of nearly one length and at most `tokens` padded tokens."""
+    return embedded_rows(forward, ids, pad_id, dims, tokens, True)
+
+
+def embedded_rows(forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int, unit: bool) -> np.ndarray:
+    """`unit_rows`, or the rows as they come."""
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     out = np.empty((len(ids), dims), np.float32)
     for rows in budget_batches(order, ids, tokens):
         vectors = forward(*pad([ids[row] for row in rows], pad_id))
-        out[rows] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        out[rows] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if unit else vectors
     return out
 
 

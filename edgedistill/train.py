@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,11 +21,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, corpus, files, finetune, objectives, prepare, quality, recipe, run, targets
+from edgedistill import batches, checkpoint, corpus, files, finetune, objectives, parallel, prepare, quality, recipe, run, targets
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
-from edgedistill.students.output import Output
+from edgedistill.parallel import Pairs
+from edgedistill.students.output import Output, own
 
 CHECKPOINT_SECONDS = 60.0
 LOG_SECONDS = 30.0
@@ -59,13 +61,15 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
+    if selection:
+        check_languages(spec, list(selection.suite.tasks))
     with _progress(progress) as bar:
         log = Log(partial / "metrics.jsonl", bar, say)
         for number, stage in enumerate(spec.distilling):
             loop = Loop(stage, number, spec.seed, made, accelerator, partial, selection, log)
             if not loop.already_done():
                 loop.go()
-        best = selection.best if selection else None
+        best = selection.best if selection and selection.best["stage"] else None
         start = finetune.Start(student, made.shape, made.words)
         tuned = _finetuned(spec, start, data, accelerator, partial, best, log) if spec.finetuning else {}
     info = {
@@ -82,7 +86,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
         _finish(spec, out, partial, made.shape, student, info)
         say(
             f"{out}: {info['parameters']['total']:,} parameters"
-            + (f", {selection.name} {selection.best['score']:.4f}" if selection else "")
+            + (f", {selection.name} {selection.best['score']:.4f}" if selection and selection.best["stage"] else "")
         )
     return info
 
@@ -181,15 +185,18 @@ def steps(stage: recipe.Stage, texts: int) -> int:
 class Trained(nn.Module):
     """What the optimizer sees: the student, a projection onto the teacher's space that is dropped afterwards, the objective."""
 
-    def __init__(self, student: nn.Module, projection: nn.Linear | None, objective: nn.Module) -> None:
+    def __init__(self, student: nn.Module, projection: nn.Linear | None, objective: nn.Module, embedded: bool = False) -> None:
         super().__init__()
         self.student = student
         self.projection = projection
         self.objective = objective
+        self.embedded = embedded  # only the student's embedding layer is read, and learns
 
     def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
-        """views: (ids, mask) of each view, (B, T) each; targets (B, d), or none. Returns the loss ()."""
-        vectors = [self.student(ids, mask) for ids, mask in views]  # one pass over all views padded alike was 7% slower
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns the loss ()."""
+        student: Any = self.student
+        read = student.embedded if self.embedded else student
+        vectors = [read(ids, mask) for ids, mask in views]  # one pass over all views padded alike was 7% slower
         if self.projection is not None:
             vectors = [self.projection(view) for view in vectors]
         with torch.autocast(views[0][0].device.type, enabled=False):
@@ -267,6 +274,8 @@ class Loop:
         self.stage, self.number, self.made, self.student = stage, number, made, made.student
         self.feed = made.feeds[number]
         self.log, self.selection, self.accelerator = log, selection, accelerator
+        self.embedded = stage.match is not None and stage.match.at == "embeddings"
+        self.selects = selection is not None and not self.embedded  # what no layer has learned to read yet, no suite can judge
         self.folder = partial / "checkpoints"
         self.seed = prepare.stage_seed(seed, number)
         self.rows, self.first = self._rows()
@@ -277,13 +286,13 @@ class Loop:
 
     def _rows(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(the rows this stage trains on, None for all; the rows its queue starts from, which are none of those)."""
-        place, made, wanted = f"stages[{self.number}]", self.made, objectives.memory(self.stage.objective)
-        rows = None if self.stage.longest is None else made.tokens.short(self.stage.longest, made.texts.trained)
+        place, wanted = f"stages[{self.number}]", objectives.memory(self.stage.objective)
+        rows = None if self.stage.longest is None else self.feed.short(self.stage.longest)
         if rows is not None and len(rows) == 0:
             raise UserError(f"{place}.longest: no text of the corpus has {self.stage.longest} tokens or fewer; raise it")
         if not wanted:
             return rows, None
-        rows = np.arange(made.texts.trained) if rows is None else rows
+        rows = np.arange(self.feed.texts) if rows is None else rows
         if wanted >= len(rows):
             raise UserError(f"{place}.objective: a queue of {wanted:,} texts leaves none of {len(rows):,} to train on; lower it")
         drawn = np.zeros(len(rows), bool)
@@ -313,7 +322,7 @@ class Loop:
             self.step += 1
             total += loss
             now = time.perf_counter()
-            if self.selection and (self.step % self.selection.every == 0 or self.step == self.steps):
+            if self.selection and self.selects and (self.step % self.selection.every == 0 or self.step == self.steps):
                 rate = (self.step - mark_step) * self.stage.batch / (now - mark)
                 measured = self._measure(total / (self.step - mark_step), rate)
                 mark, mark_step, total = time.perf_counter(), self.step, 0.0
@@ -332,12 +341,14 @@ class Loop:
     def _set_up(self) -> None:
         """Model, optimizer and average, as new or from the last checkpoint."""
         width = run.width(self.student)
-        projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective)
-        projection = nn.Linear(width, self.made.vectors.dims) if projected else None
-        objective = objectives.build(self.stage.objective, self.made.vectors.dims, self.made.shape.get("blocks"))
+        vectors = self.made.vectors if self.feed.vectors is None else self.feed.vectors
+        projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective) and not self.embedded
+        projection = nn.Linear(width, vectors.dims) if projected else None
+        objective = objectives.build(self.stage.objective, vectors.dims, self.made.shape.get("blocks"))
         if self.first is not None:
-            objectives.fill(objective, torch.from_numpy(self.made.vectors[self.first]))
-        self.module = Trained(self.student, projection, objective).to(self.accelerator.device)
+            objectives.fill(objective, torch.from_numpy(vectors[self.first]))
+        self.module = Trained(self.student, projection, objective, self.embedded).to(self.accelerator.device)
+        _learn(self.student, only_embeddings=self.embedded)
         self.optimizer = optimizer(self.module, self.stage, self.accelerator.device.type)
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = checkpoint.Average(self.student, self.stage.ema) if self.stage.ema else None
@@ -428,7 +439,7 @@ class Loop:
 
     def _hand_over(self) -> None:
         """The stage's result: the selected weights, else the average, else the last."""
-        if self.selection:
+        if self.selection and self.selects:
             self.student.load_state_dict(load_file(self.selection.file))
         elif self.average:
             self.student.load_state_dict(self.average.weights)
@@ -436,6 +447,15 @@ class Loop:
         self.log.stages.append({"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch})
         if self.accelerator.is_main_process:
             checkpoint.save(self.folder, self._state(self.number + 1, 0), {"handed_over": self.student.state_dict()})
+
+
+def _learn(student: nn.Module, only_embeddings: bool) -> None:
+    """Which of the student's weights learn: all, or those of its embedding layer."""
+    for parameter in student.parameters():
+        parameter.requires_grad_(not only_embeddings)
+    if only_embeddings:
+        bare: Any = own(student)
+        bare.model.embeddings.requires_grad_(True)
 
 
 def schedule(stage: recipe.Stage, step: int, steps: int) -> float:
@@ -504,6 +524,7 @@ def _fit_itself(
 ) -> Corpus:
     """Fit the maps of a teacher's own `targets` as a student's run would. Returns the corpus they were fitted on."""
     assert isinstance(spec.student, recipe.Itself) and spec.corpus is not None
+    assert not isinstance(spec.corpus, recipe.Parallel), "the recipe has made sure"
     texts, first = corpus.build(spec.corpus, data, spec.seed, say), None
     if spec.student.onto is not None:
         other = spec.model_copy(update={"student": spec.student.onto})
@@ -552,7 +573,23 @@ def _keep_teacher(
     return info
 
 
-def _about(texts: Corpus) -> dict[str, Any]:
+def tasks(spec: recipe.Select) -> list[str]:
+    """The tasks of the suite that selects, read from its description; its files may lie elsewhere."""
+    return quality.tasks(spec.suite)
+
+
+def check_languages(spec: recipe.Recipe, named: list[str]) -> None:
+    """Raise UserError where a language of the pairs is in none of the tasks (en-de, ar-ar), and `select.without` does not say so."""
+    if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
+        return
+    known = {language for task in named for language in re.split(r"[^a-z]+", task.lower())}
+    unseen = [each for each in parallel.languages(spec.corpus) if each not in known and each not in spec.select.without]
+    if unseen:
+        fact = f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so nothing selects for them"
+        raise UserError(f"corpus.pairs: {fact}; choose another suite, or say that it is meant with select.without: [{', '.join(unseen)}]")
+
+
+def _about(texts: Corpus | Pairs) -> dict[str, Any]:
     """A corpus, for the record."""
     return {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources}
 

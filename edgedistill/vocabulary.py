@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 import torch
-from tokenizers import Tokenizer, models, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from edgedistill.corpus import Corpus
+from edgedistill import files, recipe
+from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
+
+FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned changes
 
 CONTINUES = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark pieces
 
 
-def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTrainedTokenizerBase:
-    """A WordPiece tokenizer of at most `size` pieces for the corpus, with the normalisation and special tokens of `like`.
+def learn(like: PreTrainedTokenizerBase, corpora: list[Corpus], size: int) -> PreTrainedTokenizerBase:
+    """A WordPiece tokenizer of at most `size` pieces for the corpora, with the normalisation and special tokens of `like`.
 
     Raises UserError where `like` is no WordPiece tokenizer.
     """
@@ -27,8 +33,8 @@ def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTraine
         kind = type(theirs.model).__name__
         raise UserError(f"student.vocabulary: learns WordPiece, the tokenizer is {kind}; leave it out, or give a tokenizer")
     special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
-    letters = _train(like, corpus, 0, special)
-    number = _train(like, corpus, size, [*special, *sorted(piece for piece in letters if piece.startswith("##"))])
+    letters = _train(like, corpora, 0, special)
+    number = _train(like, corpora, size, [*special, *sorted(piece for piece in letters if piece.startswith("##"))])
     mine = Tokenizer(models.WordPiece(number, unk_token=like.unk_token))
     mine.normalizer, mine.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
     mine.add_special_tokens(special)
@@ -39,7 +45,7 @@ def learn(like: PreTrainedTokenizerBase, corpus: Corpus, size: int) -> PreTraine
     return PreTrainedTokenizerFast(tokenizer_object=mine, model_max_length=like.model_max_length, **names)
 
 
-def _train(like: PreTrainedTokenizerBase, corpus: Corpus, size: int, first: list[str]) -> dict[str, int]:
+def _train(like: PreTrainedTokenizerBase, corpora: list[Corpus], size: int, first: list[str]) -> dict[str, int]:
     """Pieces and their numbers, `first` ahead of all others; a size of 0 stops at the letters.
 
     The trainer numbers letters inside words (##a) in the order of a hash that differs each time, and of pairs that are equally
@@ -48,8 +54,67 @@ def _train(like: PreTrainedTokenizerBase, corpus: Corpus, size: int, first: list
     raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
     raw.normalizer, raw.pre_tokenizer = like.backend_tokenizer.normalizer, like.backend_tokenizer.pre_tokenizer
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
-    raw.train_from_iterator(corpus.chunks(8_192), trainer, length=len(corpus))
+    raw.train_from_iterator(chain.from_iterable(each.chunks(8_192) for each in corpora), trainer, length=sum(map(len, corpora)))
     return raw.get_vocab()
+
+
+def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int = 512, say: Say = lambda line: None) -> PreTrainedTokenizerBase:
+    """A Unigram tokenizer of at most `spec.pieces` pieces, laid out as XLM-R's: <s> <pad> </s> <unk> first, <mask> last.
+
+    Learned on one thread, so that the same texts give the same pieces; cached under the texts and the options.
+    Raises UserError where the single characters of the texts alone are more than `spec.pieces`.
+    """
+    made_of = {
+        "corpora": [each.fingerprint for each in corpora],
+        "spec": spec.model_dump(mode="json"),
+        "tokenizers": tokenizers.__version__,
+    }
+    folder = files.cache_folder() / "tokenizers" / files.key(format=FORMAT, longest=longest, **made_of)
+    if not folder.exists():
+        total = sum(len(each) for each in corpora)
+        say(f"learning {spec.pieces:,} pieces from {min(total, spec.sample):,} of {total:,} texts")
+        words = _unigram(corpora, spec, longest)
+        if len(words) > spec.pieces:
+            fact = f"{len(words):,} pieces, {spec.pieces:,} were asked for: the texts have that many characters"
+            raise UserError(f"student.unigram.pieces: {fact}; raise it, or leave a script out")
+        with files.new_folder(folder) as temporary:
+            words.save_pretrained(temporary)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int) -> PreTrainedTokenizerFast:
+    raw = Tokenizer(models.Unigram())
+    steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if spec.lowercase else []), normalizers.Replace(Regex(" {2,}"), " ")]
+    raw.normalizer = normalizers.Sequence(steps)
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    raw.decoder = decoders.Metaspace()
+    first = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=spec.pieces - 1, special_tokens=first, unk_token="<unk>", show_progress=False)
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # sums over threads come in any order, and rounding would choose the pieces
+    try:
+        raw.train_from_iterator(_sampled(corpora, spec.sample), trainer)
+    finally:
+        os.environ.pop("TOKENIZERS_PARALLELISM") if before is None else os.environ.update(TOKENIZERS_PARALLELISM=before)
+    ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
+    raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends)
+    raw.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+    names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
+    names |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=longest, model_input_names=inputs, **names)
+
+
+def _sampled(corpora: list[Corpus], most: int) -> Iterator[list[str]]:
+    """At most so many texts to train on, spread evenly over all of them."""
+    total, row = sum(each.trained for each in corpora), 0
+    for each in corpora:
+        left = each.trained
+        for texts in each.chunks(8_192):
+            here = texts[:left]
+            left -= len(here)
+            yield [text for at, text in enumerate(here, row) if at * most // total != (at - 1) * most // total or total <= most]
+            row += len(here)
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -164,16 +164,17 @@ def test_marks_thin_out_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(corpus, "BLOCK", 13)
     random = np.random.default_rng(0)
     kept = np.flatnonzero(random.random(501) < 0.6)
-    marks = corpus._Marks(501)
+    marks = corpus.Marks(501)
     marks.set(kept)
     spans = [(0, 100), (100, 103), (103, 501)]
-    thinned = corpus._evenly(marks, spans, 40)
+    thinned = corpus.evenly(marks, [(*span, 40) for span in spans])
     wanted: list[int] = []
     for start, end in spans:
         here = kept[(kept >= start) & (kept < end)]
         wanted += here[np.arange(40) * len(here) // 40].tolist() if len(here) > 40 else here.tolist()
     assert np.concatenate(list(thinned.blocks(0, 501))).tolist() == wanted
     assert marks.count(100, 501) == int((kept >= 100).sum())
+    assert np.flatnonzero(marks.has(np.arange(501))).tolist() == kept.tolist()
 
 
 def test_where_the_data_is_not(tmp_path: Path) -> None:

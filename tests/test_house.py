@@ -19,17 +19,10 @@ from edgedistill import files, quality, recipe
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus", "labelled"]
+SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus", "labelled", "parallel"]
 SUITES = [
-    "suites",
-    "suites.tables",
-    "suites.vectors",
-    "suites.sts",
-    "suites.retrieval",
-    "suites.bitext",
-    "suites.transfer",
-    "suites.similarity",
-    "suites.task",
+    *["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"],
+    *["suites.similarity", "suites.task"],
 ]
 EDGE = [*SUITES, "report", "page", "bundle", "quality", "speed", "bench"]
 TORCH = [
@@ -43,9 +36,10 @@ TORCH = [
         "objectives.regression",
         "objectives.contrastive",
         "objectives.relational",
+        "objectives.pairs",
         "objectives",
     ],
-    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "prepare", "finetune", "train"],
+    *["graph", "quantize", "teacher", "augment", "given", "targets", "feed", "run", "assistant", "sides", "prepare", "finetune", "train"],
     *["card", "layout", "verdict", "export", "cost", "demo", "trim", "series"],
 ]
 ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
@@ -164,7 +158,7 @@ def yaml_files(folder: str) -> list[Path]:
 
 def test_every_recipe_is_read() -> None:
     found = yaml_files("recipes")
-    assert len(found) >= 58
+    assert len(found) >= 77
     assert sorted(files.shipped("recipe").values()) == found, "two recipes have the same name, or one is not found"
     for path in found:
         spec = recipe.read(path)

@@ -1,8 +1,9 @@
 """Objectives: student and teacher vectors -> a loss. From kind to module in one readable table.
 
 Every one is a module called with (views, teacher): the student's vectors (B, d) of each view of the texts, and the teacher's
-(B, e) of the texts; only simcse can do without those, and gets none on triples. What it must remember (a queue, a temperature) is
-in its state; `remember` tells it the teacher's vectors after each step.
+(B, e) of the texts; only simcse can do without those, and gets none on triples. Over pairs the views are the two sides, and the
+teacher's vectors (B, 2, e): what each side is to match. What it must remember (a queue, a temperature) is in its state; `remember`
+tells it the teacher's vectors after each step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.contrastive import Ckd, Simcse
+from edgedistill.objectives.pairs import Side, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import Congen, Seed, gram
 from edgedistill.recipe import leaves
@@ -43,6 +45,17 @@ class TwoViews(nn.Module):
         return self.loss(views[0], views[1], teacher)
 
 
+class Across(nn.Module):
+    """A loss across the sides of a batch's pairs, led by what the first sides' teacher vectors say of each other."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
+        return self.loss(views[0], views[1], teacher[:, 0])
+
+
 class Weighted(nn.Module):
     """A weighted sum of objectives."""
 
@@ -65,7 +78,7 @@ class Sliced(nn.Module):
         self.part, self.start, self.end, self.teacher, self.scale = part, start, end, teacher, scale
 
     def of_teacher(self, teacher: Tensor) -> Tensor:
-        return self.scale * (teacher[:, self.start : self.end] if self.teacher else teacher)
+        return self.scale * (teacher[..., self.start : self.end] if self.teacher else teacher)
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
@@ -91,7 +104,9 @@ def _build(spec: recipe.Objective, dims: int, cut: int | None) -> nn.Module:
         return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut) for term in spec.terms])
     if isinstance(spec, recipe.Matryoshka):
         return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each) for each in spec.dims])
-    whole = isinstance(spec, recipe.Gram)
+    if isinstance(spec, recipe.EachSide):
+        return Weighted([1.0, 1.0], [Side(_build(spec.objective, dims, cut), side) for side in (0, 1)])
+    whole = isinstance(spec, recipe.Gram | recipe.Mcl | recipe.MclBool | recipe.MclCe)
     part = _leaf(spec, dims if whole or cut is None else cut)
     return part if cut is None else Sliced(part, 0, cut, teacher=not whole)
 
@@ -111,6 +126,10 @@ def _leaf(spec: recipe.Objective, dims: int) -> nn.Module:
         return Simcse(spec.temperature)
     if isinstance(spec, recipe.DualL2 | recipe.Skd):
         return TwoViews({"dual_l2": dual_l2, "skd": skd}[spec.kind])
+    if isinstance(spec, recipe.Mcl | recipe.MclBool):
+        return Across({"mcl": mcl, "mcl_bool": mcl_bool}[spec.kind])
+    if isinstance(spec, recipe.MclCe):
+        return Across(lambda one, other, teacher: mcl_ce(one, other, teacher, 1 / spec.temperature))
     return Stateless({"cosine": cosine, "gram": gram}[spec.kind])
 
 
@@ -128,6 +147,8 @@ def cuts(spec: recipe.Objective) -> list[int]:
     """The widths, ascending, that the objective prepares vectors to be cut at; none where it is no Matryoshka."""
     if isinstance(spec, recipe.Matryoshka):
         return spec.dims
+    if isinstance(spec, recipe.EachSide):
+        return cuts(spec.objective)
     found = [cuts(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
     return sorted({width for each in found for width in each})
 
@@ -148,7 +169,7 @@ def remember(objective: nn.Module, teacher: Tensor) -> None:
 
 def _told(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Every part of an objective, with what it sees of the teacher's vectors."""
-    teacher = objective.of_teacher(teacher) if isinstance(objective, Sliced) else teacher
+    teacher = objective.of_teacher(teacher) if isinstance(objective, Sliced | Side) else teacher
     yield objective, teacher
     for part in objective.children():
         yield from _told(part, teacher)
@@ -158,7 +179,8 @@ def fits(spec: recipe.Objective, student: int, teacher: int, place: str) -> None
     """Raise UserError where the objective cannot compare vectors of these widths."""
     if cuts(spec) and cuts(spec)[-1] != student:
         raise UserError(f"{place}.dims: end at {cuts(spec)[-1]}, the student gives {student} numbers; end there, or set its width to that")
-    if student != teacher and any(not isinstance(leaf, recipe.Gram | recipe.Simcse) for leaf in leaves(spec)):
+    blind = recipe.Gram | recipe.Simcse | recipe.Mcl | recipe.MclBool | recipe.MclCe  # to the coordinates themselves
+    if student != teacher and any(not isinstance(leaf, blind) for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
             "give the student `head: linear`, or use gram"

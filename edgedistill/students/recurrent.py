@@ -12,6 +12,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, head
+from edgedistill.students.pooling import pool
 
 SOURCES = {"BertModel": "bert", "RobertaModel": "roberta", "XLMRobertaModel": "xlm-roberta", "CamembertModel": "camembert"}  # of one layout
 SAME = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
@@ -44,8 +45,14 @@ class RecurrentStudent(bert.BertStudent):
         self.pad = pad
 
     def encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        at = None if self.pad is None else positions(input_ids, self.pad)
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=at)
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=self._at(input_ids))
+
+    def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, H), the mean of the embedding layer's vectors."""
+        return pool(self.model.embeddings(input_ids=input_ids, position_ids=self._at(input_ids)), attention_mask, "mean")
+
+    def _at(self, input_ids: Tensor) -> Tensor | None:
+        return None if self.pad is None else positions(input_ids, self.pad)
 
 
 def positions(input_ids: Tensor, pad: int) -> Tensor:

@@ -67,6 +67,11 @@ class TeacherStudent(nn.Module):
         """Token vectors (B, T, H), before pooling."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
 
+    def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, H), the mean of the embedding layer's vectors: words, positions, segments and their norm, before any other layer."""
+        model: Any = self.model
+        return pool(model.embeddings(input_ids=input_ids), attention_mask, "mean")
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         if "cls_pooler" in self.poolings:

@@ -1,0 +1,315 @@
+"""The four stages on tiny models: an assistant taught from a teacher, a student from both, resumed, exported, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import (
+    assistant,
+    bench,
+    bundle,
+    cost,
+    export,
+    files,
+    parallel,
+    prepare,
+    recipe,
+    run,
+    sides,
+    speed,
+    teacher,
+    train,
+    vocabulary,
+)
+from edgedistill.errors import UserError
+from edgedistill.students.pooling import pool
+from tests.conftest import World, sentences
+from tests.test_surgery import unigram
+from tests.test_trim import plain
+
+BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
+OWN = {"of": "assistant", "language": "own"}
+EMBEDDINGS = {"of": "assistant", "at": "embeddings", "language": "own"}
+FAST = {"steps": 6, "batch": 8, "bucket": 2}
+STUDENT = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "layers": 1, "bottleneck": 8, "max_tokens": 32}
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def translated(text: str) -> str:
+    return " ".join(word[::-1] for word in text.split())
+
+
+@pytest.fixture(scope="module")
+def data(world: World) -> Path:
+    """Pairs of English and its words spelled backwards, and an STS suite's texts in both."""
+    folder = world.folder / "pairs"
+    folder.mkdir()
+    texts = sentences(240)
+    rows = [f"{text}\t{translated(text)}" for text in texts]
+    (folder / "en-xx.tsv").write_text("en\txx\n" + "\n".join(rows[:160]) + "\n", encoding="utf-8")
+    (folder / "en-yy.tsv").write_text("en\tyy\n" + "\n".join(f"{text}\t{text.upper()}q" for text in texts[120:]) + "\n", encoding="utf-8")
+    for at, name in enumerate(("en", "xx")):
+        lines = [
+            f"{row.split(chr(9))[at]}\t{rows[(number * 7) % 40].split(chr(9))[at]}\t{number % 5}" for number, row in enumerate(rows[:40])
+        ]
+        (folder / f"sts.{name}.tsv").write_text("sentence1\tsentence2\tscore\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    suite = "kind: sts\ntasks:\n  - {name: en-xx, file: sts.en.tsv, translation: sts.xx.tsv}\n"
+    (folder / "suite.yaml").write_text(suite, encoding="utf-8")
+    return folder
+
+
+def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
+    parts = [{"files": [f"en-{language}.tsv"], "columns": ["en", language]} for language in ("xx", "yy")]
+    return {
+        "name": name,
+        "teacher": {"model": str(world.teacher), "max_tokens": 32, "dtype": "fp32"},
+        "corpus": {"kind": "parallel", "pairs": parts, "held_out": 10},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def taught(world: World, data: Path) -> Path:
+    """Stage 1: XLM-R's architecture with the teacher's layers, behind a tokenizer learned from the pairs."""
+    student = {"kind": "recurrent", "layers": 2, "times": 1, "positions": "pad", "unigram": {"pieces": 300}, "max_tokens": 32}
+    stages = [{"name": "teach", "objective": BOTH, **FAST}]
+    spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
+    train.train(spec, world.folder / "assistant", data, device="cpu", say=quiet, progress=False)
+    return world.folder / "assistant"
+
+
+def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
+    """Stages 2 to 4 from a finished assistant."""
+    last = {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": BOTH}]}
+    stages = [
+        {"name": "align", "objective": BOTH, "match": EMBEDDINGS, "learning_rate": 1e-2, **FAST},
+        {"name": "teach", "objective": BOTH, "match": OWN, "ema": 0.9, **FAST},
+        {"name": "contrast", "objective": last, "pairs": ["en-xx"], **FAST},
+    ]
+    parts: dict[str, Any] = {
+        "assistant": {"model": str(taught), "max_tokens": 32, "dtype": "fp32"},
+        "student": {**STUDENT, "embeddings": {"from": "random"}},
+        "stages": stages,
+        "select": {"suite": str(data / "suite.yaml"), "every": 4, "without": ["yy"]},
+    }
+    return recipe.parse(written(world, "student", **{**parts, **changes}), "test")
+
+
+@pytest.fixture(scope="module")
+def whole(world: World, data: Path, taught: Path) -> Path:
+    train.train(four(world, data, taught), world.folder / "student", data, device="cpu", say=quiet, progress=False)
+    return world.folder / "student"
+
+
+def test_a_run_as_a_teacher(taught: Path) -> None:
+    """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
+    opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
+    texts = [*sentences(3), translated(sentences(1)[0])]
+    ids, mask = teacher.pad(teacher.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
+    student: Any = run.open_run(taught).student()
+    with torch.inference_mode():
+        expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+        at = torch.from_numpy((ids != 1).cumsum(1) * (ids != 1) + 1)
+        tables = pool(student.model.embeddings(input_ids=torch.from_numpy(ids), position_ids=at), torch.from_numpy(mask), "mean").numpy()
+    assert np.abs(opened.embed(texts, unit=False) - expected).max() < 1e-5
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.abs(opened.embed(texts) - unit).max() < 1e-5 < np.abs(unit - expected).max()
+    layer = assistant.EmbeddingLayer(opened)
+    assert np.abs(layer.embed(texts, unit=False) - tables).max() < 1e-6
+    assert layer.made_of() != opened.made_of()
+
+
+def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: World, data: Path, taught: Path) -> None:
+    opened = run.open_run(taught)
+    assert opened.shape["positions"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
+    words = opened.tokenizer()
+    assert [words.convert_ids_to_tokens(at) for at in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert words.convert_ids_to_tokens(len(words) - 1) == "<mask>" and len(words) <= 300
+    assert words("the cat")["input_ids"][0] == 0 and words("the cat")["input_ids"][-1] == 2
+    assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
+    spec = opened.recipe
+    assert isinstance(spec.corpus, recipe.Parallel) and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
+    pairs = parallel.build(spec.corpus, data, 0)
+    again = vocabulary._unigram([pairs.first, pairs.second], spec.student.unigram, 512)
+    assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
+    few = recipe.Unigram(pieces=200, lowercase=True)
+    assert (
+        vocabulary.learn_unigram([pairs.second], few)("THE")["input_ids"]
+        == vocabulary.learn_unigram([pairs.second], few)("the")["input_ids"]
+    )
+
+
+def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
+    """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first for both."""
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
+    pairs = parallel.build(spec.corpus, data, 0)
+    models = sides.Models(prepare.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
+    assert models.assistant is not None and isinstance(models.teacher, teacher.Teacher)
+    words = models.assistant.tokenizer
+    cut = sides.tokens(spec, pairs, words, 32, quiet)
+    align, teach, contrast = sides.feeds(spec, pairs, cut, models, 32, "cpu", lambda at: None, quiet, False)
+    rows = np.array([0, 5, 17])
+    for feed in (align, teach, contrast):
+        (one, _), (other, _) = feed.batch(rows, rows)[0]
+        for ids, side, corpus in ((one, 0, pairs.first), (other, 1, pairs.second)):
+            texts = corpus.texts(pairs.index[rows, side])
+            assert [row[row != 1].tolist() for row in ids] == [each.tolist() for each in teacher.encode_ids(words, texts, 32)]
+    sources, targets = (corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.first, pairs.second)))
+    layer = assistant.EmbeddingLayer(models.assistant)
+    for feed, reader in ((align, layer), (teach, models.assistant)):
+        expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
+        assert feed.vectors is not None and np.abs(feed.vectors[rows] - expected).max() < 2e-3  # kept in half precision
+    expected = models.teacher.embed(sources, unit=False)
+    assert contrast.vectors is not None and np.abs(contrast.vectors[rows] - expected[:, None]).max() < 5e-3
+    assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.trained
+    lengths = np.max([side.lengths(pairs.index[: pairs.trained, at]) for at, side in enumerate(cut)], 0)
+    longest = int(lengths.min())
+    assert 0 < len(short := teach.short(longest)) < pairs.trained
+    assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
+
+
+def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    spec = four(world, data, taught)
+    only = spec.model_copy(update={"stages": spec.stages[:1]})
+    info = train.train(only, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    assert info["selected"] is None
+    after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
+    layers = [name for name in after if name.startswith("model.encoder.")]
+    assert layers and all(torch.equal(after[name], before[name]) for name in layers)
+    first, _ = prepare.untrained(
+        spec, prepare.open_teacher(spec.teacher, data), run.open_run(taught).tokenizer(), data, assistant=prepare.open_assistant(spec)
+    )
+    moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
+    assert moved and all(name.startswith("model.embeddings.") for name in moved)
+    assert "model.embeddings.word_embeddings.project.weight" in moved
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
+    world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, steps = four(world, data, taught), 0
+    step = train.Loop._one
+
+    def counted(loop: train.Loop) -> float:
+        nonlocal steps
+        steps += 1
+        if steps in (4, 11, 17):
+            raise Killed
+        return step(loop)
+
+    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(train.Loop, "_one", counted)
+    for resume in (False, True, True):
+        with pytest.raises(Killed):
+            train.train(spec, tmp_path / "cut", data, resume=resume, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "cut", data, resume=True, device="cpu", say=quiet, progress=False)
+    for name in ("student.safetensors", "student.json", "tokenizer/tokenizer.json"):
+        assert (whole / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+
+
+def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> None:
+    info = files.read_json(whole / "run.json")
+    assert [stage["name"] for stage in info["stages"]] == ["align", "teach", "contrast"]
+    assert info["selected"]["stage"] == "contrast"
+    opened = run.open_run(whole)
+    assert (opened.shape["times"], opened.shape["bottleneck"], opened.shape["positions"]) == (2, 8, "pad")
+    export.export(whole, ["fp32", "w8"], tmp_path / "bundle", quiet)
+    texts = [*sentences(4), translated(sentences(1)[0])]
+    expected = prepare.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - expected).max() < 1e-5
+    suite = tmp_path / "lost.yaml"
+    (tmp_path / "lost.tsv").write_text("sentence1\tsentence2\tscore\nкот\tпёс\t1\nthe cat\tthe dog\t3\n", encoding="utf-8")
+    suite.write_text("kind: sts\ntasks: [{name: en-ru, file: lost.tsv}]\n", encoding="utf-8")
+    said: list[str] = []
+    found = bench.bench(
+        [f"{tmp_path / 'bundle'}:fp32"],
+        [str(data / "suite.yaml"), str(suite)],
+        data,
+        1,
+        "cpu",
+        None,
+        None,
+        said.append,
+        speed.Plan(2, 1, 1, 0.0, 2),
+    )
+    report = found["reports"][0]
+    assert set(report["quality"][next(iter(report["quality"]))]["tasks"]) == {"en-xx"}
+    lost = report["quality"]["lost"]["unknown"]
+    assert lost["texts"] == 2 and lost["tokens"] > 0 and lost["first"] == "кот"
+    assert any("lost: 2 of 4 texts hold what its vocabulary has no piece for" in line and "кот" in line for line in said)
+
+
+def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
+    spec = four(world, data, taught)
+    found = cost.cost(spec, data, quiet)
+    assert found["teacher_passes"] == 0  # all in the cache, from training
+    assert found["student_passes"] == 3 * 6 * 8 * 2
+    other = spec.model_copy(update={"seed": 1})  # other texts are held out
+    pairs = parallel.build(spec.corpus, data, 1)  # type: ignore[arg-type]
+    assert cost.cost(other, data, quiet)["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second)
+
+
+def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
+    """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a trimmed vocabulary."""
+    folder = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    spec = four(world, data, folder)
+    spec = spec.model_copy(
+        update={"assistant": recipe.Teacher(model=str(folder), pooling="mean", max_tokens=32, dtype="fp32"), "select": None}
+    )
+    wider = [stage.model_copy(update={"steps": 2}) for stage in spec.stages[:2]]
+    student = recipe.Recurrent.model_validate({**STUDENT, "trim": {}})
+    info = train.train(
+        spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", data, device="cpu", say=quiet, progress=False
+    )
+    lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
+    assert [source["name"] for source in lost["sources"]][:2] == ["first side, trained on", "second side, trained on"]
+    assert info["parameters"]["total"] > 0
+
+
+def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
+    spec = four(world, data, taught, **changes)
+    cost.cost(spec, data, quiet)
+    return spec
+
+
+def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    stage = {"name": "x", "objective": BOTH, **FAST}
+    other = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    for changes, says in (
+        ({"assistant": None, "stages": [stage]}, "student: of an assistant, and the recipe names none; set assistant.model"),
+        ({"assistant": None, "student": {**STUDENT, "weights": "teacher", "tokenizer": "teacher"}}, r"stages\[0\].match: of an assistant"),
+        ({"stages": [{**stage, "objective": {"kind": "mse"}}]}, r"mse reads single texts, the corpus holds pairs; put it to both sides"),
+        ({"stages": [{**stage, "pairs": ["en-de"]}]}, r"stages\[0\].pairs: none are called 'en-de'; corpus.pairs are \(en-xx, en-yy\)"),
+        ({"stages": [{**stage, "match": {"at": "embeddings"}}]}, "are of an assistant, which reads all the languages; set `of: assistant`"),
+        ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "embeddings are matched by"),
+        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` are made of texts, not of pairs"),
+        ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "each_side reads pairs; set corpus.kind: parallel"),
+        ({"select": {"suite": str(data / "suite.yaml")}}, r"yy: no task of the suite .* is in these languages.*select.without: \[yy\]"),
+        ({"student": {**STUDENT, "layers": 3}}, "a unit of 3 does not divide the source's 2 layers"),
+        ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),
+        ({"student": {**STUDENT, "tokenizer": str(other)}}, r"stages\[0\].match: .* into other pieces; set student.tokenizer: assistant"),
+        ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns a tokenizer of its own; leave `trim` out"),
+        ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
+    ):
+        with pytest.raises(UserError, match=says):
+            refused(world, data, taught, **changes)
+
+
+def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.partial").mkdir()
+    with pytest.raises(UserError, match="its training has not finished; run edgedistill train again with --resume"):
+        refused(world, data, tmp_path / "half")
