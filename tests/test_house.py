@@ -33,6 +33,7 @@ TORCH = [
         "students.teacher",
         "students.output",
         "objectives.queue",
+        "objectives.softmax",
         "objectives.regression",
         "objectives.contrastive",
         "objectives.relational",

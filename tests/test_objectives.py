@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
-from edgedistill.objectives import relational
+from edgedistill.objectives import relational, softmax
 from edgedistill.objectives.contrastive import ckd, simcse
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
@@ -324,3 +325,32 @@ def test_simcse_reads_two_views_or_three_and_no_teacher() -> None:
     both = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
     assert objectives.reads_teacher(parsed(both))
     objectives.fits(parsed({"kind": "simcse"}), 128, 384, "stages[0].objective")
+
+
+@pytest.mark.parametrize("queued", [0, 1, 7])
+def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    keys, wanted = torch.cat([queue, own]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
+    assert torch.allclose(softmax.shares(own, queue, own), (own @ keys.T).softmax(-1))
+    for found, expected in (
+        (softmax.told(rows[0], queue, own), cross_entropy(rows[0] @ keys.T, queued + torch.arange(5))),
+        (softmax.followed(rows, wanted, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
+        (
+            softmax.followed(rows, wanted, queue, own) @ rows.new_tensor([0.3, 2.0]),
+            0.3 * cross_entropy(rows[0] @ keys.T, wanted) + 2 * cross_entropy(rows[1] @ keys.T, wanted),
+        ),
+    ):
+        assert found.item() == pytest.approx(expected.item())
+        mine, theirs = (torch.autograd.grad(loss, rows)[0] for loss in (found, expected))
+        assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
+    """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
+    rows, queue, own = torch.tensor([[2000.0, 0.0]], requires_grad=True), torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
+    loss = softmax.told(rows, queue, own)
+    assert loss.item() == 4000
+    assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
+    assert softmax.followed(rows[None], torch.tensor([[0.5, 0.5]]), queue, own).item() == 2000

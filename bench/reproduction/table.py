@@ -144,10 +144,10 @@ def _spread(values: list[float]) -> str:
 def _explained(reports: Reports) -> list[str]:
     teachers = sorted({each["teacher"] for found in reports.values() for each in found})
     return [
-        f"Teacher: {', '.join(teachers) or 'none yet'}. Difference: the weighted sum of the arms' means over seeds; sd: pooled over the "
-        "arms. Interval: paired bootstrap over the suite's test pairs, the same samples for all runs. Reproduced: above 0 by more than the "
-        "sd, and the interval above 0; contradicted: the same below 0; else inconclusive. Numbers are of this teacher, corpus and student: "
-        "only orders are compared with the paper."
+        f"Teacher: {', '.join(teachers) or 'none yet'}.",
+        "Difference: the weighted sum of the arms' means over seeds; sd: pooled over the arms. Interval: paired bootstrap over the suite's "
+        "test pairs, the same samples for all runs. Reproduced: above 0 by more than the sd, and the interval above 0; contradicted: the "
+        "same below 0; else inconclusive. Numbers are of this teacher, corpus and student: only orders are compared with the paper.",
     ]
 
 

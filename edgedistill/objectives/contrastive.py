@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.softmax import told
 
 
 def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) -> Tensor:
@@ -19,8 +20,7 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
     Relation: `seed` and `congen` put the teacher's own similarities in place of the one right answer.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-    student = scale * student
-    return cross_entropy(torch.cat([student @ teacher.T, student @ queue.T], 1), torch.arange(len(student), device=student.device))
+    return told(scale * student, queue, teacher.detach())
 
 
 def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor | None = None) -> Tensor:

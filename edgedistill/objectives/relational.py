@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.errors import UserError
 from edgedistill.objectives.queue import Queue
+from edgedistill.objectives.softmax import followed, shares
 
 
 def gram(student: Tensor, teacher: Tensor) -> Tensor:
@@ -33,14 +34,10 @@ def congen(views: list[Tensor], weights: list[float], teacher: Tensor, queue: Te
     the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalisation.
     Relation: one view is SEED with the batch in its memory; τ_T → 0 is `ckd`.
     """
-    teacher = normalize(teacher, dim=-1)
-
-    def cosines(rows: Tensor) -> Tensor:
-        return torch.cat([rows @ queue.T, rows @ teacher.T], 1)
-
-    wanted = cosines(teacher / tau_teacher).softmax(-1)
-    losses = [cross_entropy(cosines(normalize(view, dim=-1) / tau_student), wanted) for view in views]
-    return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
+    teacher = normalize(teacher.detach(), dim=-1)
+    wanted = shares(teacher / tau_teacher, queue, teacher)
+    losses = followed(torch.stack([normalize(view, dim=-1) / tau_student for view in views]), wanted, queue, teacher)
+    return (losses * losses.new_tensor(weights)).sum()
 
 
 def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
