@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from itertools import chain
@@ -96,6 +97,9 @@ def _unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int) -> PreTr
         raw.train_from_iterator(_sampled(corpora, spec.sample), trainer)
     finally:
         os.environ.pop("TOKENIZERS_PARALLELISM") if before is None else os.environ.update(TOKENIZERS_PARALLELISM=before)
+    data = json.loads(raw.to_str())  # the trainer sums over a hash map, whose order differs between processes, and with it the last digits
+    data["model"]["vocab"] = [[piece, round(score, 9)] for piece, score in data["model"]["vocab"]]
+    raw = Tokenizer.from_str(json.dumps(data))
     ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
     raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends)
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
