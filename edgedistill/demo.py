@@ -89,7 +89,7 @@ def _ask(question: str, opened: bundle.Bundle, index: np.ndarray, texts: list[st
 
 def _searched(spec: recipe.Recipe, say: Say) -> list[str]:
     """At most SEARCHED texts of the corpus, drawn evenly."""
-    assert isinstance(spec.corpus, recipe.Prose), "the recipe of the teacher names the corpus"
+    assert spec.corpus is not None and not isinstance(spec.corpus, recipe.Parallel), "the recipe of the teacher names the corpus"
     built = corpus.build(spec.corpus, None, spec.seed, say)
     return built.texts(np.linspace(0, len(built) - 1, min(SEARCHED, len(built))).astype(int))
 

@@ -135,11 +135,11 @@ def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus
     loaded = load(world.teacher)
     embed, calls = loaded.embed, []
 
-    def killed(texts: list[str], device: str = "cpu") -> np.ndarray:
+    def killed(texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         calls.append(len(texts))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return embed(texts, device)
+        return embed(texts, device, unit)
 
     loaded.embed = killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
     spec = recipe.parse(world.recipe(), "test").corpus
     assert spec is not None
     built, like = corpus.build(spec, world.data, 0), make_tokenizer()
-    first, *others = [vocabulary.learn(like, built, 120) for _ in range(4)]
+    first, *others = [vocabulary.learn(like, [built], 120) for _ in range(4)]
     assert [other.backend_tokenizer.to_str() for other in others] == [first.backend_tokenizer.to_str()] * 3
     number = first.get_vocab()
     assert sorted(number.values()) == list(range(120))
