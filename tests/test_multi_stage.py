@@ -49,10 +49,9 @@ def translated(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def data(world: World) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pairs of English and its words spelled backwards, and an STS suite's texts in both."""
-    folder = world.folder / "pairs"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("pairs")
     texts = sentences(240)
     rows = [f"{text}\t{translated(text)}" for text in texts]
     (folder / "en-xx.tsv").write_text("en\txx\n" + "\n".join(rows[:160]) + "\n", encoding="utf-8")
@@ -78,13 +77,14 @@ def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def taught(world: World, data: Path) -> Path:
+def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stage 1: XLM-R's architecture with the teacher's layers, behind a tokenizer learned from the pairs."""
     student = {"kind": "recurrent", "layers": 2, "times": 1, "positions": "pad", "unigram": {"pieces": 300}, "max_tokens": 32}
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
-    train.train(spec, world.folder / "assistant", data, device="cpu", say=quiet, progress=False)
-    return world.folder / "assistant"
+    out = tmp_path_factory.mktemp("assistant") / "assistant"
+    train.train(spec, out, data, device="cpu", say=quiet, progress=False)
+    return out
 
 
 def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
@@ -105,9 +105,10 @@ def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recip
 
 
 @pytest.fixture(scope="module")
-def whole(world: World, data: Path, taught: Path) -> Path:
-    train.train(four(world, data, taught), world.folder / "student", data, device="cpu", say=quiet, progress=False)
-    return world.folder / "student"
+def whole(world: World, data: Path, taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("student") / "student"
+    train.train(four(world, data, taught), out, data, device="cpu", say=quiet, progress=False)
+    return out
 
 
 def test_a_run_as_a_teacher(taught: Path) -> None:
