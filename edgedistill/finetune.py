@@ -69,11 +69,8 @@ def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> St
 def _itself(spec: recipe.Recipe, partial: Path) -> Start:
     assert isinstance(spec.student, recipe.Itself)
     teacher = teachers.Teacher(spec.teacher)
-    limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
-    most = min(spec.student.max_tokens or limit, limit)
-    shape = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
     _keep_tokenizer(teacher.tokenizer, partial)
-    return Start(teacher.module, shape, teacher.tokenizer)
+    return Start(teacher.module, teachers.itself(spec.student, teacher), teacher.tokenizer)
 
 
 def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
@@ -90,9 +87,7 @@ def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
 def _keep_tokenizer(words: PreTrainedTokenizerBase, partial: Path) -> None:
     if not (partial / "tokenizer").exists():
         with files.new_folder(partial / "tokenizer") as temporary:
-            words.backend_tokenizer.no_padding()
-            words.backend_tokenizer.no_truncation()
-            words.save_pretrained(temporary)
+            teachers.save_tokenizer(words, temporary)
 
 
 class Tokens:

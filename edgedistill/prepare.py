@@ -217,9 +217,7 @@ def own_tokenizer(
         say(f"student.trim: {surgery.line(lost)}")
     if folder:
         with files.new_folder(folder) as temporary:
-            words.backend_tokenizer.no_padding()
-            words.backend_tokenizer.no_truncation()
-            words.save_pretrained(temporary)
+            teachers.save_tokenizer(words, temporary)
             if lost is not None:
                 files.write_json(temporary / "trim.json", lost)
     return words

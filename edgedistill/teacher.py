@@ -229,6 +229,21 @@ def tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokeni
     return loaded
 
 
+def save_tokenizer(words: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer as it is found again: without the padding and the cut that the last encoding has set."""
+    backend: Any = words.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    words.save_pretrained(folder)
+
+
+def itself(spec: recipe.Itself, teacher: Teacher) -> dict[str, Any]:
+    """The shape, as data, of a student that is the teacher: no longer texts than its files allow."""
+    limit = own_limit(teacher.folder, teacher.tokenizer)
+    most = min(spec.max_tokens or limit, limit)
+    return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}
+
+
 def prompt(spec: recipe.Teacher, folder: Path) -> str:
     """The text put before every text: the recipe's, or one of the model's own by name, or the model's default."""
     own = folder / "config_sentence_transformers.json"

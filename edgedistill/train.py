@@ -544,7 +544,6 @@ def _keep_teacher(
     teacher = teachers.Teacher(spec.teacher)
     texts = _fit_itself(spec, teacher, partial, data, accelerator, say, progress) if spec.targets else None
     student = itself(spec, teacher, targets.read(partial / "targets") if texts else [])
-    limit = teachers.own_limit(teacher.folder, teacher.tokenizer)
     nothing: dict[str, Any] = {"seconds": 0.0, "stages": [], "selected": None}
     info = {
         **run.made_by(),
@@ -553,8 +552,7 @@ def _keep_teacher(
         "dims": run.width(student),
         "parameters": run.count(student),
     }
-    most = min(spec.student.max_tokens or limit, limit)
-    shape: dict[str, Any] = {"kind": "teacher", "pooling": spec.teacher.pooling, "prompt": teacher.prompt, "max_tokens": most}
+    shape = teachers.itself(spec.student, teacher)
     if isinstance(student, Output):
         shape |= {"kind": "reduced", "blocks": student.blocks}
     with files.new_folder(out) as folder:
@@ -563,10 +561,7 @@ def _keep_teacher(
         if texts:
             shutil.copytree(partial / "targets", folder / "targets")
         files.write_json(folder / "student.json", shape)
-        words = teacher.tokenizer.backend_tokenizer
-        words.no_padding()
-        words.no_truncation()
-        teacher.tokenizer.save_pretrained(folder / "tokenizer")
+        teachers.save_tokenizer(teacher.tokenizer, folder / "tokenizer")
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
     say(f"{out}: the teacher itself, {info['dims']} numbers, {info['parameters']['total']:,} parameters")
