@@ -19,7 +19,11 @@ from edgedistill import files, quality, recipe
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-SHARED = ["__init__", "errors", "files", "recipe", "prose", "corpus", "labelled", "parallel"]
+RECIPE = [
+    *["recipe.part", "recipe.sources", "recipe.students", "recipe.targets", "recipe.objectives", "recipe.views", "recipe.stages"],
+    *["recipe.finetuning", "recipe.whole", "recipe.reading", "recipe"],
+]
+SHARED = ["__init__", "errors", "files", *RECIPE, "prose", "corpus", "labelled", "parallel"]
 SUITES = [
     *["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"],
     *["suites.similarity", "suites.task"],
