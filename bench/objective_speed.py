@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from edgedistill import corpus, feed, files, prepare, recipe, run, speed, teacher, train
+from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, untrained
+from edgedistill import loop as loops
 from edgedistill.tokens import tokenize
 
 WARM = 3  # steps before the first round
@@ -41,16 +42,16 @@ def random_vectors(count: int, dims: int, folder: Path) -> teacher.Vectors:
 def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: teacher.Vectors, loaded: teacher.Teacher) -> prepare.Made:
     """What a run of the recipe's first stage works with."""
     words, stage = loaded.tokenizer, spec.stages[0]
-    student, shape = prepare.untrained(spec, loaded, words, None)
+    student, shape = untrained.build(spec, loaded, words, None)
     cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0)
     read = feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
     return prepare.Made(texts, cut, vectors, [read], words, student, shape, False)
 
 
-def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> train.Loop:
+def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> loops.Loop:
     """The stage's loop, its queue full, a few steps done."""
-    log = train.Log(folder / "metrics.jsonl", train._progress(False), lambda line: None)
-    one = train.Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)
+    log = loops.Log(folder / "metrics.jsonl", loop.progress(False), lambda line: None)
+    one = loops.Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)
     one._set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
         queue.push(torch.from_numpy(made.vectors[np.arange(len(queue.ring))]))
@@ -58,7 +59,7 @@ def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> train.Loop:
     return one
 
 
-def timed(one: train.Loop, steps: int) -> float:
+def timed(one: loops.Loop, steps: int) -> float:
     """Milliseconds a step, over so many."""
     start = time.perf_counter()
     for _ in range(steps):
@@ -79,7 +80,7 @@ def main() -> None:
     teacher.no_denormals()
     times: dict[str, list[float]] = {name: [] for name in OBJECTIVES}
     with tempfile.TemporaryDirectory() as name:
-        loops: dict[str, train.Loop] = {}
+        loops: dict[str, loops.Loop] = {}
         vectors: Any = None
         for what, (objective, view) in OBJECTIVES.items():
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
@@ -102,7 +103,7 @@ def main() -> None:
         "step_ms": {what: float(np.median(each)) for what, each in times.items()},
         "rounds": times,
         "ratio_to_cosine": {what: float(np.median(each)) for what, each in ratios.items()},
-        "machine": speed.machine(),
+        "machine": machine.here(),
         **run.made_by(),
     }
     if asked.out:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgedistill import corpus, files, recipe, run, speed, teacher
+from edgedistill import corpus, files, machine, recipe, run, teacher
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         "cosine": {"mean": float(cosines.mean()), "min": float(cosines.min())},
         "dtype": str(mine.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "machine": speed.machine(),
+        "machine": machine.here(),
         **run.made_by(),
     }
     if asked.out:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, files, prepare, recipe, run, speed, teacher, train
+from edgedistill import corpus, files, machine, recipe, run, teacher, train, untrained
 
 BATCH = 256
 STEPS, WARM = 60, 20
@@ -39,7 +39,7 @@ def theirs(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: P
     from transformers import TrainerCallback
 
     loaded = teacher.Teacher(spec.teacher)
-    student, _ = prepare.untrained(spec, loaded, loaded.tokenizer, None)
+    student, _ = untrained.build(spec, loaded, loaded.tokenizer, None)
     student.model.save_pretrained(folder / "student")  # type: ignore[union-attr, operator]
     loaded.tokenizer.save_pretrained(folder / "student")
     transformer = Transformer(str(folder / "student"), max_seq_length=spec.stages[0].max_tokens)
@@ -100,7 +100,7 @@ def main() -> None:
         "texts_s": medians,
         "rounds": rates,
         "ratio": float(np.median(ratios)),
-        "machine": speed.machine(),
+        "machine": machine.here(),
         **run.made_by(),
     }
     if asked.out:

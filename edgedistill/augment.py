@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, files, recipe
+from edgedistill import corpus, files, readers, recipe
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, require
@@ -127,7 +127,7 @@ def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, d
     Raises UserError: a model that does not open, a view file that lacks texts.
     """
     if isinstance(spec, recipe.ViewFile):
-        found = corpus.matching(spec.files, data, f"{place}.files")
+        found = readers.matching(spec.files, data, f"{place}.files")
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in found], "columns": [spec.text, spec.view]}
         return _stored(texts, made_of, lambda parts: _Table(spec, found, texts, place, parts), say)
     if isinstance(spec, recipe.Mlm):
@@ -158,7 +158,7 @@ def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make
             raise
         for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
             if not name.exists():
-                views = [corpus.normalise(view) or text for text, view in zip(chunk, make(chunk, number * SHARD), strict=True)]
+                views = [readers.normalise(view) or text for text, view in zip(chunk, make(chunk, number * SHARD), strict=True)]
                 files.write_text(name, "".join(f"{view}\n" for view in views))
         with files.new_folder(folder) as temporary:
             lines = (line for name in names for line in name.read_text(encoding="utf-8").split("\n")[:-1])
@@ -175,7 +175,7 @@ class _Table:
         marks, ends = array("Q"), array("q", [0])
         with self.spool.open("wb") as spool:
             for path in found:
-                for text, view in corpus.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
+                for text, view in readers.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
                     marks.append(_mark(text))
                     ends.append(ends[-1] + spool.write(view.encode("utf-8", "replace")))
         self.marks, self.first = np.unique(np.array(marks, np.uint64), return_index=True)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgedistill import bundle as bundles_
-from edgedistill import corpus, page, parallel, quality, recipe, report, speed
+from edgedistill import corpus, machine, page, parallel, quality, recipe, report, speed
 from edgedistill.errors import AnswerIsNo, UserError
 
 DEFAULT_SUITE = "mini"
@@ -144,8 +144,8 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
         "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
-        "machine": speed.machine(),
-        "versions": speed.versions(),
+        "machine": machine.here(),
+        "versions": machine.versions(),
         "threads": target.speed["threads"],
         "device": target.speed["device"],
         "quality": target.quality,

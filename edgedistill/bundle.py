@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import os
-import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-from edgedistill import files
+from edgedistill import files, machine
 from edgedistill.errors import AnswerIsNo, UserError, unknown
 
 SCHEMA = 1  # of manifest.json
@@ -73,7 +69,7 @@ class Bundle:
                 f"{self.manifest['name']}: was fine-tuned and gives labels ({', '.join(self.labels)}), not vectors; call classify"
             )
         out = np.empty((len(texts), dim), np.float32)
-        with _counting(len(texts), progress) as done:
+        with counting(len(texts), progress) as done:
             for start in range(0, len(texts), WINDOW):
                 rows = self._tokenized(texts[start : start + WINDOW], start)
                 self._run(rows, out[start : start + len(rows)], batch_tokens, done)
@@ -214,7 +210,7 @@ def apart(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def load(folder: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu") -> Bundle:
-    """Open a bundle: a folder, or a name under bundles/; `folder:w8` names a precision too. Default: w8, else int8, else fp32.
+    """Open a bundle: a folder, a name under bundles/, or a shipped one; `folder:w8` names a precision. Default: w8, else int8, else fp32.
 
     Every file it reads is checked against its sha256 first: AnswerIsNo when a byte changed. UserError for what is no bundle, not
     whole, or from a newer edgedistill. `threads`: default, the processors this process may use.
@@ -225,18 +221,21 @@ def load(folder: str | Path, precision: str | None = None, threads: int | None =
     problems = check_files(place, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"]))
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems})
-    threads = threads or processors()
+    threads = threads or machine.processors()
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # the tokenizer's pool; read when it first starts
     return Bundle(place, manifest, precision, threads, device)
 
 
 def split(name: str) -> tuple[Path, str | None]:
-    """`bundles/x:w8` -> (bundles/x, w8); a bare name is looked for under bundles/ when no folder has it."""
+    """`bundles/x:w8` -> (bundles/x, w8); a bare name that no folder has is looked for under bundles/, then among the shipped ones."""
     place, colon, last = name.rpartition(":")
     named = colon and place and (last in PRECISIONS or (Path(place) / "manifest.json").is_file())
     path, precision = (Path(place), last) if named else (Path(name), None)
     under = Path("bundles") / path
-    return (under if not path.exists() and under.exists() else path), precision
+    if path.exists() or under.exists():
+        return (path if path.exists() else under), precision
+    shipped = files.shipped("bundle").get(str(path))
+    return (shipped.parent if shipped else path), precision
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -305,50 +304,6 @@ def _providers(device: str) -> list[str]:
     return ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
-def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """How many processors this process may keep busy: its affinity, and the CPU quota of its control groups (v1 and v2), rounded down."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(quotas(cgroups, own), default=math.inf)
-    return max(1, int(min(allowed, quota)))
-
-
-def quotas(cgroups: Path, own: Path) -> Iterator[float]:
-    """The quotas that hold for this process, in processors: its group's and those of all groups above."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots, limit = [cgroups, cgroups / "unified"], _quota_v2
-        elif "cpu" in controllers.split(","):
-            roots, limit = [cgroups / controllers, cgroups / "cpu"], _quota_v1
-        else:
-            continue
-        group = Path(path.lstrip("/"))
-        for folder in [root / part for root in roots for part in (group, *group.parents)]:
-            quota = limit(folder)
-            if quota is not None:
-                yield quota
-
-
-def _quota_v2(folder: Path) -> float | None:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
-
-
 def _are_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
         raise UserError("texts: one string; put it in a list")
@@ -366,7 +321,7 @@ def _is_unicode(text: str) -> bool:
 
 
 @contextmanager
-def _counting(total: int | None, progress: bool) -> Iterator[Callable[[int], None]]:
+def counting(total: int | None, progress: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr where one is wanted; gives the function that moves it on."""
     if not progress:
         yield lambda number: None
@@ -380,194 +335,4 @@ def _counting(total: int | None, progress: bool) -> Iterator[Callable[[int], Non
         yield lambda number: bar.advance(task, number)
 
 
-def verify(folder: str | Path) -> dict[str, Any]:
-    """Check every file's bytes, then each precision's ids and vectors on this machine against those the bundle was made with.
-
-    Returns {bundle, files, texts, precisions {cosine_min, threshold}}. Raises AnswerIsNo with all that differs.
-    """
-    place, _ = split(str(folder))
-    manifest = read_manifest(place)
-    problems = check_files(place, manifest, sorted(manifest["files"]))
-    if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems})
-    golden = files.read_json(place / "parity.json")
-    if manifest.get("labels"):
-        return _verify_labels(place, manifest, golden)
-    expected = np.array(golden["vectors"], np.float32)
-    found: dict[str, Any] = {}
-    for precision, entry in manifest["precisions"].items():
-        opened = load(place, precision=precision)
-        ids = opened.tokenize(golden["texts"])
-        problems += [
-            f"{place}: text {at + 1} of {len(ids)} ({quoted(golden['texts'][at])}): token ids differ; the tokenizers package "
-            "reads tokenizer.json another way here: install the version named in manifest.json"
-            for at, row in enumerate(ids)
-            if precision == next(iter(manifest["precisions"])) and row.tolist() != golden["ids"][at]
-        ]
-        cosines = alone(opened, [np.array(row, np.int64) for row in golden["ids"]], expected)
-        at, threshold = int(np.argmin(cosines)), entry["parity"]["threshold"]
-        found[precision] = {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}
-        if not cosines[at] >= threshold:
-            text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
-            found_here, least = shown(cosines[at], threshold)
-            problems.append(f"{place}: {text} came back at cosine {found_here} here, {precision} must reach {least}")
-    if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
-
-
-def _verify_labels(place: Path, manifest: dict[str, Any], golden: dict[str, Any]) -> dict[str, Any]:
-    """A classifier's token ids, and its probabilities item by item. Raises AnswerIsNo with all that differs."""
-    found: dict[str, Any] = {}
-    problems, expected = [], np.array(golden["logits"], np.float32)
-    for precision, entry in manifest["precisions"].items():
-        opened = load(place, precision=precision)
-        ids = opened.tokenize_items(golden["texts"])
-        if precision == next(iter(manifest["precisions"])):
-            problems += [
-                f"{place}: item {at + 1} of {len(ids)}: token ids differ; the tokenizers package reads tokenizer.json another way here: "
-                "install the version named in manifest.json"
-                for at, item in enumerate(ids)
-                if [row.tolist() for row in item] != golden["ids"][at]
-            ]
-        rows = np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
-        difference, threshold = apart(rows, expected), entry["parity"]["threshold"]
-        at = int(np.argmax(difference))
-        found[precision] = {"apart_max": round(float(difference[at]), 6), "threshold": threshold}
-        if not difference[at] <= threshold:
-            off = f"came back with a probability {difference[at]:.4f} off here, {precision} may move it by {threshold}"
-            problems.append(f"{place}: item {at + 1} of {len(ids)} ({quoted(golden['texts'][at][0])}) {off}")
-    if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
-
-
-def alone(bundle: Bundle, ids: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
-    """Cosine of each text's vector, run alone, to the expected unit rows; (n,)."""
-    rows = np.concatenate([bundle.encode_ids([row]) for row in ids])
-    return (rows.astype(np.float64) * expected).sum(1)
-
-
-def shown(cosine: float, least: float) -> tuple[str, str]:
-    """Both with as many digits as tell them apart."""
-    digits = 4 if least < 0.999 else 6
-    return f"{cosine:.{digits}f}", f"{least:.{digits}f}"
-
-
-def quoted(text: str) -> str:
-    """A text in double quotes, short enough for a line, invisible characters escaped."""
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
-    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
-
-
 # Files of any size, in constant memory
-
-CHUNK_TEXTS = 4_096  # read, embedded and written at a time
-CHUNK_BYTES = 8 << 20
-LONGEST_LINE = 64 << 20
-
-
-def embed(
-    name: str | Path,
-    source: str | Path = "-",
-    out: str | Path | None = None,
-    threads: int | None = None,
-    dim: int | None = None,
-    progress: bool = False,
-) -> dict[str, Any]:
-    """Embed a file (also .gz), a text a line, or stdin (`-`), into X.npy, X.jsonl or, without `out`, JSON lines on stdout.
-
-    Row i is line i, empty lines included. `out` appears whole or not at all. Returns {texts, dims, out}. Raises UserError:
-    no such file, a line that is not UTF-8, a suffix that is not known.
-    """
-    target = None if out is None else Path(out)
-    if target is not None and target.suffix not in (".npy", ".jsonl"):
-        raise UserError(f"--out {target}: {unknown('format', target.suffix, ('.npy', '.jsonl'))}")
-    if str(source) != "-" and not Path(source).is_file():
-        raise UserError(f"{source}: no such file; give a file of texts, one a line, or - for stdin")
-    opened = load(name, threads=threads)
-    dims = opened._dim(dim)
-    count = 0
-
-    def vectors() -> Iterator[tuple[list[str], np.ndarray]]:
-        nonlocal count
-        with _counting(None, progress) as done:
-            for texts in _chunks(source):
-                count += len(texts)
-                yield texts, opened.encode(texts, dim)
-                done(len(texts))
-
-    if target is None:
-        for texts, rows in vectors():
-            sys.stdout.writelines(_json_lines(texts, rows))
-        sys.stdout.flush()
-    else:
-        with files.new_file(target) as temporary, temporary.open("wb") as file:
-            (_write_npy if target.suffix == ".npy" else _write_jsonl)(file, vectors(), dims)
-    return {"texts": count, "dims": dims, "out": None if target is None else str(target)}
-
-
-def _write_npy(file: BinaryIO, vectors: Iterator[tuple[list[str], np.ndarray]], dims: int) -> None:
-    """An array whose height is known at the end: numpy's header leaves room for it to grow, and is written again."""
-    count = 0
-
-    def header() -> None:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)})
-
-    header()
-    body = file.tell()
-    for _, rows in vectors:
-        file.write(rows.astype("<f4", copy=False).tobytes())
-        count += len(rows)
-    file.seek(0)
-    header()
-    assert file.tell() == body
-
-
-def _write_jsonl(file: BinaryIO, vectors: Iterator[tuple[list[str], np.ndarray]], dims: int) -> None:
-    for texts, rows in vectors:
-        file.writelines(line.encode("utf-8") for line in _json_lines(texts, rows))
-
-
-def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
-    """{"text", "embedding"} a line; seven decimals, which is all that float32 holds of a unit vector."""
-    for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
-        yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False) + "\n"
-
-
-def _chunks(source: str | Path) -> Iterator[list[str]]:
-    """The lines of a file or of stdin, some thousand at a time."""
-    with _open(source) as file:
-        number, chunk, size = 0, [], 0
-        while line := file.readline(LONGEST_LINE + 1):
-            number += 1
-            chunk.append(_decode(line, source, number))
-            size += len(line)
-            if len(chunk) == CHUNK_TEXTS or size >= CHUNK_BYTES:
-                yield chunk
-                chunk, size = [], 0
-        if chunk:
-            yield chunk
-
-
-@contextmanager
-def _open(source: str | Path) -> Iterator[BinaryIO]:
-    if str(source) == "-":
-        yield sys.stdin.buffer
-        return
-    opener: Any = gzip.open if Path(source).suffix == ".gz" else open
-    try:
-        with opener(source, "rb") as file:
-            yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{source}: not whole gzip ({error}); fetch the file again") from None
-
-
-def _decode(line: bytes, source: str | Path, number: int) -> str:
-    place = "stdin" if str(source) == "-" else source
-    if len(line) > LONGEST_LINE:
-        raise UserError(f"{place}: line {number}: longer than {LONGEST_LINE >> 20} MB; is this a file of texts, one a line?")
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{place}: line {number}: not UTF-8 (byte {error.start + 1}: {error.reason}); convert the file first") from None

@@ -175,17 +175,17 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Embed a text a line. Files of any size need the same memory."""
-    from edgedistill import bundle
+    from edgedistill import embed as embedding
 
-    answer(bundle.embed(name, file, out, threads=threads), as_json)
+    answer(embedding.embed(name, file, out, threads=threads), as_json)
 
 
 @app.command(epilog="Example: edgedistill verify bundles/bert-2x128")
 def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: Json = False) -> None:
     """Check a bundle's bytes and vectors. Against its manifest, and against those it was made with."""
-    from edgedistill import bundle as bundles
+    from edgedistill import verify as verification
 
-    found = bundles.verify(bundle)
+    found = verification.verify(bundle)
     answer(found, as_json, f"{bundle}: as it was made")
 
 

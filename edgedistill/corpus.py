@@ -6,27 +6,21 @@ bucket is deduplicated on its own, and the texts kept are written with their off
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from edgedistill import files, recipe
-from edgedistill.errors import UserError, require, unknown
+from edgedistill import files, readers, recipe
+from edgedistill.errors import UserError
 
-LONGEST_TEXT = 100_000  # characters; a longer one is a file without line ends, not a text
-LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carry more than the text
 BUCKETS = 256
 BLOCK = 65_536  # rows looked at together
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # what may stand at the ends of a word
-READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 Say = Callable[[str], None]
 
 
@@ -89,26 +83,6 @@ def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, see
     return Corpus(folder)
 
 
-def texts_in(path: Path, column: str = "text") -> Iterator[str]:
-    """The texts of one file, as they stand: .txt, .tsv, .csv, .jsonl or .parquet, each also .gz."""
-    return _READERS[_suffix(path)](path, column)
-
-
-def columns_in(path: Path, columns: tuple[str, ...], field: str) -> Iterator[tuple[str, ...]]:
-    """The rows of a table file, normalised, in those columns; `field`: where the recipe names them, for the error."""
-    if _suffix(path) == ".txt":
-        raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
-    rows = zip(*(texts_in(path, column) for column in columns), strict=True)
-    while True:
-        try:
-            row = next(rows, None)
-        except UserError as error:
-            raise UserError(*(problem.replace("corpus.column", field) for problem in error.problems)) from None
-        if row is None:
-            return
-        yield tuple(normalise(text) for text in row)
-
-
 def store(folder: Path, texts: Iterable[str], trained: int | None, sources: list[dict[str, Any]]) -> None:
     """Write texts as they come, in the layout that Corpus opens; without `trained` all of them are for training."""
     rows = 0
@@ -154,195 +128,21 @@ class _Source:
 
 def _sources(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None) -> list[_Source]:
     if isinstance(spec, recipe.Hub):
-        return [_Source(f"{spec.dataset}@{spec.revision}", [spec.dataset, spec.revision], lambda: _hub(spec))]
+        return [_Source(f"{spec.dataset}@{spec.revision}", [spec.dataset, spec.revision], lambda: readers.hub(spec))]
     if isinstance(spec, recipe.Prose):
         from edgedistill import prose
 
         return [_Source("documentation", prose.made_of(spec.packages), lambda: prose.sentences(spec.packages))]
     return [
-        *(_file(path, spec.column) for path in matching(spec.texts, data, "corpus.texts")),
-        *(_file(path, None) for path in matching(spec.exclude, data, "corpus.exclude")),
+        *(_file(path, spec.column) for path in readers.matching(spec.texts, data, "corpus.texts")),
+        *(_file(path, None) for path in readers.matching(spec.exclude, data, "corpus.exclude")),
     ]
 
 
 def _file(path: Path, column: str | None) -> _Source:
     """A file of texts; without a column, a file of leaks: every column counts."""
-    texts = (lambda: every_column(path)) if column is None else (lambda: texts_in(path, column))
+    texts = (lambda: readers.every_column(path)) if column is None else (lambda: readers.texts_in(path, column))
     return _Source(path.name, files.sha256_file(path), texts, leak=column is None)
-
-
-def matching(patterns: list[str], data: Path | None, where: str) -> list[Path]:
-    found: list[Path] = []
-    for pattern in patterns:
-        absolute = Path(pattern).is_absolute()
-        if not absolute and data is None:
-            raise UserError(f"{where}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
-        root, relative = (Path("/"), str(Path(pattern).relative_to("/"))) if absolute else (data or Path(), pattern)
-        paths = sorted(p for p in root.glob(relative) if p.is_file())
-        if not paths:
-            raise UserError(f"{where}: no file matches {pattern!r} in {root}; check the pattern and --data")
-        for path in paths:
-            _suffix(path)
-        found += [p for p in paths if p not in found]
-    return found
-
-
-def _suffix(path: Path) -> str:
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix not in READABLE:
-        raise UserError(f"{path}: {unknown('file type', suffix, READABLE)}, each also .gz")
-    return suffix
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
-    """Numbered lines, decoded; a bad byte or an endless line is named with its place."""
-    with _open(path) as file:
-        number = 0
-        try:
-            while line := file.readline(longest + 1):
-                number += 1
-                if len(line) > longest:
-                    raise UserError(f"{path}: line {number} is over {longest:,} bytes; is this the right file? split it into lines")
-                yield number, line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            bad = error.object[error.start]
-            raise UserError(f"{path}: line {number}: byte {bad:#04x} is not UTF-8; convert the file, for example with iconv") from None
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
-            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-                raise
-            raise UserError(f"{path}: damaged after line {number} ({error}); fetch it again") from None
-
-
-def _txt(path: Path, column: str) -> Iterator[str]:
-    for number, line in _lines(path, longest=4 * LONGEST_TEXT):
-        yield _sized(line, path, number)
-
-
-def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in _lines(path))
-
-
-def rows_in(path: Path) -> Iterator[tuple[int, list[str]]] | None:
-    """The numbered rows of a .tsv or .csv file, a header included; None for other kinds of file."""
-    suffix = _suffix(path)
-    return _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path) if suffix == ".csv" else None
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader(line + "\n" for _, line in _lines(path))
-    try:
-        yield from ((reader.line_num, row) for row in reader if row)
-    except csv.Error as error:
-        raise UserError(f"{path}: line {reader.line_num}: {error}; is this a .csv file?") from None
-
-
-def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str) -> Iterator[str]:
-    _, header = next(rows, (0, []))
-    if column not in header:
-        raise UserError(f"{path}: {unknown('column', column, header)}; say which with corpus.column")
-    at = header.index(column)
-    for number, row in rows:
-        if len(row) != len(header):
-            raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; mend the line")
-        yield _sized(row[at], path, number)
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered objects of a .jsonl file; blank lines are passed over."""
-    for number, line in _lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}: line {number}: not JSON ({error.msg}); every line must be an object") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object")
-        yield number, row
-
-
-def _jsonl(path: Path, column: str) -> Iterator[str]:
-    for number, row in _objects(path):
-        if not isinstance(row.get(column), str):
-            known = [k for k, v in row.items() if isinstance(v, str)]
-            raise UserError(f"{path}: line {number}: {unknown('text column', column, known)}; say which with corpus.column")
-        yield _sized(row[column], path, number)
-
-
-def parquet_table(file: IO[bytes] | Path, path: Path) -> Any:
-    """pyarrow's reader of a parquet file, open or by path. Raises UserError where it is none; `path` is what it is called."""
-    parquet = require("pyarrow.parquet", "train", "train")
-    try:
-        return parquet.ParquetFile(file)
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
-
-
-def _parquet(path: Path, column: str) -> Iterator[str]:
-    with _open(path) as file:
-        table = parquet_table(file, path)
-        if column not in table.schema_arrow.names:
-            raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with corpus.column")
-        number = 0
-        for batch in table.iter_batches(batch_size=4096, columns=[column]):
-            for value in batch.column(0).to_pylist():
-                number += 1
-                if not isinstance(value, str | None):
-                    raise UserError(f"{path}: column {column!r} holds {type(value).__name__}, not text; choose another column")
-                yield _sized(value or "", path, number)
-
-
-_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
-    ".txt": _txt,
-    ".tsv": lambda path, column: _table(_tsv_rows(path), path, column),
-    ".csv": lambda path, column: _table(_csv_rows(path), path, column),
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-}
-
-
-def every_column(path: Path) -> Iterator[str]:
-    """Every text in a file whatever its column: what must not leak into training."""
-    suffix = _suffix(path)
-    if suffix == ".txt":
-        yield from _txt(path, "")
-    elif suffix in (".tsv", ".csv"):
-        for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
-            yield from row
-    elif suffix == ".jsonl":
-        for _, found in _objects(path):
-            yield from (value for value in found.values() if isinstance(value, str))
-    else:
-        with _open(path) as file:
-            for batch in parquet_table(file, path).iter_batches(batch_size=4096):
-                for values in batch.to_pydict().values():
-                    yield from (value for value in values if isinstance(value, str))
-
-
-def _hub(spec: recipe.Hub) -> Iterator[str]:
-    datasets = require("datasets", "train", "train")
-    rows = datasets.load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True)
-    for number, row in enumerate(rows):
-        if not isinstance(row.get(spec.column), str):
-            known = [k for k, v in row.items() if isinstance(v, str)]
-            raise UserError(f"{spec.dataset}: row {number}: {unknown('text column', spec.column, known)}; say which with corpus.column")
-        yield row[spec.column]
-
-
-def _sized(text: str, path: Path, number: int) -> str:
-    if len(text) > LONGEST_TEXT:
-        raise UserError(f"{path}: line {number} is a text of {len(text):,} characters, at most {LONGEST_TEXT:,}; split it into sentences")
-    return text
-
-
-def normalise(text: str) -> str:
-    """One line: white space and control characters folded to single spaces, ends trimmed."""
-    return " ".join(text.replace("\0", " ").split())
 
 
 def digest(text: str) -> bytes:
@@ -417,7 +217,7 @@ def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     counts: list[int] = []
     read = row = 0
     pending: list[list[bytes]] = [[] for _ in range(BUCKETS)]
-    longest = spec.max_words or LONGEST_TEXT
+    longest = spec.max_words or readers.LONGEST_TEXT
 
     def flush() -> None:
         for bucket, records in enumerate(pending):
@@ -430,7 +230,7 @@ def _spool(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
         for source in sources:
             start = row
             for text in source.texts():
-                text = normalise(text)
+                text = readers.normalise(text)
                 mark = digest(text)
                 if source.leak:
                     pending[mark[0]].append(mark + b"\xff" * 8)

@@ -12,7 +12,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import corpus, files, graph, prepare, quantize, recipe, run, sides, targets, train
+from edgedistill import baseline, corpus, files, graph, loop, prepare, quantize, recipe, run, sides, targets, train, untrained
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.parallel import Pairs
@@ -26,15 +26,15 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
 
     `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
     """
-    teacher, assistant = prepare.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
+    teacher, assistant = untrained.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
     texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
     if isinstance(spec.student, recipe.Itself):
-        train.check_itself(spec)
+        baseline.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
-        student: Any = train.itself(spec, teacher, _unfitted(spec, teacher.dims))
+        student: Any = baseline.itself(spec, teacher, _unfitted(spec, teacher.dims))
     else:
-        words = prepare.own_tokenizer(spec, teacher, texts, None, say, assistant)
-        student, _ = prepare.untrained(spec, teacher, words, data, assistant=assistant)
+        words = untrained.own_tokenizer(spec, teacher, texts, None, say, assistant)
+        student, _ = untrained.build(spec, teacher, words, data, assistant=assistant)
         prepare.check_objectives(spec, student, teacher.dims, assistant)
         sides.check(spec, sides.Models(teacher, assistant), words)
         if isinstance(spec.corpus, recipe.Parallel) and spec.select:
@@ -53,7 +53,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         for number, stage in enumerate(spec.distilling):
             triples = prepare.stage_triples(spec, number, data, say)
             rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
-            found["student_passes"] += train.steps(stage, rows) * stage.batch * stage.views
+            found["student_passes"] += loop.steps(stage, rows) * stage.batch * stage.views
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import bench, bundle, corpus, export, recipe, run, speed, train
+from edgedistill import bench, bundle, corpus, export, loop, recipe, run, speed, train
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the others are measured by it
 PRECISIONS = ["fp32", "w8", "int8"]
@@ -104,7 +104,7 @@ def _fitted(source: str | Path, seconds: float, out: Path, say: Say) -> list[str
     measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     shutil.rmtree(folder)
     rate = measured[-1]["texts_s"]
-    most = train.steps(stage, info["corpus"]["texts"] - info["corpus"]["held_out"])
+    most = loop.steps(stage, info["corpus"]["texts"] - info["corpus"]["held_out"])
     steps = max(1, min(most, int(seconds * rate / stage.batch)))
     passes = steps * stage.batch / (info["corpus"]["texts"] - info["corpus"]["held_out"])
     say(f"{trial.name}: {rate:,.0f} texts a second; {steps:,} steps of {stage.batch} texts, {passes:.1f} times through the corpus")

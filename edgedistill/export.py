@@ -12,7 +12,7 @@ import onnx
 import torch
 from torch import nn
 
-from edgedistill import bundle, card, files, graph, layout, quantize, verdict
+from edgedistill import bundle, card, files, graph, layout, quantize, verdict, verify
 from edgedistill.errors import AnswerIsNo, UserError, unknown
 from edgedistill.run import Run, open_run, versions
 
@@ -194,7 +194,7 @@ def _compared(opened: bundle.Bundle, golden: Golden, out: Path) -> dict[str, Any
 
 def _refusal(out: Path, golden: Golden, at: int, cosine: float, precision: str, how: str) -> str:
     needed = NEEDED[precision]
-    came, least = bundle.shown(cosine, needed.batched if how else needed.alone)
+    came, least = verify.shown(cosine, needed.batched if how else needed.alone)
     way_out = f"try --precision {needed.instead}" if needed.instead else "a bug in the graph, please report it"
     return (
         f"{out} was not written: {_which(golden, at)} came back at cosine {came}{how}, {precision} must reach {least}; "
@@ -203,7 +203,7 @@ def _refusal(out: Path, golden: Golden, at: int, cosine: float, precision: str, 
 
 
 def _which(golden: Golden, at: int) -> str:
-    return f"text {at + 1} of {len(golden.texts)} ({bundle.quoted(golden.texts[at])})"
+    return f"text {at + 1} of {len(golden.texts)} ({verify.quoted(golden.texts[at])})"
 
 
 def _short(ids: list[int]) -> str:

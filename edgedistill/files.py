@@ -21,18 +21,19 @@ SHIPPED = {  # what: (folder, pattern); in a checkout they lie beside the packag
     "recipe": ("recipes", "**/*.yaml"),
     "target": ("export", "*/target.yaml"),
     "suite": ("bench/suites", "*/suite.yaml"),
+    "bundle": ("bundles", "*/manifest.json"),  # under shipped/ in a checkout too
 }
 
 
 def shipped_folder(what: str) -> Path:
-    """The folder of shipped recipes, targets or suites: in the wheel, or in the checkout."""
+    """The folder of shipped recipes, targets, suites or bundles: in the wheel, or in the checkout."""
     folder = SHIPPED[what][0]
     inside = PACKAGE / "shipped" / folder
     return inside if inside.is_dir() else PACKAGE.parent / folder
 
 
 def shipped(what: str) -> dict[str, Path]:
-    """All shipped files of one sort by name: a recipe's file stem, a suite's or target's folder name."""
+    """All shipped files of one sort by name: a recipe's file stem, else the name of the folder it lies in."""
     folder, pattern = shipped_folder(what), SHIPPED[what][1]
     return {p.stem if what == "recipe" else p.parent.name: p for p in sorted(folder.glob(pattern))}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, files, recipe
+from edgedistill import files, readers, recipe
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, require, unknown
 from edgedistill.teacher import Vectors
@@ -82,7 +82,7 @@ def vectors(given: Given, texts: Corpus, say: Say = lambda line: None) -> Vector
 
 def _places(given: Given, texts: Corpus) -> tuple[np.ndarray, int]:
     """((n,) the row of the file that holds each text of the corpus, how many rows the file has)."""
-    theirs = np.fromiter((_hash(text) for text in corpus.texts_in(given.texts, given.spec.text_column)), np.uint64)
+    theirs = np.fromiter((_hash(text) for text in readers.texts_in(given.texts, given.spec.text_column)), np.uint64)
     known, first = np.unique(theirs, return_index=True)
     out = np.empty(len(texts), np.int64)
     done, missing, example = 0, 0, ""
@@ -122,7 +122,7 @@ def _write(given: Given, rows: np.ndarray, count: int, out: np.ndarray) -> None:
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
     compute = require("pyarrow.compute", "train", "train")
-    table = corpus.parquet_table(path, path)
+    table = readers.parquet_table(path, path)
     if column not in table.schema_arrow.names:
         raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with teacher.vector_column")
     done, width = 0, 0
@@ -150,4 +150,4 @@ def _found(name: str, data: Path | None, what: str) -> Path:
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(corpus.normalise(text).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(readers.normalise(text).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

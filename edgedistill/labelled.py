@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill import corpus, recipe
+from edgedistill import readers, recipe
 from edgedistill.errors import UserError, require, unknown
 
 Item = tuple[str, ...]  # a text, or the two of a pair
@@ -119,8 +119,8 @@ def _same_labels(labels: list[str], found: list[str], place: str) -> None:
 
 def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
     patterns = spec.train if name == "train" else [str(getattr(spec, name))]
-    for path in corpus.matching(patterns, data, f"{place}.{name}"):
-        yield from corpus.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label")
+    for path in readers.matching(patterns, data, f"{place}.{name}"):
+        yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label")
 
 
 def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:
@@ -139,7 +139,7 @@ def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str
     names = getattr(table.features[spec.label], "names", None)
     for number, row in enumerate(table, 1):
         yield (
-            *(corpus.normalise(str(row[column])) for column in spec.texts),
+            *(readers.normalise(str(row[column])) for column in spec.texts),
             _named(row[spec.label], names, f"{place}.{name}: row {number:,}"),
         )
 
@@ -147,7 +147,7 @@ def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str
 def _named(value: Any, names: list[str] | None, place: str) -> str:
     """A label as a word; a class number by its name."""
     if names is None or value is None:
-        return "" if value is None else corpus.normalise(str(value))
+        return "" if value is None else readers.normalise(str(value))
     if not 0 <= value < len(names):
         raise UserError(f"{place} has the label {value}: hidden, as GLUE's tests are; leave that split out")
     return names[value]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgedistill import corpus, files, recipe
+from edgedistill import corpus, files, readers, recipe
 from edgedistill.corpus import BLOCK, BUCKETS, Corpus, Marks, Say
 from edgedistill.errors import UserError, require, unknown
 
@@ -69,7 +69,7 @@ def build(spec: recipe.Parallel, data: Path | None, seed: int, say: Say = lambda
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8, nothing left to train on.
     """
-    tables, leaks = _tables(spec, data), corpus.matching(spec.exclude, data, "corpus.exclude")
+    tables, leaks = _tables(spec, data), readers.matching(spec.exclude, data, "corpus.exclude")
     made_of = [[table.made_of for table in tables], [files.sha256_file(path) for path in leaks]]
     name = files.key(format=FORMAT, spec=spec.model_dump(mode="json"), seed=seed, made_of=made_of)
     folder = files.cache_folder() / "parallel" / name
@@ -98,7 +98,7 @@ def _tables(spec: recipe.Parallel, data: Path | None) -> list[_Table]:
             made_of = [part.dataset, part.config, part.split, part.revision]
             rows = functools.partial(_hub, part, place)
             found.append(_Table(f"{part.dataset}@{part.revision}", name, part.of_columns, made_of, rows, limit))
-        for path in corpus.matching(part.files, data, f"{place}.files"):
+        for path in readers.matching(part.files, data, f"{place}.files"):
             rows = functools.partial(_file, path, part, place)
             found.append(_Table(path.name, name, part.of_columns, files.sha256_file(path), rows, limit))
     return found
@@ -110,7 +110,7 @@ def _file(path: Path, part: recipe.Pairs, place: str) -> Iterator[Pair]:
         rows = _by_number(path, columns, place)
     else:
         _more_than_one(path, place)
-        rows = corpus.columns_in(path, tuple(str(column) for column in columns), f"{place}.columns")
+        rows = readers.columns_in(path, tuple(str(column) for column in columns), f"{place}.columns")
     return _scored(rows, part, str(path), place)
 
 
@@ -120,7 +120,7 @@ def _asked(part: recipe.Pairs) -> list[str | int]:
 
 def _more_than_one(path: Path, place: str) -> None:
     """Raise UserError for a table of one column: it holds texts, not pairs."""
-    rows = corpus.rows_in(path)
+    rows = readers.rows_in(path)
     header = [] if rows is None else next(rows, (0, []))[1]
     if len(header) == 1:
         fact = f"one column ({header[0][:40]!r}), and a pair is a text and its translation"
@@ -129,7 +129,7 @@ def _more_than_one(path: Path, place: str) -> None:
 
 def _by_number(path: Path, columns: list[str | int], place: str) -> Iterator[tuple[str, ...]]:
     """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are handed out."""
-    rows = corpus.rows_in(path)
+    rows = readers.rows_in(path)
     if rows is None:
         raise UserError(f"{place}.columns: numbers count the columns of .tsv and .csv files, {path} names its own; give names")
     most = max(int(column) for column in columns)
@@ -137,7 +137,7 @@ def _by_number(path: Path, columns: list[str | int], place: str) -> Iterator[tup
         if len(cells) <= most:
             fact = f"line {number} has {len(cells)} column(s), and column {most} is asked for, counted from 0"
             raise UserError(f"{path}: {fact}; mend the line, or look at {place}.columns")
-        yield tuple(corpus.normalise(cells[int(column)]) for column in columns)
+        yield tuple(readers.normalise(cells[int(column)]) for column in columns)
 
 
 def _hub(part: recipe.Pairs, place: str) -> Iterator[Pair]:
@@ -154,7 +154,7 @@ def _cell(row: dict[str, Any], column: str, name: str, place: str) -> str:
         if not isinstance(at, dict) or key not in at:
             raise UserError(f"{name}: {unknown('column', column, at if isinstance(at, dict) else [])}; say which with {place}.columns")
         at = at[key]
-    return corpus.normalise("" if at is None else str(at))
+    return readers.normalise("" if at is None else str(at))
 
 
 def _scored(rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, place: str) -> Iterator[Pair]:
@@ -216,7 +216,7 @@ def _tidy(folder: Path) -> None:
 
 def _hashes(leaks: list[Path]) -> set[bytes]:
     """What must not be trained on: every text of those files, whatever its column."""
-    return {corpus.digest(corpus.normalise(text)) for path in leaks for text in corpus.every_column(path)} - {corpus.digest("")}
+    return {corpus.digest(readers.normalise(text)) for path in leaks for text in readers.every_column(path)} - {corpus.digest("")}
 
 
 class _Buckets:

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.metadata
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,12 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgedistill import machine
 from edgedistill.errors import AnswerIsNo, UserError, unknown
 
-FLAGS = (  # instructions that decide how fast a quantized graph runs
-    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
-)
 BATCHES = (1, 8, 32)
 CHILD_LIMIT_S = 3600.0
 Samples = npt.NDArray[np.float64]
@@ -183,86 +177,8 @@ def check_device(device: str) -> None:
         raise UserError(f"--device: {unknown('device', device, ['cpu', 'cuda'])}")
 
 
-def machine() -> dict[str, Any]:
-    """What was measured on: processor, instructions that matter, cores, quota, governor, memory, system."""
-    from edgedistill import bundle  # not above: a child times this import
-
-    return {
-        "cpu": _cpu_model(),
-        "flags": [flag for flag in FLAGS if flag in _cpu_flags()],
-        "architecture": platform.machine(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cgroup_quota_cores": min(bundle.quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
-        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "memory_bytes": _memory_bytes(),
-        "system": f"{platform.system()} {platform.release()}",
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of what runs a bundle."""
-    found = {"python": platform.python_version()}
-    for name in ("edgedistill", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def peak_rss_bytes() -> int:
-    """The most memory this process has held. Not ru_maxrss on Linux: that one starts at the parent's."""
-    try:
-        match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    except OSError:
-        match = None
-    if match:
-        return int(match[1]) * 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def _name(target: Target) -> str:
     return f"{target.folder.name}:{target.precision}"
-
-
-def _first_line(path: str | Path) -> str | None:
-    try:
-        return Path(path).read_text().strip().split("\n")[0] or None
-    except OSError:
-        return None
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
-
-
-def _cpu_model() -> str:
-    info = _cpuinfo()
-    for key in ("model name", "Model", "Hardware"):
-        if match := re.search(rf"^{key}\s*:\s*(.+)$", info, re.MULTILINE):
-            return match[1].strip()
-    if sys.platform == "darwin":
-        done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
-        return done.stdout.strip() or platform.machine()
-    part = re.search(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
-    return f"{platform.machine()} part {part[1]}" if part else platform.processor() or platform.machine()
-
-
-def _cpu_flags() -> set[str]:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return set(match[1].split()) if match else set()
-
-
-def _memory_bytes() -> int | None:
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
 
 
 # ---- the child ----
@@ -369,7 +285,7 @@ def _forever(texts: list[str], size: int) -> Iterator[list[str]]:
 def _memory(options: argparse.Namespace) -> dict[str, Any]:
     """Peak memory after texts of every length, alone and together, up to the bundle's limit."""
     opened, _ = _load(options)
-    loaded = peak_rss_bytes()
+    loaded = machine.peak_rss_bytes()
     texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
     answer = _verbs(opened)[2]
     words = " ".join(text for item in texts for text in ([item] if isinstance(item, str) else item)).split() or ["word"]
@@ -382,7 +298,7 @@ def _memory(options: argparse.Namespace) -> dict[str, Any]:
         answer(texts[start : start + 32])
     answer(varied * 16)
     answer(texts)
-    return {"peak_rss_bytes": peak_rss_bytes(), "loaded_rss_bytes": loaded}
+    return {"peak_rss_bytes": machine.peak_rss_bytes(), "loaded_rss_bytes": loaded}
 
 
 if __name__ == "__main__":

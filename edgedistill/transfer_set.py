@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgedistill import corpus, recipe
+from edgedistill import readers, recipe
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError, require
 from edgedistill.labelled import Item
@@ -78,11 +78,11 @@ def tagger(spec: recipe.Augment, data: Path | None, items: list[Item], place: st
         return lambda words: [None] * len(words)
     if spec.tags is None:
         return _nltk(place)
-    [path, *more] = corpus.matching([spec.tags], data, f"{place}.tags")
+    [path, *more] = readers.matching([spec.tags], data, f"{place}.tags")
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
-    table = {word.lower(): tag for word, tag in corpus.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
-    names = {corpus.normalise(word).lower() for item in items for text in item for word in text.split()}
+    table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
+    names = {readers.normalise(word).lower() for item in items for text in item for word in text.split()}
     known = sum(name in table for name in names)
     if not known:
         raise UserError(f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table of this language")

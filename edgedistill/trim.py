@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import corpus, files, recipe, surgery
+from edgedistill import files, readers, recipe, surgery
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import AnswerIsNo, UserError
@@ -84,14 +84,14 @@ def _sources(patterns: list[str], data: Path | None, where: str, prompts: list[s
         pattern, colon, column = given.rpartition(":")
         if not (colon and pattern and column.isidentifier()):
             pattern, column = given, "text"
-        for path in corpus.matching([pattern], data, where):
+        for path in readers.matching([pattern], data, where):
             name = path.name if pattern == given else f"{path.name}:{column}"
             found.append((name, partial(_prompted, path, column, prompts)))
     return found
 
 
 def _prompted(path: Path, column: str, prompts: list[str]) -> Iterator[str]:
-    return (prompt + text for text in corpus.texts_in(path, column) for prompt in prompts)
+    return (prompt + text for text in readers.texts_in(path, column) for prompt in prompts)
 
 
 def _fixed(config: dict[str, Any]) -> range:

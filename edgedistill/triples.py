@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgedistill import corpus, files, recipe
+from edgedistill import corpus, files, readers, recipe
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, require, unknown
 
@@ -35,8 +35,8 @@ def build(
     `exclude`: globs of files whose texts must not be trained on; a triple with one of them goes whole. `place`: where the recipe
     names the triples. Raises UserError: no file matches, a missing column, nothing left.
     """
-    tables = corpus.matching(spec.files, data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
-    leaks = corpus.matching(exclude, data, "corpus.exclude")
+    tables = readers.matching(spec.files, data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
+    leaks = readers.matching(exclude, data, "corpus.exclude")
     made_of = [[files.sha256_file(path) for path in paths] for paths in (tables, leaks)]
     folder = files.cache_folder() / "triples" / files.key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=made_of)
     if not (folder / "triples.json").exists():
@@ -47,7 +47,7 @@ def build(
 
 
 def _write(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], leaks: list[Path], place: str, folder: Path) -> dict[str, Any]:
-    forbidden = {corpus.digest(corpus.normalise(text)) for path in leaks for text in corpus.every_column(path)} - {corpus.digest("")}
+    forbidden = {corpus.digest(readers.normalise(text)) for path in leaks for text in readers.every_column(path)} - {corpus.digest("")}
     seen: set[bytes] = set()
     read = leaked = 0
     with (folder / "spool").open("w", encoding="utf-8", errors="replace", newline="\n") as spool:
@@ -82,7 +82,7 @@ def _column(spool: Path, at: int, rows: int, kept: int) -> Iterator[str]:
 def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place: str) -> Iterator[tuple[str, ...]]:
     if isinstance(spec, recipe.TripleFiles):
         for path in tables:
-            yield from corpus.columns_in(path, spec.columns, f"{place}.columns")
+            yield from readers.columns_in(path, spec.columns, f"{place}.columns")
         return
     datasets = require("datasets", "train", "train")
     for row in datasets.load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True):
@@ -90,4 +90,4 @@ def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place
             if not isinstance(row.get(column), str):
                 known = [name for name, value in row.items() if isinstance(value, str)]
                 raise UserError(f"{spec.dataset}: {unknown('text column', column, known)}; say which with {place}.columns")
-        yield tuple(corpus.normalise(row[column]) for column in spec.columns)
+        yield tuple(readers.normalise(row[column]) for column in spec.columns)

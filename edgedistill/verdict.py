@@ -15,7 +15,7 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper
 
-from edgedistill import bundle, graph
+from edgedistill import bundle, graph, verify
 from edgedistill.errors import AnswerIsNo
 from edgedistill.labelled import Item
 from edgedistill.run import Run
@@ -182,7 +182,7 @@ def compared(opened: bundle.Bundle, golden: Golden, out: str) -> dict[str, Any]:
 
 
 def _which(golden: Golden, at: int) -> str:
-    return f"item {at + 1} of {len(golden.items)} ({bundle.quoted(golden.items[at][0])})"
+    return f"item {at + 1} of {len(golden.items)} ({verify.quoted(golden.items[at][0])})"
 
 
 def line(precision: str, found: dict[str, Any]) -> str:

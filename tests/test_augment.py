@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import augment, corpus, feed, recipe, teacher, tokens, triples
+from edgedistill import augment, corpus, feed, readers, recipe, teacher, tokens, triples
 from edgedistill.errors import UserError
 from tests.conftest import World, make_tokenizer, sentences
 
@@ -220,7 +220,7 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
     views = augment.remade(spec, 0, built, None, "stages[0].view", "cpu", said.append)
     assert said == ["views: making 10 in 3 shards, 2 of them done before"]
     assert len(views) == 10 and views[2] != built[2]
-    assert views[2] == corpus.normalise(whole([built[2]], 2)[0])  # alone as among others
+    assert views[2] == readers.normalise(whole([built[2]], 2)[0])  # alone as among others
     augment.remade(spec, 0, built, None, "stages[0].view", "cpu", said.append)
     assert len(said) == 1
     assert not list(views.folder.parent.glob("*.shards"))

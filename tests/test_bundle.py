@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import edgedistill
-from edgedistill import bundle, export, files
+from edgedistill import bundle, embed, export, files, machine, verify
 from edgedistill.errors import AnswerIsNo, UserError
 from tests.conftest import sentences
 from tests.test_export import make_run
@@ -151,7 +151,7 @@ def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: py
 
 def test_threads_are_as_asked(folder: Path) -> None:
     assert bundle.load(folder, threads=3).threads == 3
-    assert bundle.load(folder).threads == bundle.processors()
+    assert bundle.load(folder).threads == machine.processors()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_threads_are_as_asked(folder: Path) -> None:
 )
 def test_a_manifest_from_elsewhere(copy: Path, changes: dict[str, Any], message: str) -> None:
     rewrite(copy, **changes)
-    for opening in (bundle.load, bundle.verify):
+    for opening in (bundle.load, verify.verify):
         with pytest.raises(UserError) as caught:
             opening(copy)
         assert str(caught.value).endswith(message)
@@ -204,7 +204,7 @@ def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
     (copy / name).write_bytes(data)
-    for opening in (bundle.load, bundle.verify):
+    for opening in (bundle.load, verify.verify):
         with pytest.raises(
             AnswerIsNo, match=rf"{name}: not the bytes it was made with \(sha256 differs from manifest.json\); copy the bundle again"
         ):
@@ -214,7 +214,7 @@ def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["onnx/model_w8.onnx", "tokenizer.json"])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
-    for opening in (bundle.load, bundle.verify):
+    for opening in (bundle.load, verify.verify):
         with pytest.raises(AnswerIsNo, match=f"{name}: missing; copy the bundle again"):
             opening(copy)
 
@@ -223,7 +223,7 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
 
 
 def test_verify_measures_every_precision(folder: Path) -> None:
-    found = bundle.verify(folder)
+    found = verify.verify(folder)
     assert found["texts"] == 32
     assert found["files"] == len(files.read_json(folder / "manifest.json")["files"])
     assert list(found["precisions"]) == ["fp32", "w8", "int8"]
@@ -234,7 +234,7 @@ def test_verify_names_all_files_that_changed(copy: Path) -> None:
     (copy / "README.md").write_text("a better card")
     (copy / "config.json").unlink()
     with pytest.raises(AnswerIsNo) as caught:
-        bundle.verify(copy)
+        verify.verify(copy)
     assert [line.split(": ")[0].rsplit("/")[-1] for line in str(caught.value).splitlines()] == ["README.md", "config.json"]
     assert bundle.load(copy).encode(["a"]).shape == (1, 24)  # which needs neither
 
@@ -244,7 +244,7 @@ def test_verify_compares_vectors(copy: Path) -> None:
     vectors[4] = -vectors[4]
     rewrite(copy, "parity.json", vectors=vectors.tolist())
     with pytest.raises(AnswerIsNo) as caught:
-        bundle.verify(copy)
+        verify.verify(copy)
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert 'text 5 of 32 (".") came back at cosine -' in lines[0]
@@ -256,7 +256,7 @@ def test_verify_compares_ids(copy: Path) -> None:
     ids[6][1] += 1
     rewrite(copy, "parity.json", ids=ids)
     with pytest.raises(AnswerIsNo, match=r'text 7 of 32 \("How do I reset my password\?"\): token ids differ; the tokenizers package'):
-        bundle.verify(copy)
+        verify.verify(copy)
 
 
 # Processors
@@ -290,9 +290,9 @@ def tree(folder: Path, contents: dict[str, str]) -> Path:
 def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[str, str], expected: float | None) -> None:
     groups = tree(tmp_path / "groups", contents)
     (tmp_path / "own").write_text(own)
-    assert min(bundle.quotas(groups, tmp_path / "own"), default=None) == expected
-    all_of_them = bundle.processors(tmp_path / "none", tmp_path / "none")
-    found = bundle.processors(groups, tmp_path / "own")
+    assert min(machine.quotas(groups, tmp_path / "own"), default=None) == expected
+    all_of_them = machine.processors(tmp_path / "none", tmp_path / "none")
+    found = machine.processors(groups, tmp_path / "own")
     assert found == (all_of_them if expected is None else max(1, min(all_of_them, int(expected))))
 
 
@@ -300,10 +300,10 @@ def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[st
 
 
 def test_a_file_becomes_an_array(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "CHUNK_TEXTS", 7)
+    monkeypatch.setattr(embed, "CHUNK_TEXTS", 7)
     source = tmp_path / "texts.txt"
     source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())  # a mark of byte order, and lines as Windows ends them
-    result = bundle.embed(folder, source, tmp_path / "out" / "v.npy")
+    result = embed.embed(folder, source, tmp_path / "out" / "v.npy")
     assert result == {"texts": 33, "dims": 24, "out": str(tmp_path / "out" / "v.npy")}
     assert np.allclose(np.load(tmp_path / "out" / "v.npy"), bundle.load(folder).encode(TEXTS), atol=1e-5)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["v.npy"]
@@ -312,7 +312,7 @@ def test_a_file_becomes_an_array(folder: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_packed_file_becomes_json_lines(folder: Path, tmp_path: Path) -> None:
     source = tmp_path / "texts.txt.gz"
     source.write_bytes(gzip.compress("\n".join([*TEXTS[:9], "line\u2028separator"]).encode() + b"\n"))
-    bundle.embed(f"{folder}:fp32", source, tmp_path / "v.jsonl")
+    embed.embed(f"{folder}:fp32", source, tmp_path / "v.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
     assert [row["text"] for row in rows] == [*TEXTS[:9], "line\u2028separator"]
     expected = bundle.load(folder, precision="fp32").encode([row["text"] for row in rows])
@@ -321,7 +321,7 @@ def test_a_packed_file_becomes_json_lines(folder: Path, tmp_path: Path) -> None:
 
 def test_stdin_to_stdout(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n\nanother")))
-    assert bundle.embed(folder) == {"texts": 3, "dims": 24, "out": None}
+    assert embed.embed(folder) == {"texts": 3, "dims": 24, "out": None}
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["text"] for row in rows] == ["a text", "", "another"]
     assert np.allclose([row["embedding"] for row in rows], bundle.load(folder).encode(["a text", "", "another"]), atol=1e-5)
@@ -329,7 +329,7 @@ def test_stdin_to_stdout(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_an_empty_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "none.txt").touch()
-    bundle.embed(folder, tmp_path / "none.txt", tmp_path / "v.npy")
+    embed.embed(folder, tmp_path / "none.txt", tmp_path / "v.npy")
     assert np.load(tmp_path / "v.npy").shape == (0, 24)
 
 
@@ -356,19 +356,19 @@ def test_the_header_has_room_for_any_number_of_rows() -> None:
 def test_a_bad_line_leaves_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, message: str, out: str
 ) -> None:
-    monkeypatch.setattr(bundle, "LONGEST_LINE", 256)
-    monkeypatch.setattr(bundle, "CHUNK_TEXTS", 1)
+    monkeypatch.setattr(embed, "LONGEST_LINE", 256)
+    monkeypatch.setattr(embed, "CHUNK_TEXTS", 1)
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=message):
-        bundle.embed(folder, tmp_path / name, tmp_path / out)
+        embed.embed(folder, tmp_path / name, tmp_path / out)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_where_from_and_where_to(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--out v\.csv: no format '\.csv'; choose one: \(\.jsonl, \.npy\)"):
-        bundle.embed(folder, "-", "v.csv")
+        embed.embed(folder, "-", "v.csv")
     with pytest.raises(UserError, match="no such file; give a file of texts, one a line, or - for stdin"):
-        bundle.embed(folder, tmp_path / "nothing.txt", tmp_path / "v.npy")
+        embed.embed(folder, tmp_path / "nothing.txt", tmp_path / "v.npy")
     assert not list(tmp_path.iterdir())
 
 
@@ -376,4 +376,4 @@ def test_where_from_and_where_to(folder: Path, tmp_path: Path) -> None:
     ("text", "expected"), [("a", '"a"'), ("a\x00\n", '"a\\x00\\n"'), ("ﬁnance 🙂", '"ﬁnance 🙂"'), ("x" * 99, '"' + "x" * 40 + '…"')]
 )
 def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
-    assert bundle.quoted(text) == expected
+    assert verify.quoted(text) == expected

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import bundle, export, files, recipe, run
+from edgedistill import bundle, export, files, recipe, run, verify
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students import bert, bilstm, static
 from tests.conftest import World, make_tokenizer, sentences
@@ -253,7 +253,7 @@ def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any])
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), expected, atol=1e-5)
     assert (bundle.load(tmp_path / "b", precision="int8").encode(texts) * expected).sum(1).min() > 0.97
     assert (tmp_path / "b" / "modules.json").exists() == (kind == "bert")
-    assert bundle.verify(tmp_path / "b")["texts"] == 32
+    assert verify.verify(tmp_path / "b")["texts"] == 32
     operators = {node.op_type for node in onnx.load(tmp_path / "b" / export.FILES["int8"]).graph.node}
     assert ("DynamicQuantizeLSTM" in operators) == (kind == "bilstm")
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import edgedistill
-from edgedistill import bench, bundle, export, files, finetune, labelled, quality, recipe, run, speed, train, transfer_set
+from edgedistill import bench, export, files, finetune, labelled, lesson, quality, recipe, run, speed, train, transfer_set, verify
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students.classifier import Classifier, compared
 from edgedistill.suites import similarity
@@ -366,8 +366,8 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
     module = trained.classifier()
-    tokens = finetune.Tokens([(item,) if isinstance(item, str) else item for item in items], trained.tokenizer(), trained.prompt, 32)
-    expected = torch.from_numpy(finetune.logits_of(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
+    tokens = lesson.Tokens([(item,) if isinstance(item, str) else item for item in items], trained.tokenizer(), trained.prompt, 32)
+    expected = torch.from_numpy(lesson.logits_of(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
     assert np.abs(probabilities - expected).max() < 1e-4
     assert labels == [trained.labels[at] for at in expected.argmax(1)]
     assert np.ptp(probabilities[:, 0]) > 0.01
@@ -383,7 +383,7 @@ def test_what_is_in_the_bundle(tuned: Path, name: str) -> None:
     manifest = files.read_json(folder / "manifest.json")
     assert manifest["labels"] == (["animal", "person"] if name == "one" else ["0", "1"])
     assert manifest["inputs"] == ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 2 if name == "one" else 4]
-    assert set(bundle.verify(folder)["precisions"]) == {"fp32", "w8", "int8"}
+    assert set(verify.verify(folder)["precisions"]) == {"fp32", "w8", "int8"}
     assert manifest["precisions"]["fp32"]["parity"]["apart_max"] < 1e-4
     assert ".classify(" in (folder / "README.md").read_text(encoding="utf-8")
     for precision in ("w8", "int8"):
@@ -403,7 +403,7 @@ def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
     manifest["files"]["parity.json"] = files.sha256_file(folder / "parity.json")
     files.write_json(folder / "manifest.json", manifest)
     with pytest.raises(AnswerIsNo, match=r"item 4 of 32 .* came back with a probability"):
-        bundle.verify(folder)
+        verify.verify(folder)
 
 
 def test_what_a_classifier_refuses(tuned: Path) -> None:

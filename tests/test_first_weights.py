@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, PreTrainedTokenizerBase
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
-from edgedistill import corpus, cost, export, prepare, recipe, run, train
+from edgedistill import corpus, cost, export, prepare, recipe, run, train, untrained
 from edgedistill.errors import UserError
 from edgedistill.students import bert, narrow
 from edgedistill.teacher import Teacher
@@ -64,15 +64,15 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     assert isinstance(own, dict)
     weighed = {**student, "embeddings": {**own, "weigh": "counts", "power": 1.0}}
     specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
-    teacher = prepare.open_teacher(specs[0].teacher, world.data)
+    teacher = untrained.open_teacher(specs[0].teacher, world.data)
     assert specs[0].corpus is not None
     texts = corpus.build(specs[0].corpus, world.data, 0)
-    words = prepare.own_tokenizer(specs[0], teacher, texts, None)
-    looks = [prepare.look(spec, words, texts, print) for spec in specs]
+    words = untrained.own_tokenizer(specs[0], teacher, texts, None)
+    looks = [untrained.look(spec, words, texts, print) for spec in specs]
     assert looks[0] is None and looks[1] is not None and looks[1].weights is not None
     number = words.get_vocab()
     assert looks[1].weights[number["[CLS]"]] == texts.trained + 1 and looks[1].weights[number["[MASK]"]] == 1
-    modules = [prepare.untrained(spec, teacher, words, world.data, each)[0] for spec, each in zip(specs, looks, strict=True)]
+    modules = [untrained.build(spec, teacher, words, world.data, each)[0] for spec, each in zip(specs, looks, strict=True)]
     plain, heeded = (
         next(part.weight for part in module.modules() if type(part).__name__ in ("Factorised", "Embedding")) for module in modules
     )
@@ -131,11 +131,11 @@ def test_shortened_heads_keep_their_scores() -> None:
 def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
-    teacher = prepare.open_teacher(spec.teacher, world.data)
+    teacher = untrained.open_teacher(spec.teacher, world.data)
     assert spec.corpus is not None and isinstance(teacher, Teacher)
     texts = corpus.build(spec.corpus, world.data, 0)
-    words = prepare.own_tokenizer(spec, teacher, texts, None)
-    module, _ = prepare.untrained(spec, teacher, words, world.data, prepare.look(spec, words, texts, print))
+    words = untrained.own_tokenizer(spec, teacher, texts, None)
+    module, _ = untrained.build(spec, teacher, words, world.data, untrained.look(spec, words, texts, print))
     read = texts.texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 

@@ -25,8 +25,10 @@ from edgedistill import (
     speed,
     teacher,
     train,
+    untrained,
     vocabulary,
 )
+from edgedistill import loop as loops
 from edgedistill.errors import UserError
 from edgedistill.students.pooling import pool
 from tests.conftest import World, sentences
@@ -154,7 +156,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
     pairs = parallel.build(spec.corpus, data, 0)
-    models = sides.Models(prepare.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
+    models = sides.Models(untrained.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
     assert models.assistant is not None and isinstance(models.teacher, teacher.Teacher)
     words = models.assistant.tokenizer
     cut = sides.tokens(spec, pairs, words, 32, quiet)
@@ -187,8 +189,8 @@ def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, t
     after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
     layers = [name for name in after if name.startswith("model.encoder.")]
     assert layers and all(torch.equal(after[name], before[name]) for name in layers)
-    first, _ = prepare.untrained(
-        spec, prepare.open_teacher(spec.teacher, data), run.open_run(taught).tokenizer(), data, assistant=prepare.open_assistant(spec)
+    first, _ = untrained.build(
+        spec, untrained.open_teacher(spec.teacher, data), run.open_run(taught).tokenizer(), data, assistant=prepare.open_assistant(spec)
     )
     moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
     assert moved and all(name.startswith("model.embeddings.") for name in moved)
@@ -203,17 +205,17 @@ def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
     world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, steps = four(world, data, taught), 0
-    step = train.Loop._one
+    step = loops.Loop._one
 
-    def counted(loop: train.Loop) -> float:
+    def counted(loop: loops.Loop) -> float:
         nonlocal steps
         steps += 1
         if steps in (4, 11, 17):
             raise Killed
         return step(loop)
 
-    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(train.Loop, "_one", counted)
+    monkeypatch.setattr(loops, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loops.Loop, "_one", counted)
     for resume in (False, True, True):
         with pytest.raises(Killed):
             train.train(spec, tmp_path / "cut", data, resume=resume, device="cpu", say=quiet, progress=False)

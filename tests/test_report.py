@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedistill import page, report, speed
+from edgedistill import page, plots, report, speed
 from edgedistill.errors import UserError
 
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
@@ -247,7 +247,7 @@ def test_labels_do_not_lie_on_one_another(count: int) -> None:
         left = x - wide if label.get("text-anchor") == "end" else x
         boxes.append((left, y - 11, left + wide, y + 16))
     assert len(boxes) == count
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if page._overlap(a, b, 0)]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if plots._overlap(a, b, 0)]
 
 
 def test_the_page_leads_with_the_smallest_student_that_keeps_95_percent() -> None:

@@ -11,7 +11,7 @@ import yaml
 from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
-from edgedistill import files, quality, recipe, train
+from edgedistill import files, loop, quality, recipe
 from edgedistill.errors import UserError
 from tests.conftest import World
 from tests.test_train import suite_of
@@ -150,8 +150,8 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     told: list[str] = []
     assert work(minutes=0.0)["left"] == [f"tiny/{name}-s{seed}" for seed in (0, 1) for name in ("a", "a-second", "none")]
     with monkeypatch.context() as patch:  # killed in its second stage of life: the weights are there, the run is not
-        patch.setattr(train.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
-        patch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(loop.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             work()
     assert (runs / "tiny" / "a-s0.partial").exists()

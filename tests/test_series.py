@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from edgedistill import recipe, series, train
+from edgedistill import loop, recipe, series, train
 from edgedistill.cli import app
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.files import sha256_file
@@ -64,8 +64,8 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
     for file in sorted((tmp_path / "b").rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
     (tmp_path / "b").rmdir()
-    monkeypatch.setattr(train, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(train.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         go([specs[0], specs[3]], world, tmp_path, resume=True)
     monkeypatch.undo()

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgedistill import speed
+from edgedistill import machine, speed
 from edgedistill.errors import UserError
 
 
@@ -73,19 +73,19 @@ def test_noise_is_the_same_bundle_against_itself() -> None:
 
 
 def test_the_machine_and_versions_can_be_written_as_json() -> None:
-    machine = speed.machine()
-    assert machine["cpu"]
-    assert machine["cores"] >= machine["usable_cores"] >= 1
-    assert set(machine["flags"]) <= set(speed.FLAGS)
-    assert {"python", "numpy", "onnxruntime", "tokenizers"} <= set(speed.versions())
-    json.dumps([machine, speed.versions()], allow_nan=False)
+    found = machine.here()
+    assert found["cpu"]
+    assert found["cores"] >= found["usable_cores"] >= 1
+    assert set(found["flags"]) <= set(machine.FLAGS)
+    assert {"python", "numpy", "onnxruntime", "tokenizers"} <= set(machine.versions())
+    json.dumps([found, machine.versions()], allow_nan=False)
 
 
 def test_peak_memory_is_of_this_process_not_of_its_parent() -> None:
     ballast = np.ones(40_000_000)  # 320 MB
-    code = "from edgedistill import speed; print(speed.peak_rss_bytes())"
+    code = "from edgedistill import machine; print(machine.peak_rss_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 5_000_000 < int(done.stdout) < ballast.nbytes < speed.peak_rss_bytes()
+    assert 5_000_000 < int(done.stdout) < ballast.nbytes < machine.peak_rss_bytes()
 
 
 def test_rates_count_texts_and_leave_the_first_call_out() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedistill import files, page, quality
+from edgedistill import files, page, plots, quality
 from edgedistill.errors import UserError
 from edgedistill.suites import MEASURES, sts, transfer, vectors
 from tests.test_quality import TABLE, encode, write_suite
@@ -262,5 +262,5 @@ def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
 def test_the_page_reads_the_number_that_was_averaged() -> None:
     found = {"kind": "bitext", "average": 0.5, "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}}}
     assert page._headline(found, "en-de") == 0.5
-    assert page._measure({"quality": {"b": found}}, "b") == "accuracy × 100"
+    assert plots.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
     assert page._headline({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25

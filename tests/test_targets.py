@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
 
-from edgedistill import bundle, corpus, export, files, given, prepare, recipe, run, targets, teacher, train
+from edgedistill import bundle, corpus, export, files, given, prepare, recipe, run, targets, teacher, train, untrained
 from edgedistill.errors import UserError
 from edgedistill.targets import cca, fit, gaussian, pca, procrustes, ridge, signed, signed_permutation, unit
 from tests.conftest import World, sentences
@@ -248,7 +248,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
         spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
         texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
         loaded = teacher.Teacher(spec.teacher)
-        student, _ = prepare.untrained(spec, loaded, loaded.tokenizer, world.data)
+        student, _ = untrained.build(spec, loaded, loaded.tokenizer, world.data)
         first = (student, loaded.tokenizer, 32)
         made = prepare.wanted(spec, loaded, texts, first, world.data, tmp_path / align, "cpu", lambda line: None, False)
         rows = np.arange(texts.trained)

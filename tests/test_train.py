@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import prepare, recipe, run, train
+from edgedistill import loop, prepare, recipe, run, train, untrained
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from tests.conftest import World, sentences
@@ -137,7 +137,7 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
 
 def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:
     """In a process to be killed: a checkpoint at every step."""
-    train.CHECKPOINT_SECONDS = 0.0
+    loop.CHECKPOINT_SECONDS = 0.0
     go(world, out, resume, **changes)
 
 
@@ -243,7 +243,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     from edgedistill import teacher
 
     loaded = teacher.Teacher(spec.teacher)
-    module, _ = prepare.untrained(spec, loaded, loaded.tokenizer, world.data)
+    module, _ = untrained.build(spec, loaded, loaded.tokenizer, world.data)
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
     assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
@@ -256,7 +256,7 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = teacher.Teacher(spec.teacher)
-    module, _ = prepare.untrained(spec, loaded, loaded.tokenizer, world.data)
+    module, _ = untrained.build(spec, loaded, loaded.tokenizer, world.data)
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
     rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
@@ -350,7 +350,7 @@ def test_trimming_needs_texts(world: World) -> None:
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
     with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
-        prepare.own_tokenizer(spec, teacher.Teacher(spec.teacher), None, None)
+        untrained.own_tokenizer(spec, teacher.Teacher(spec.teacher), None, None)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:

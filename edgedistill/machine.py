@@ -1,0 +1,139 @@
+"""What is measured on: processor, instructions, memory, versions; and how many processors this process may keep busy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FLAGS = (  # instructions that decide how fast a quantized graph runs
+    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+
+
+def here() -> dict[str, Any]:
+    """What was measured on: processor, instructions that matter, cores, quota, governor, memory, system."""
+    return {
+        "cpu": _cpu_model(),
+        "flags": [flag for flag in FLAGS if flag in _cpu_flags()],
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cgroup_quota_cores": min(quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
+        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "memory_bytes": _memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what runs a bundle."""
+    found = {"python": platform.python_version()}
+    for name in ("edgedistill", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held. Not ru_maxrss on Linux: that one starts at the parent's."""
+    try:
+        match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        match = None
+    if match:
+        return int(match[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _first_line(path: str | Path) -> str | None:
+    try:
+        return Path(path).read_text().strip().split("\n")[0] or None
+    except OSError:
+        return None
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+
+
+def _cpu_model() -> str:
+    info = _cpuinfo()
+    for key in ("model name", "Model", "Hardware"):
+        if match := re.search(rf"^{key}\s*:\s*(.+)$", info, re.MULTILINE):
+            return match[1].strip()
+    if sys.platform == "darwin":
+        done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
+        return done.stdout.strip() or platform.machine()
+    part = re.search(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
+    return f"{platform.machine()} part {part[1]}" if part else platform.processor() or platform.machine()
+
+
+def _cpu_flags() -> set[str]:
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return set(match[1].split()) if match else set()
+
+
+def _memory_bytes() -> int | None:
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """How many processors this process may keep busy: its affinity, and the CPU quota of its control groups (v1 and v2), rounded down."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = min(quotas(cgroups, own), default=math.inf)
+    return max(1, int(min(allowed, quota)))
+
+
+def quotas(cgroups: Path, own: Path) -> Iterator[float]:
+    """The quotas that hold for this process, in processors: its group's and those of all groups above."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots, limit = [cgroups, cgroups / "unified"], _quota_v2
+        elif "cpu" in controllers.split(","):
+            roots, limit = [cgroups / controllers, cgroups / "cpu"], _quota_v1
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        for folder in [root / part for root in roots for part in (group, *group.parents)]:
+            quota = limit(folder)
+            if quota is not None:
+                yield quota
+
+
+def _quota_v2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None

@@ -1,0 +1,257 @@
+"""The student before its first step: its tokenizer, its shape, its first weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from edgedistill import assistant as assistants
+from edgedistill import files, given, recipe, run, surgery, vocabulary
+from edgedistill import teacher as teachers
+from edgedistill.corpus import Corpus, Say
+from edgedistill.errors import UserError
+from edgedistill.parallel import Pairs
+from edgedistill.students import bert, bilstm, head, narrow, recurrent, static
+from edgedistill.students.output import Output
+from edgedistill.students.teacher import layout, whole
+from edgedistill.tokens import tokenize
+
+LOOKED_AT = 512  # texts that first weights are fitted to
+
+SHORT = 32  # tokens of them that are read
+
+Asked = teachers.Teacher | given.Given
+
+
+def open_teacher(spec: recipe.Teacher, data: Path | None) -> Asked:
+    """A teacher to ask (a finished run too), or the file of its vectors."""
+    return assistants.open_assistant(spec) if spec.vectors is None else given.Given(spec, data)
+
+
+def _weights(teacher: Asked, what: str) -> teachers.Teacher:
+    if isinstance(teacher, given.Given):
+        raise UserError(f"{what}: the teacher is a file of vectors ({teacher.path.name}) and has none to give; choose another source")
+    return teacher
+
+
+def own_tokenizer(
+    spec: recipe.Recipe,
+    teacher: Asked,
+    texts: Corpus | Pairs | None,
+    partial: Path | None,
+    say: Say = lambda line: None,
+    assistant: teachers.Teacher | None = None,
+) -> PreTrainedTokenizerBase:
+    """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
+    folder = partial / "tokenizer" if partial else None
+    if folder and folder.exists():
+        return AutoTokenizer.from_pretrained(folder)
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts] if texts else []
+    for field in ("vocabulary", "unigram"):
+        if getattr(student, field) is not None and not corpora:
+            raise UserError(f"student.{field}: is learned from the corpus, and the recipe has none")
+    if student.unigram is not None:
+        words = vocabulary.learn_unigram(corpora, student.unigram, say=say)
+    else:
+        words = _named_tokenizer(student, teacher, assistant)
+    if student.vocabulary is not None:
+        words = vocabulary.learn(words, corpora, student.vocabulary)
+    lost = None
+    if student.trim is not None:
+        if not corpora:
+            raise UserError("student.trim: keeps the pieces of the corpus, and the recipe has none")
+        names = ("first side, ", "second side, ") if len(corpora) > 1 else ("",)
+        sources = [surgery.of_corpus(each, name) for each, name in zip(corpora, names, strict=True)]
+        words, _, lost, _ = surgery.trimmed(
+            words, [trained for trained, _ in sources], [held for _, held in sources], student.trim.min_count
+        )
+        say(f"student.trim: {surgery.line(lost)}")
+    if folder:
+        with files.new_folder(folder) as temporary:
+            teachers.save_tokenizer(words, temporary)
+            if lost is not None:
+                files.write_json(temporary / "trim.json", lost)
+    return words
+
+
+class Look(NamedTuple):
+    """What first weights are fitted to. `weights` (V,) float64, or None: what each piece counts for where the word table is reduced,
+    (its count in the training texts + 1)^power. `seen`: (ids, mask), each (B, T), of texts spread over the training texts."""
+
+    weights: Tensor | None
+    seen: tuple[Tensor, Tensor]
+
+
+def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pairs, say: Say) -> Look | None:
+    """A look at the training texts, where the student's first weights ask for one; of pairs, both sides are counted, the first is seen."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    weighed = student.embeddings.weigh != "none"
+    if not weighed and not (isinstance(student, recipe.Bert) and student.reduced):
+        return None
+    longest = min(max((stage.max_tokens for stage in spec.stages), default=student.max_tokens), student.max_tokens)
+    corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts]
+    read = [tokenize(each, words.backend_tokenizer, longest, words.pad_token_id or 0, say) for each in corpora]
+    rows = np.linspace(0, corpora[0].trained - 1, min(LOOKED_AT, corpora[0].trained)).astype(np.int64)
+    ids, mask = read[0].batch(rows, SHORT)
+    counts = np.sum([tokens.counts(len(words), each.trained) for tokens, each in zip(read, corpora, strict=True)], 0)
+    weights = torch.from_numpy((counts + 1.0) ** student.embeddings.power) if weighed else None
+    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)))
+
+
+def _named_tokenizer(student: head.Headed, teacher: Asked, assistant: teachers.Teacher | None) -> PreTrainedTokenizerBase:
+    if student.tokenizer == "teacher":
+        return _weights(teacher, "student.tokenizer").tokenizer
+    if student.tokenizer == "assistant":
+        assert assistant is not None, "the recipe has made sure"
+        return assistant.tokenizer
+    if assistants.is_run(student.tokenizer):
+        return run.open_run(Path(student.tokenizer)).tokenizer()
+    return teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+
+
+def build(
+    spec: recipe.Recipe,
+    teacher: Asked,
+    words: PreTrainedTokenizerBase,
+    data: Path | None,
+    looked: Look | None = None,
+    assistant: teachers.Teacher | None = None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The student before its first step, and its shape as data. The same recipe gives the same weights.
+
+    `looked`: the recipe's `look`; whoever asks for the shape alone, or for what it costs, leaves it out.
+    """
+    module, shape = _first_student(spec, teacher, words, data, looked, assistant)
+    if not isinstance(spec.targets, recipe.Split):
+        return module, shape
+    if run.width(module) != spec.targets.width:
+        blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
+        raise UserError(f"targets.parts: {blocks} numbers for a student of {run.width(module)}; the blocks' dims must add up to its width")
+    return Output(module, None, spec.targets.blocks), {**shape, "blocks": spec.targets.blocks}
+
+
+def _first_student(
+    spec: recipe.Recipe,
+    teacher: Asked,
+    words: PreTrainedTokenizerBase,
+    data: Path | None,
+    looked: Look | None,
+    assistant: teachers.Teacher | None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    torch.manual_seed(spec.seed)
+    weights = looked.weights if looked else None
+    width = spec.targets.width if spec.targets else teacher.dims
+    student, pad = spec.student, words.pad_token_id or 0
+    assert not isinstance(student, recipe.Itself)
+    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words, assistant)
+    start = _first_vectors(spec, teacher, words, source, data)
+    if isinstance(student, recipe.BiLSTM):
+        shape = bilstm.shape(student, len(words), pad, width)
+        module: nn.Module = bilstm.build(shape)
+        bilstm.start(module, start, weights)  # type: ignore[arg-type]
+        return module, shape
+    if isinstance(student, recipe.Static):
+        shape = static.shape(student, len(words), pad, width)
+        module = static.build(shape)
+        static.start(module, start, student.embeddings.of == "outputs", weights)
+        return module, shape
+    model = source.model if source else None
+    if isinstance(student, recipe.Recurrent):
+        assert model is not None  # a recurrent student always has a source
+        assert source is not None
+        shape = recurrent.shape(student, len(words), pad, width, model.config, source.counted)
+        unit = recurrent.build(shape)
+        recurrent.start(unit, recurrent.chosen(student, model.config), model, source.counted, start, weights)
+        return unit, shape
+    smaller = narrow.shape(student, model.config) if model and student.reduced else {}
+    shape = bert.shape(student, len(words), pad, width, model.config if model else None, smaller)
+    module = bert.build(shape)
+    if student.reduced:
+        assert model is not None and start is not None
+        if looked is not None:
+            narrow.start(module, model, bert.chosen(student, model.config), start, looked.seen, weights)
+        return module, shape
+    bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs", weights)
+    return module, shape
+
+
+class Source(NamedTuple):
+    """The encoder whose weights a student starts from, and the tokenizer that its word table's rows belong to."""
+
+    model: Any
+    words: PreTrainedTokenizerBase
+    counts: str | None = None  # from where it counts positions, where its config does not say
+
+    @property
+    def counted(self) -> str:
+        """From where it counts positions: behind the padding id (`pad`), or from 0 (`zero`)."""
+        return self.counts or ("pad" if self.model.config.model_type in teachers.COUNTS_FROM_PAD else "zero")
+
+
+def _source(
+    student: recipe.Bert | recipe.Recurrent, teacher: Asked, words: PreTrainedTokenizerBase, assistant: teachers.Teacher | None
+) -> Source | None:
+    """The encoder that a BERT's weights, or a recurrent student's layers, come from."""
+    known, kind, instead = {"BertModel": "bert"}, "BERT", "use `weights: random`"
+    if isinstance(student, recipe.Recurrent):
+        known, kind, instead = recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one"
+    if student.weights == "random":
+        return None
+    asked = _weights(teacher, "student.weights") if student.weights == "teacher" else assistant if student.weights == "assistant" else None
+    if assistants.is_run(student.weights):
+        asked = assistants.open_assistant(recipe.Teacher(model=student.weights))
+    if asked is not None:
+        model: Any = getattr(asked.module, "model", None)
+        if type(model).__name__ not in known:
+            raise UserError(f"student.weights: {asked.spec.name} is {type(model).__name__}, not {kind}; {instead}")
+        counts = None if not isinstance(asked, assistants.OfRun) else "zero" if getattr(asked.module, "pad", None) is None else "pad"
+        return Source(model, asked.tokenizer, counts)
+    folder = _model_folder(student.weights, student.revision, "student.weights")
+    transformer, _ = layout(folder)
+    if files.read_json(transformer / "config.json").get("model_type") not in known.values():
+        raise UserError(f"student.weights: {folder} is not a {kind}; choose one, or {instead}")
+    model = whole(transformer, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
+    bare = not any((transformer / name).exists() for name in teachers.TOKENIZERS)
+    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to go with the one that is named
+        return Source(model, teachers.tokenizer(_model_folder(student.tokenizer, student.revision, "student.tokenizer")))
+    theirs = teachers.tokenizer(folder)
+    if student.tokenizer == "teacher" and not words.get_vocab().keys() <= theirs.get_vocab().keys():
+        way_out = f"set student.tokenizer: {student.weights}"
+        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
+    return Source(model, theirs)
+
+
+def _model_folder(name: str, revision: str | None, what: str) -> Path:
+    if name.startswith("packaged:"):
+        return teachers.locate(recipe.Teacher(model=name))
+    return teachers.folder(name, revision, what)
+
+
+def _first_vectors(
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None
+) -> Tensor | None:
+    """Vectors (V, w) that the word table starts from, or None for random ones."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        return None
+    if source is not None:
+        return vocabulary.from_model(words, source.words, source.model.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "teacher":
+        giver = _weights(teacher, "student.embeddings")
+        if student.embeddings.of == "outputs":
+            return torch.from_numpy(giver.embed_ids(vocabulary.as_texts(words, giver.tokenizer)))
+        table: Any = giver.module.model
+        return vocabulary.from_model(words, giver.tokenizer, table.get_input_embeddings().weight.detach())
+    if student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
+        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
+    return None
