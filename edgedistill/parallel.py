@@ -69,9 +69,10 @@ def build(spec: recipe.Parallel, data: Path | None, seed: int, say: Say = lambda
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8, nothing left to train on.
     """
+    seed = seed if spec.seed is None else spec.seed
     tables, leaks = _tables(spec, data), readers.matching(spec.exclude, data, "corpus.exclude")
     made_of = [[table.made_of for table in tables], [files.sha256_file(path) for path in leaks]]
-    name = files.key(format=FORMAT, spec=spec.model_dump(mode="json"), seed=seed, made_of=made_of)
+    name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed"}), seed=seed, made_of=made_of)
     folder = files.cache_folder() / "parallel" / name
     if not (folder / "parallel.json").exists():
         say(f"reading {len(tables)} table(s) of pairs")

@@ -75,6 +75,8 @@ def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> No
     other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), tmp_path, 1)
     assert set(other.texts(other.held_out)) != set(held)
     assert other.fingerprint != made.fingerprint
+    own = corpus.build(recipe.Files(texts=["a.txt"], held_out=10, seed=0), tmp_path, 1)
+    assert own.fingerprint == made.fingerprint
 
 
 def test_limits_draw_evenly(tmp_path: Path) -> None:

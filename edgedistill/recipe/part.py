@@ -21,4 +21,5 @@ class Part(BaseModel):
 
 
 def by_kind(default: str) -> Any:
+    """Tells the classes of a union apart by `kind`, which may be left out of the one called `default`."""
     return Discriminator(lambda v: v.get("kind", default) if isinstance(v, dict) else getattr(v, "kind", default))

@@ -43,6 +43,12 @@ class Teacher(Part):
         return self.vectors or (f"{self.model}@{self.revision}" if self.revision is not None else str(self.model))
 
 
+HoldSeed = Annotated[
+    int | None,
+    Field(ge=0, description="draws what is held out; default: the recipe's. One number lets recipes of several seeds share vectors"),
+]
+
+
 class Hub(Part):
     """A hub data set, at a revision."""
 
@@ -56,6 +62,7 @@ class Hub(Part):
     min_words: int = Field(1, ge=1)
     max_words: int | None = Field(None, ge=1)
     held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+    seed: HoldSeed = None
 
 
 class Files(Part):
@@ -70,6 +77,7 @@ class Files(Part):
     min_words: int = Field(1, ge=1)
     max_words: int | None = Field(None, ge=1)
     held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+    seed: HoldSeed = None
 
 
 class Prose(Part):
@@ -81,6 +89,7 @@ class Prose(Part):
     min_words: int = Field(4, ge=1)
     max_words: int | None = Field(64, ge=1)
     held_out: int = Field(0, ge=0)
+    seed: HoldSeed = None
 
 
 class Pairs(Part):
@@ -142,6 +151,7 @@ class Parallel(Part):
     min_words: int = Field(1, ge=1, description="of either side; Chinese has no spaces")
     max_chars: int = Field(1000, ge=1, description="of either side; the paper's: 250")
     held_out: int = Field(0, ge=0, description="texts of the first side set aside with all their translations: never trained on")
+    seed: HoldSeed = None
 
 
 Corpus = Annotated[
