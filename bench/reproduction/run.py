@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from orderings import FOLDER, Arm, Paper, papers, slug
 
@@ -21,6 +22,7 @@ from edgedistill import files, prepare, quality, recipe
 from edgedistill import run as runs_
 from edgedistill import train as training
 from edgedistill.errors import UserError, unknown
+from edgedistill.students.output import Output
 from edgedistill.suites import retrieval
 from edgedistill.suites.vectors import dot, encoded, unit
 
@@ -60,18 +62,10 @@ def measured(run: runs_.Run, suites: list[str], data: Path | None, folder: Path)
     """(what every suite says, what every test pair got and should have got: `suite/task/found`, `suite/task/gold`)."""
     numbers: dict[str, Any] = {}
     items: dict[str, np.ndarray] = {}
-    known: dict[tuple[str, ...], np.ndarray] = {}
-    student, words = (run.student(), run.tokenizer()) if suites != ["task"] else (None, None)
-
-    def encode(texts: list[str]) -> np.ndarray:
-        key = tuple(texts)
-        if key not in known:
-            assert student is not None and words is not None
-            known[key] = prepare.encode(student, words, [run.prompt + text for text in texts], run.max_tokens)
-        return known[key]
-
+    encode = _encoder(run) if suites != ["task"] else None
     for name in suites:
         suite, answer = _classifier(run, data, folder) if name == "task" else (quality.suite(name, data), encode)
+        assert answer is not None
         numbers[name] = quality.evaluate(suite, answer)
         each = EACH.get(suite.kind)
         for task, (found, gold) in (each(suite, answer) if each else {}).items():
@@ -79,6 +73,29 @@ def measured(run: runs_.Run, suites: list[str], data: Path | None, folder: Path)
             if gold is not None:
                 items[f"{name}/{task}/gold"] = gold.astype(np.float32)
     return numbers, items
+
+
+WHOLE: dict[tuple[str, ...], np.ndarray] = {}  # a teacher's own vectors of a suite's texts, which all its reductions begin with
+
+
+def _encoder(run: runs_.Run) -> quality.Encode:
+    """Texts -> (n, d), each list of texts once; a reduced teacher's own vectors once for all arms of the queue."""
+    student, words = run.student(), run.tokenizer()
+    reduced = student if isinstance(student, Output) and run.recipe.student.kind == "teacher" else None
+    known: dict[tuple[str, ...], np.ndarray] = {} if reduced is None else WHOLE
+    of = () if reduced is None else (run.recipe.teacher.model_dump_json(),)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        key = (*of, *texts)
+        if key not in known:
+            module = student if reduced is None else reduced.inner
+            known[key] = prepare.encode(module, words, [run.prompt + text for text in texts], run.max_tokens)
+        if reduced is None:
+            return known[key]
+        with torch.inference_mode():
+            return reduced.after(torch.from_numpy(known[key])).numpy()
+
+    return encode
 
 
 def _sts(suite: quality.Suite, encode: quality.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:

@@ -27,7 +27,10 @@ class Output(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        vectors = self.inner(input_ids, attention_mask)
+        return self.after(self.inner(input_ids, attention_mask))
+
+    def after(self, vectors: Tensor) -> Tensor:
+        """(B, d): what becomes of the inner student's vectors (B, e)."""
         if self.linear is not None:
             vectors = self.linear(normalize(vectors, dim=-1))
         if self.blocks is None:
