@@ -101,4 +101,18 @@ def _made(manifest: dict[str, Any]) -> str:
     if stages:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
-    return f"## Made\n\n{trained} The whole recipe is in `manifest.json`. Written {manifest['made_at']} with {versions}."
+    made = f"## Made\n\n{trained} The whole recipe is in `manifest.json`. Written {manifest['made_at']} with {versions}."
+    return f"{made}\n\n{sources}" if (sources := _sources(manifest)) else made
+
+
+def _sources(manifest: dict[str, Any]) -> str:
+    """A row for each file of texts whose licence the recipe names."""
+    licences = (manifest["recipe"].get("corpus") or {}).get("licences")
+    if not licences:
+        return ""
+    lines = ["| texts trained on | | licence, as their source states it |", "|---|---:|---|"]
+    lines += [
+        f"| {each['name']} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
+        for each in manifest["run"]["corpus"]["sources"]
+    ]
+    return "\n".join(lines)

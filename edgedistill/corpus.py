@@ -72,7 +72,9 @@ def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, see
     """
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, data)
-    name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed"}), seed=seed, sources=[s.made_of for s in sources])
+    name = files.key(
+        format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed", "licences"}), seed=seed, sources=[s.made_of for s in sources]
+    )
     folder = files.cache_folder() / "corpora" / name
     if not (folder / "corpus.json").exists():
         say(f"reading {sum(1 for s in sources if not s.leak)} source(s) of texts")

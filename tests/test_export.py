@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import bundle, export, files, recipe, run, verify
+from edgedistill import bundle, card, export, files, recipe, run, verify
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students import bert, bilstm, static
 from tests.conftest import World, make_tokenizer, sentences
@@ -192,6 +192,15 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
     assert "on 4,321 texts by the recipe `tiny`: distil (7 steps)" in text
     assert 'backend="onnx"' in text
     assert "const { sentence_embedding } = await model(await tokenizer([" in text
+
+
+def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
+    manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
+    assert "licence" not in card.card(manifest, [])
+    manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
+    manifest["run"]["corpus"] = {"texts": 4321, "sources": [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]}
+    text = card.card(manifest, [])
+    assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
 
 
 def test_other_libraries_find_their_files(made: Path) -> None:

@@ -78,6 +78,7 @@ class Files(Part):
     max_words: int | None = Field(None, ge=1)
     held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
     seed: HoldSeed = None
+    licences: dict[str, str] = Field({}, description="file name: its texts' licence, for the card of what is trained on them")
 
 
 class Prose(Part):
