@@ -12,10 +12,28 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import baseline, corpus, files, graph, loop, prepare, quantize, recipe, run, sides, targets, train, untrained
+from edgedistill import (
+    baseline,
+    corpus,
+    files,
+    finetune,
+    graph,
+    labelled,
+    loop,
+    prepare,
+    quantize,
+    recipe,
+    run,
+    sides,
+    targets,
+    train,
+    transfer_set,
+    untrained,
+)
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.parallel import Pairs
+from edgedistill.students.classifier import Classifier
 
 QUERIES = 200
 TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
@@ -54,7 +72,23 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
             triples = prepare.stage_triples(spec, number, data, say)
             rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
             found["student_passes"] += loop.steps(stage, rows) * stage.batch * stage.views
+    if spec.finetuning is not None:
+        _add_finetuning(found, spec.finetuning, student, spec.seed, data)
     return found
+
+
+def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any, seed: int, data: Path | None) -> None:
+    """The classifier's parameters, the labelled rows, and the passes over them; of a transfer set the most there can be."""
+    task = labelled.read(stage.task, data, seed, stage.fraction, "task")
+    texts, rows = len(stage.task.texts), len(task.train.items)
+    module = Classifier(student, run.width(student), len(task.labels), texts == 2, stage.hidden, stage.dropout)
+    found["parameters"] = finetune.parameters(module)
+    found["labelled"] = {"train": rows, "dev": len(task.dev.items)}
+    if stage.augment is not None:
+        rows = min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, texts == 2)))
+        found["labelled"]["transfer"] = rows
+    passes = finetune.steps(stage, rows) * stage.batch * texts * len(finetune.rates(stage))
+    found["student_passes"] = found.get("student_passes", 0) + passes
 
 
 def _unfitted(spec: recipe.Recipe, width: int) -> list[targets.Affine]:
@@ -110,6 +144,11 @@ def table(found: dict[str, Any]) -> str:
     if "texts" in found:
         sheet.add_row("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out")
         sheet.add_row("teacher passes", f"{found['teacher_passes']:,} still to embed")
+    if "labelled" in found:
+        rows = found["labelled"]
+        more = f", at most {rows['transfer']:,} with the transfer set" if "transfer" in rows else ""
+        sheet.add_row("labelled rows", f"{rows['train']:,} to train on{more}, {rows['dev']:,} to select by")
+    if "student_passes" in found:
         sheet.add_row("student passes", f"{found['student_passes']:,}")
     screen = Console(width=100, record=True, file=io.StringIO())
     screen.print(sheet)

@@ -152,9 +152,9 @@ class Tuning:
         prompt, most = str(start.shape.get("prompt", "")), int(start.shape["max_tokens"])
         self.read = lambda rows: Tokens(rows.items, start.words, prompt, most)
         self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
-        self.rates = stage.rates or [stage.learning_rate]
+        self.rates = rates(stage)
         texts = len(learned.tokens)
-        self.steps = stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
+        self.steps = steps(stage, texts)
         self.every = min(self.steps, stage.every or max(1, texts // stage.batch))
         self.trial = self.step = self.misses = self.done = 0
         self.total, self.counted = 0.0, 0  # of the loss since the last measurement
@@ -296,6 +296,16 @@ class Tuning:
             "dev": self.best["dev"],
             "test": None if test is None else self.scores(self.read(test), self.task.numbers(test)),
         }
+
+
+def steps(stage: recipe.Finetune, rows: int) -> int:
+    """Optimizer steps at one learning rate over so many rows."""
+    return stage.steps or max(1, math.floor(rows * stage.epochs / stage.batch))
+
+
+def rates(stage: recipe.Finetune) -> list[float]:
+    """The learning rates that are tried, one after the other."""
+    return stage.rates or [stage.learning_rate]
 
 
 def factor(stage: recipe.Finetune, step: int, steps: int) -> float:

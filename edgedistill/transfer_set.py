@@ -31,6 +31,11 @@ class Words:
                         self.of.setdefault(name, []).append(word)
 
 
+def rounds(spec: recipe.Augment, pair: bool) -> int:
+    """How often every row is edited."""
+    return spec.rounds or ROUNDS[2 if pair else 1]
+
+
 def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
     """New texts or pairs, none of them twice or among `items`, at most `limit` with those: round by round, so that all take part.
 
@@ -39,7 +44,7 @@ def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tag
     """
     words, seen = Words(items, tag), set(items)
     out: list[Item] = []
-    for number in range(spec.rounds or ROUNDS[len(items[0])]):
+    for number in range(rounds(spec, len(items[0]) == 2)):
         for row, texts in enumerate(words.rows):
             if len(items) + len(out) >= spec.limit:
                 return out

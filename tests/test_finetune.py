@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import edgedistill
-from edgedistill import bench, export, files, finetune, labelled, lesson, quality, recipe, run, speed, train, transfer_set, verify
+from edgedistill import bench, cost, export, files, finetune, labelled, lesson, quality, recipe, run, speed, train, transfer_set, verify
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students.classifier import Classifier, compared
 from edgedistill.suites import similarity
@@ -285,6 +285,20 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
     assert found["task"]["test"]["accuracy"] > 0.9
     with pytest.raises(UserError, match=r"stages\[0\].teacher: .* tells animal, person of texts apart, this task 0, 1; give a teacher"):
         go(tasks, tmp_path / "b", stage(pair(), teacher=teacher))
+
+
+def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World) -> None:
+    last = stage(pair(), rates=[1e-3, 4e-3], steps=20, batch=8)
+    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), tasks.data, quiet)
+    assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
+    assert found["labelled"] == {"train": 240, "dev": 80}
+    assert found["student_passes"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
+    assert "240 to train on, 80 to select by" in cost.table(found)
+    augmented = stage(
+        single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900}
+    )
+    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), tasks.data, quiet)
+    assert (found["labelled"]["transfer"], found["student_passes"]) == (900, 896)
 
 
 def test_the_shipped_recipes_belong_together() -> None:
