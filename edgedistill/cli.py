@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
 
+INTERRUPTED = 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Data = Annotated[Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")]
 Changes = Annotated[
@@ -229,20 +230,27 @@ def demo(
 
 def main() -> None:
     """Run a command. Exit 0 done, 1 the answer is no, 2 the user can fix it, 130 interrupted; a bug keeps its traceback."""
+    shown, numbers = False, dict[str, Any]()
     try:
         app()
+    except SystemExit as way_out:  # typer's own: help, wrong arguments, Ctrl-C; it has said why
+        if not way_out.code:
+            raise
+        code, shown = way_out.code, way_out.code != INTERRUPTED
+        message = "interrupted" if code == INTERRUPTED else "wrong arguments; stderr says which"
     except UserError as error:
         code, message, numbers = 2, str(error), {"problems": list(error.problems)}
     except AnswerIsNo as error:
         code, message, numbers = 1, str(error), error.numbers
     except KeyboardInterrupt:
-        code, message, numbers = 130, "interrupted", {}
+        code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader has gone, as with `| head`: nothing left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     else:
         return
-    sys.stderr.write(message + "\n")
+    if not shown:
+        sys.stderr.write(message + "\n")
     if "--json" in sys.argv:
         sys.stdout.write(json.dumps({"error": message, **numbers}, ensure_ascii=False, default=str) + "\n")
     sys.exit(code)

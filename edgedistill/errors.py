@@ -28,12 +28,24 @@ class AnswerIsNo(Exception):
         super().__init__(message)
 
 
+MANY = 20  # names; more are no help in one line
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is not known, with the nearest one and all of them: `no objective 'ckdd'; did you mean 'ckd'? (…)`."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {name!r}; {hint}({', '.join(names)})"
+    return f"no {what} {name!r}; {hint}({nearest(str(name), names)})"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names in a row; of very many those that are most like this one, and how many there are."""
+    names = sorted(known)
+    if len(names) <= MANY:
+        return ", ".join(names)
+    like = difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5]
+    return f"{', '.join(like)} and {len(names) - len(like)} more"
 
 
 def require(module: str, command: str, extra: str) -> ModuleType:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgedistill.errors import UserError, unknown
+from edgedistill.errors import UserError, nearest, unknown
 
 PACKAGE = Path(__file__).resolve().parent
 SHIPPED = {  # what: (folder, pattern); in a checkout they lie beside the package, in a wheel under shipped/
@@ -47,7 +47,7 @@ def find(what: str, name: str | Path) -> Path:
     if str(name) in known:
         return known[str(name)]
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({', '.join(known)})")
+        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({nearest(str(name), known)})")
     raise UserError(unknown(what, str(name), known))
 
 

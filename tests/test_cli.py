@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedistill import cli
+from edgedistill import cli, files, verify
 from edgedistill.cli import app
 from tests.conftest import World
 
@@ -154,3 +154,20 @@ def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 2
     assert "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'" in done.stderr
+
+
+def test_json_has_its_object_whatever_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = call("check", "--json", "--bad", folder=tmp_path)
+    assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; stderr says which"})
+    assert "No such option: --bad" in done.stderr
+    monkeypatch.setattr(verify, "verify", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt()))
+    done = call("verify", "bundles/x", "--json", folder=tmp_path)
+    assert (done.returncode, last(done)) == (130, {"error": "interrupted"})
+    assert done.stderr.splitlines() == ["interrupted"]
+
+
+def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
+    done = call("recipes", "bert2-128", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, ")
+    assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more)\n")
