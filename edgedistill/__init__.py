@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]
+
+
 def __getattr__(name: str) -> Any:
     if name == "load":
         from edgedistill.bundle import load
@@ -21,5 +25,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib import metadata
 
-        return metadata.version("edgedistill")
+        try:
+            return metadata.version("edgedistill")
+        except metadata.PackageNotFoundError:
+            return "source"  # a checkout that was not installed
     raise AttributeError(f"module 'edgedistill' has no attribute {name!r}")

@@ -264,12 +264,18 @@ def _size_bytes(target: Measured) -> int:
 def _conclude(promises: list[dict[str, Any]], result: dict[str, Any], say: Say) -> None:
     """Say which promises hold; AnswerIsNo when one does not."""
     for judged in promises:
-        verdict = {True: "kept", False: "BROKEN", None: "not judged, it was not measured"}[judged["kept"]]
+        verdict = {True: "kept", False: "BROKEN", None: f"not judged, {_missing(judged)}"}[judged["kept"]]
         say(f"promise {judged['bundle']}: {judged['promise']}: {_figure(judged['found'])}, promised {judged['asked']:g}: {verdict}")
     broken = [judged for judged in promises if judged["kept"] is False]
     if broken:
         lines = [f"{j['bundle']} broke its promise: {j['promise']} is {_figure(j['found'])}, promised {j['asked']:g}" for j in broken]
         raise AnswerIsNo("\n".join(lines), result)
+
+
+def _missing(judged: dict[str, Any]) -> str:
+    if judged["promise"].startswith("sts_kept"):
+        return "the teacher was not measured beside it; bench its bundle in the same run"
+    return "it was not measured; name the suite with --suite"
 
 
 def _figure(value: float | None) -> str:

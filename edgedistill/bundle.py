@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +57,9 @@ class Bundle:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_tokens)
+
+    def __repr__(self) -> str:
+        return f"<{self.manifest['name']}, {self.precision}: {self.manifest['dims'][0]} numbers a text>"
 
     def encode(self, texts: Sequence[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False) -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; `dim` keeps the first numbers of a Matryoshka student's vectors.
@@ -258,9 +262,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def digest(manifest: dict[str, Any]) -> str:
+    """The sha256 of a manifest as canonical JSON, without the digest it may hold."""
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def check_files(folder: Path, manifest: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """A line for each of the files that is missing, or has not the bytes it was made with."""
+    """A line for each of the files that is missing, or has not the bytes it was made with; and for a manifest that was edited."""
     problems = []
+    if manifest.get("digest", digest(manifest)) != digest(manifest):
+        problems.append(f"{folder / 'manifest.json'}: not what it was made as (its digest differs); copy the bundle again")
     for name in names:
         path, expected = folder / name, manifest["files"].get(name)
         if not path.is_file():

@@ -61,7 +61,7 @@ def _drift(manifest: dict[str, Any]) -> str:
 
 
 def _use(manifest: dict[str, Any], others: list[str]) -> str:
-    first = next(iter(manifest["precisions"]))
+    first = "w8" if "w8" in manifest["precisions"] else next(iter(manifest["precisions"]))
     parts = [
         "## Use",
         "```python\nimport edgedistill\n\n"

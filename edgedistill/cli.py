@@ -30,6 +30,21 @@ Changes = Annotated[
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: the processors this process may use.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        import edgedistill
+
+        typer.echo(edgedistill.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,
+) -> None:
+    pass
+
+
 def say(line: str) -> None:
     """Progress goes to stderr: stdout is the answer."""
     from rich.console import Console
@@ -57,10 +72,15 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
         return
     from edgedistill import recipe
 
-    found = [recipe.read(path) for path in files.shipped("recipe").values()]
+    shipped = dict(sorted(files.shipped("recipe").items(), key=lambda each: each[1].parent.name != "starter"))  # first what to begin with
+    found = [recipe.read(path) for path in shipped.values()]
     width = max(len(r.name) for r in found)
-    lines = "\n".join(f"{r.name:{width}}  {r.about}" for r in found)
-    answer({"recipes": [{"name": r.name, "about": r.about} for r in found]}, as_json, lines)
+    groups = [path.parent.name for path in shipped.values()]
+    lines = [f"{r.name:{width}}  {r.about}" for r in found]
+    first = [f"\n{group}" if group not in groups[:at] else None for at, group in enumerate(groups)]
+    shown = [line for head, each in zip(first, lines, strict=True) for line in (head, each) if line is not None]
+    told = [{"name": r.name, "group": group, "about": r.about} for r, group in zip(found, groups, strict=True)]
+    answer({"recipes": told}, as_json, "\n".join(shown).lstrip())
 
 
 @app.command(epilog="Example: edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")
@@ -71,10 +91,12 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
-    from edgedistill import recipe
+    from edgedistill import preflight, recipe
     from edgedistill.errors import require
 
     specs = [recipe.read(name, changes or []) for name in names]
+    for spec in specs:
+        preflight.check(spec, data)
     require("torch", "check", "train")
     from edgedistill import cost
 
@@ -98,16 +120,18 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a recipe's student; the run folder appears when it is whole. Several share the teacher's vectors, and take turns."""
-    from edgedistill import recipe
+    from edgedistill import preflight, recipe
     from edgedistill.errors import require, unknown
 
     specs = [recipe.read(name, changes or []) for name in names]
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device: {unknown('device', device, ('auto', 'cpu', 'cuda'))}")
+    if len(specs) > 1 and out is not None:
+        raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
+    for spec in specs:
+        preflight.check(spec, data)
     require("torch", "train", "train")
     if len(specs) > 1:
-        if out is not None:
-            raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
         from edgedistill import series
 
         made = series.series(specs, Path("runs"), data, resume, device, say, progress=sys.stderr.isatty())
@@ -234,7 +258,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as way_out:  # typer's own: help, wrong arguments, Ctrl-C; it has said why
-        if not way_out.code:
+        if way_out.code not in (2, INTERRUPTED):
             raise
         code, shown = way_out.code, way_out.code != INTERRUPTED
         message = "interrupted" if code == INTERRUPTED else "wrong arguments; stderr says which"

@@ -44,8 +44,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if len(names) <= MANY:
         return ", ".join(names)
-    like = difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5]
-    return f"{', '.join(like)} and {len(names) - len(like)} more"
+    like = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    return f"{', '.join(like)} and {len(names) - len(like)} more" if like else f"{len(names)} names"
 
 
 def require(module: str, command: str, extra: str) -> ModuleType:

@@ -85,7 +85,7 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
             say(_line(precision, found[precision]))
         manifest = _manifest(folder, run, found)
         files.write_text(folder / "README.md", card.card(manifest, _others(student, precisions)))
-        files.write_json(folder / "manifest.json", manifest | {"files": _hashes(folder)})
+        _seal(folder, manifest, out, say)
     return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "dims": manifest["dims"]}
 
 
@@ -114,7 +114,7 @@ def _export_classifier(run: Run, precisions: list[str], out: Path, say: Say) -> 
             say(verdict.line(precision, found[precision]))
         manifest = _manifest(folder, run, found) | more
         files.write_text(folder / "README.md", verdict.card(manifest))
-        files.write_json(folder / "manifest.json", manifest | {"files": _hashes(folder)})
+        _seal(folder, manifest, out, say)
     return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "labels": run.labels}
 
 
@@ -236,6 +236,14 @@ def _manifest(folder: Path, run: Run, found: dict[str, Any]) -> dict[str, Any]:
         "versions": versions(PACKAGES),
         "run": run.info,
     }
+
+
+def _seal(folder: Path, manifest: dict[str, Any], out: Path, say: Say) -> None:
+    """Write the manifest with the hash of every other file, and of itself."""
+    whole = manifest | {"files": _hashes(folder)}
+    files.write_json(folder / "manifest.json", whole | {"digest": bundle.digest(whole)})
+    if out.exists():
+        say(f"{out}: takes the place of the bundle that was there")
 
 
 def _hashes(folder: Path) -> dict[str, str]:

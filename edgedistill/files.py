@@ -46,6 +46,8 @@ def find(what: str, name: str | Path) -> Path:
     known = shipped(what)
     if str(name) in known:
         return known[str(name)]
+    if path.is_dir():
+        raise UserError(f"{name}: is a folder; give the {what}'s own file")
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({nearest(str(name), known)})")
     raise UserError(unknown(what, str(name), known))
@@ -124,6 +126,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
+                    os.chmod(file, 0o644)
                     _flush(file)
             _swap(temporary, path)
     finally:

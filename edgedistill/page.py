@@ -132,7 +132,7 @@ def _table(reports: list[Report], names: list[str], colours: dict[str, str]) -> 
         return f'<td data-v="{"" if value is None else value}"{style}{" class=bar" if bar else ""}>{shown}</td>'
 
     heads = ["bundle", "params", "MB", *[h for n in names for h in (n, "kept")]]
-    heads += ["p50 ms", "p99 ms", "texts/s", "load ms", "peak MB", "drift"]
+    heads += ["p50 ms", "p99 ms", "texts/s", "load ms", "RSS MB", "drift"]
     rows = []
     for report in reports:
         single, sizes = report["single"], report["size_bytes"]

@@ -40,7 +40,7 @@ def _one(spec: recipe.Recipe, out: Path, data: Path | None, resume: bool, device
     told: dict[str, Any] = {"recipe": spec.name, "run": str(out)}
     try:
         if resume and out.exists():
-            return {**told, "status": "kept", **_finished(spec, out, say)}
+            return {**told, "status": "kept", **train.finished(spec, out, say)}
         info = train.train(spec, out, data, resume and run.partial(out).exists(), device, say, progress)
     except UserError as error:
         say(str(error))
@@ -49,12 +49,3 @@ def _one(spec: recipe.Recipe, out: Path, data: Path | None, resume: bool, device
         traceback.print_exc()
         return {**told, "status": "failed", "error": f"{type(error).__name__}: {error}"}
     return {**told, "status": "trained", **info}
-
-
-def _finished(spec: recipe.Recipe, out: Path, say: Say) -> dict[str, Any]:
-    """What run.json holds of a run that is there already. Raises UserError for one of another recipe."""
-    found = run.open_run(out)
-    if recipe.dump(found.recipe) != recipe.dump(spec):
-        raise UserError(f"{out}: was made of another recipe; delete it, or rename the recipe")
-    say(f"{out}: finished already")
-    return found.info

@@ -33,8 +33,11 @@ def train(
 ) -> dict[str, Any]:
     """Train a recipe's student and write the run folder `out`; it appears when it is whole, until then `out`.partial grows.
 
-    Returns what run.json holds. Raises UserError: `out` exists, a run to resume that is another recipe's, bad data.
+    Returns what run.json holds. With `resume` a finished run of the same recipe is left as it is.
+    Raises UserError: `out` exists, a run to resume that is another recipe's, bad data.
     """
+    if resume and out.exists() and not run.partial(out).exists():
+        return finished(spec, out, say)
     teachers.no_denormals()
     partial = _open_partial(spec, out, resume)
     with _forgotten_unless_begun(partial):
@@ -116,6 +119,15 @@ def _only_finetune(
     _finish(spec, out, partial, start.shape, start.student, info)
     say(f"{out}: {info['parameters']['total']:,} parameters")
     return info
+
+
+def finished(spec: recipe.Recipe, out: Path, say: Say) -> dict[str, Any]:
+    """What run.json holds of a run that is there already. Raises UserError for one of another recipe."""
+    found = run.open_run(out)
+    if recipe.dump(found.recipe) != recipe.dump(spec):
+        raise UserError(f"{out}: was made of another recipe; delete it, or rename the recipe")
+    say(f"{out}: finished already")
+    return found.info
 
 
 def _open_partial(spec: recipe.Recipe, out: Path, resume: bool) -> Path:

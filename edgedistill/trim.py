@@ -45,6 +45,8 @@ def trim(
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    if not model.startswith("packaged:") and not Path(model).is_dir() and revision is None:
+        raise UserError(f"{model}: no such folder; if it is a hub id, say --revision too, or its files may change unseen")
     folder = teachers.locate(recipe.Teacher(model=model, revision=revision))
     words = teachers.tokenizer(folder)
     transformer, _ = encoder.layout(folder)

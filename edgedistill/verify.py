@@ -20,6 +20,8 @@ def verify(folder: str | Path) -> dict[str, Any]:
     place, _ = bundle.split(str(folder))
     manifest = bundle.read_manifest(place)
     problems = bundle.check_files(place, manifest, sorted(manifest["files"]))
+    if "digest" not in manifest:
+        problems.append(f"{place / 'manifest.json'}: has no digest, so nothing says that it was not edited; export the run again")
     if problems:
         raise AnswerIsNo("\n".join(problems), {"problems": problems})
     golden = files.read_json(place / "parity.json")

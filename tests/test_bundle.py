@@ -37,7 +37,8 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 def rewrite(folder: Path, name: str = "manifest.json", **changes: Any) -> None:
     """Change keys of a JSON file of a bundle; the manifest is told its new hash, as by someone who knows how."""
-    files.write_json(folder / name, {**files.read_json(folder / name), **changes})
+    changed = {**files.read_json(folder / name), **changes}
+    files.write_json(folder / name, {**changed, "digest": bundle.digest(changed)} if name == "manifest.json" else changed)
     if name != "manifest.json":
         rewrite(folder, files={**files.read_json(folder / "manifest.json")["files"], name: files.sha256_file(folder / name)})
 
@@ -175,6 +176,20 @@ def test_a_manifest_cut_short(copy: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(UserError, match="not whole JSON; it was cut short or edited: copy the bundle again"):
         bundle.load(copy)
+
+
+def test_an_edited_manifest(copy: Path) -> None:
+    """Its dims, thresholds and promises are what everything else is judged by."""
+    manifest = files.read_json(copy / "manifest.json")
+    files.write_json(copy / "manifest.json", {**manifest, "dims": [12]})
+    for opening in (bundle.load, verify.verify):
+        with pytest.raises(AnswerIsNo, match=r"manifest\.json: not what it was made as \(its digest differs\); copy the bundle again"):
+            opening(copy)
+    del manifest["digest"]
+    files.write_json(copy / "manifest.json", manifest)
+    assert bundle.load(copy).encode(["a"]).shape == (1, 24)
+    with pytest.raises(AnswerIsNo, match=r"manifest\.json: has no digest"):
+        verify.verify(copy)
 
 
 def test_a_manifest_without_a_key(copy: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import edgedistill
 from edgedistill import cli, files, verify
 from edgedistill.cli import app
 from tests.conftest import World
@@ -148,7 +149,7 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
 def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
     code = (
-        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'bert-2x128']; from edgedistill.cli import main; main()"
+        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']; from edgedistill.cli import main; main()"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
@@ -171,3 +172,38 @@ def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, ")
     assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more)\n")
+
+
+def test_what_is_not_there_is_said_before_torch_starts(world: World, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.json"
+    changes = {"corpus": {"texts": ["none-*.txt"], "exclude": ["no/*.tsv"]}, "select": {"suite": "minni"}}
+    recipe.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
+    code = "import sys; sys.argv[1:] = sys.argv[2:]; from edgedistill import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-", "check", str(recipe), "--data", str(world.data)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "False\n")
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["corpus.texts", "corpus.exclude", "select.suite"]
+    assert "did you mean 'mini'?" in lines[2]
+    assert "no such folder" in call("train", recipe, "--data", tmp_path / "nodir", folder=tmp_path).stderr
+
+
+def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.json"
+    recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
+    call("train", recipe, folder=tmp_path, data=world.data)
+    before = files.sha256_folder(tmp_path / "runs/tiny")
+    done = call("train", recipe, "--resume", folder=tmp_path, data=world.data)
+    assert (done.returncode, files.sha256_folder(tmp_path / "runs/tiny")) == (0, before)
+    assert "runs/tiny: finished already" in done.stderr
+    done = call("train", recipe, "--resume", "--set", "seed=3", folder=tmp_path, data=world.data)
+    assert (done.returncode, done.stderr.strip()) == (2, "runs/tiny: was made of another recipe; delete it, or rename the recipe")
+
+
+def test_version(tmp_path: Path) -> None:
+    assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__

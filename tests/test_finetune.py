@@ -13,7 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 import edgedistill
-from edgedistill import bench, cost, export, files, finetune, labelled, lesson, quality, recipe, run, speed, train, transfer_set, verify
+from edgedistill import (
+    bench,
+    bundle,
+    cost,
+    export,
+    files,
+    finetune,
+    labelled,
+    lesson,
+    quality,
+    recipe,
+    run,
+    speed,
+    train,
+    transfer_set,
+    verify,
+)
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students.classifier import Classifier, compared
 from edgedistill.suites import similarity
@@ -415,7 +431,7 @@ def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
     files.write_json(folder / "parity.json", golden)
     manifest = files.read_json(folder / "manifest.json")
     manifest["files"]["parity.json"] = files.sha256_file(folder / "parity.json")
-    files.write_json(folder / "manifest.json", manifest)
+    files.write_json(folder / "manifest.json", {**manifest, "digest": bundle.digest(manifest)})
     with pytest.raises(AnswerIsNo, match=r"item 4 of 32 .* came back with a probability"):
         verify.verify(folder)
 

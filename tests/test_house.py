@@ -28,7 +28,7 @@ SUITES = [
     *["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"],
     *["suites.similarity", "suites.task"],
 ]
-EDGE = [*SUITES, "machine", "report", "plots", "page", "bundle", "verify", "embed", "quality", "speed", "bench"]
+EDGE = [*SUITES, "machine", "report", "plots", "page", "bundle", "verify", "embed", "quality", "speed", "bench", "preflight"]
 TORCH = [
     *["triples", "tokens", "batches", "checkpoint", "vocabulary", "surgery"],
     *["students", "students.pooling", "students.head", "students.bert", "students.narrow", "students.bilstm", "students.recurrent"],

@@ -66,12 +66,20 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: not YAML: {_said(error)}") from None
+    if data is None:
+        raise UserError(f"{path}: is empty; see edgedistill recipes")
     if not isinstance(data, dict):
         raise UserError(f"{path}: a recipe is a mapping, this is a {type(data).__name__}; see edgedistill recipes")
     for change in changes:
         _set(data, change)
     return parse(data, str(path))
+
+
+def _said(error: Exception) -> str:
+    """A YAML error in a line: what and where, without the excerpt and the name of the string it was read from."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark and problem else " ".join(str(error).split())
 
 
 def parse(data: dict[str, Any], place: str) -> Recipe:
@@ -158,7 +166,7 @@ def _where(loc: tuple[Any, ...]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        if not (part in _tags() and before in KINDS) and not _TYPE.fullmatch(part):
+        if not (part in _tags() and before in KINDS) and part != "[key]" and not _TYPE.fullmatch(part):
             text += f".{part}" if text else str(part)
         before = part
     return text

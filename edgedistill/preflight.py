@@ -1,0 +1,41 @@
+"""What is wrong around a recipe, found in a moment: before torch is imported, a corpus is read or a text embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgedistill import quality, readers, recipe
+from edgedistill.errors import UserError
+
+
+def check(spec: recipe.Recipe, data: Path | None) -> None:
+    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite of no known name."""
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data}: no such folder; give the one that the recipe's paths start from")
+    problems: list[str] = []
+    for patterns, place in _patterns(spec):
+        try:
+            readers.matching(patterns, data, place)
+        except UserError as error:
+            problems += error.problems
+    if spec.select is not None:
+        try:
+            quality.tasks(spec.select.suite)
+        except UserError as error:
+            problems += [f"select.suite: {problem}" for problem in error.problems]
+    if problems:
+        raise UserError(*problems)
+
+
+def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
+    """Patterns of the files a recipe reads, and where it names them."""
+    if isinstance(spec.corpus, recipe.Files):
+        yield spec.corpus.texts, "corpus.texts"
+    if isinstance(spec.corpus, recipe.Parallel):
+        yield from ((part.files, f"corpus.pairs[{number}].files") for number, part in enumerate(spec.corpus.pairs) if part.files)
+    if isinstance(spec.corpus, recipe.Files | recipe.Parallel):
+        yield spec.corpus.exclude, "corpus.exclude"
+    for number, stage in enumerate(spec.distilling):
+        if isinstance(stage.triples, recipe.TripleFiles):
+            yield stage.triples.files, f"stages[{number}].triples.files"
