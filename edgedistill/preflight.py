@@ -29,7 +29,9 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
 
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
-    """Patterns of the files a recipe reads, and where it names them."""
+    """Patterns of the files that training reads, and where the recipe names them."""
+    if isinstance(spec.student, recipe.Itself) and spec.targets is None:
+        return  # the teacher as it is: its corpus is for bench
     if isinstance(spec.corpus, recipe.Files):
         yield spec.corpus.texts, "corpus.texts"
     if isinstance(spec.corpus, recipe.Parallel):

@@ -149,7 +149,8 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
 def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
     code = (
-        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']; from edgedistill.cli import main; main()"
+        "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']\n"
+        "from edgedistill.cli import main; main()"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)

@@ -132,7 +132,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp
         "--report: 'kept.txt' is relative, and there is no data folder", chosen=[str(texts / "kept.txt")], others=["kept.txt"], data=None
     )
     refused("no column 'fr'", chosen=["others.tsv:fr"])
-    refused("teacher.model: no folder 'nowhere/at/all'", model="nowhere/at/all")
+    refused("nowhere/at/all: no such folder; if it is a hub id, say --revision too", model="nowhere/at/all")
     refused("min_count: no piece is used 5,000 times", min_count=5000)
     (texts / "empty.txt").write_text("")
     refused("corpus: no texts", chosen=["empty.txt"])
