@@ -8,7 +8,7 @@ STAMP := $(VENV)/installed
 NEWEST_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEWEST_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
-MINUTES ?= 5
+MINUTES ?= 3
 
 .PHONY: test lint types demo setup clean
 

@@ -239,7 +239,7 @@ def trim(
 
 @app.command(epilog="Example: edgedistill demo --minutes 6")
 def demo(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 5.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 3.0,
     out: Annotated[Path, typer.Option("--out", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from edgedistill import bench, bundle, corpus, export, loop, recipe, run, speed,
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the others are measured by it
 PRECISIONS = ["fp32", "w8", "int8"]
 PLAN = speed.Plan(rounds=2, seconds=0.5)
-PROBE_STEPS, PROBE_EVERY = 60, 30  # the first half warms up, the second is timed
+PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half warms up, the second is timed
 SEARCHED = 20_000  # texts at most
 QUESTIONS = (
     "How do I get the same random numbers every time?",
