@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 
 from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, untrained
-from edgedistill import loop as loops
+from edgedistill.loop import Log, Loop, progress
 from edgedistill.tokens import tokenize
 
 WARM = 3  # steps before the first round
@@ -45,13 +45,13 @@ def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: teacher.Vectors
     student, shape = untrained.build(spec, loaded, words, None)
     cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0)
     read = feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
-    return prepare.Made(texts, cut, vectors, [read], words, student, shape, False)
+    return prepare.Made(texts, vectors, [read], words, student, shape, False)
 
 
-def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> loops.Loop:
+def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> Loop:
     """The stage's loop, its queue full, a few steps done."""
-    log = loops.Log(folder / "metrics.jsonl", loop.progress(False), lambda line: None)
-    one = loops.Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)
+    log = Log(folder / "metrics.jsonl", progress(False), lambda line: None)
+    one = Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)
     one._set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
         queue.push(torch.from_numpy(made.vectors[np.arange(len(queue.ring))]))
@@ -59,7 +59,7 @@ def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> loops.Loop:
     return one
 
 
-def timed(one: loops.Loop, steps: int) -> float:
+def timed(one: Loop, steps: int) -> float:
     """Milliseconds a step, over so many."""
     start = time.perf_counter()
     for _ in range(steps):
@@ -80,7 +80,7 @@ def main() -> None:
     teacher.no_denormals()
     times: dict[str, list[float]] = {name: [] for name in OBJECTIVES}
     with tempfile.TemporaryDirectory() as name:
-        loops: dict[str, loops.Loop] = {}
+        loops: dict[str, Loop] = {}
         vectors: Any = None
         for what, (objective, view) in OBJECTIVES.items():
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]

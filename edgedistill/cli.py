@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,15 +73,14 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
         return
     from edgedistill import recipe
 
-    shipped = dict(sorted(files.shipped("recipe").items(), key=lambda each: each[1].parent.name != "starter"))  # first what to begin with
-    found = [recipe.read(path) for path in shipped.values()]
-    width = max(len(r.name) for r in found)
-    groups = [path.parent.name for path in shipped.values()]
-    lines = [f"{r.name:{width}}  {r.about}" for r in found]
-    first = [f"\n{group}" if group not in groups[:at] else None for at, group in enumerate(groups)]
-    shown = [line for head, each in zip(first, lines, strict=True) for line in (head, each) if line is not None]
-    told = [{"name": r.name, "group": group, "about": r.about} for r, group in zip(found, groups, strict=True)]
-    answer({"recipes": told}, as_json, "\n".join(shown).lstrip())
+    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")  # first what to begin with
+    found = [(path.parent.name, recipe.read(path)) for path in paths]
+    width = max(len(r.name) for _, r in found)
+    lines: list[str] = []
+    for group, members in groupby(found, key=lambda each: each[0]):
+        lines += ["", group, *(f"{r.name:{width}}  {r.about}" for _, r in members)]
+    told = [{"name": r.name, "group": group, "about": r.about} for group, r in found]
+    answer({"recipes": told}, as_json, "\n".join(lines[1:]))
 
 
 @app.command(epilog="Example: edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")

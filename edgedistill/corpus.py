@@ -148,6 +148,11 @@ def _file(path: Path, column: str | None) -> _Source:
     return _Source(path.name, files.sha256_file(path), texts, leak=column is None)
 
 
+def leaked(paths: list[Path]) -> set[bytes]:
+    """Digests of what must not be trained on: every text of those files, whatever its column."""
+    return {digest(readers.normalise(text)) for path in paths for text in readers.every_column(path)} - {digest("")}
+
+
 def digest(text: str) -> bytes:
     """What makes two texts the same: equal but for case."""
     return hashlib.blake2b(text.casefold().encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -73,13 +73,13 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
             rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
             found["student_passes"] += loop.steps(stage, rows) * stage.batch * stage.views
     if spec.finetuning is not None:
-        _add_finetuning(found, spec.finetuning, student, spec.seed, data)
+        _add_finetuning(found, spec, spec.finetuning, student, data)
     return found
 
 
-def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any, seed: int, data: Path | None) -> None:
+def _add_finetuning(found: dict[str, Any], spec: recipe.Recipe, stage: recipe.Finetune, student: Any, data: Path | None) -> None:
     """The classifier's parameters, the labelled rows, and the passes over them; of a transfer set the most there can be."""
-    task = labelled.read(stage.task, data, seed, stage.fraction, "task")
+    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"stages[{len(spec.stages) - 1}].task")
     texts, rows = len(stage.task.texts), len(task.train.items)
     module = Classifier(student, run.width(student), len(task.labels), texts == 2, stage.hidden, stage.dropout)
     found["parameters"] = finetune.parameters(module)
@@ -87,7 +87,7 @@ def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any,
     if stage.augment is not None:
         rows = min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, texts == 2)))
         found["labelled"]["transfer"] = rows
-    passes = finetune.steps(stage, rows) * stage.batch * texts * len(finetune.rates(stage))
+    passes = loop.steps(stage, rows) * stage.batch * texts * len(finetune.rates(stage))
     found["student_passes"] = found.get("student_passes", 0) + passes
 
 

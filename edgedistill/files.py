@@ -72,7 +72,7 @@ def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
 
 
 def key(**parts: Any) -> str:
-    """A cache key: the hash of the parts, in canonical JSON; 24 hex digits."""
+    """A cache key, or a manifest's digest: the hash of the parts, in canonical JSON; 24 hex digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 

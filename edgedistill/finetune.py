@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import batches, checkpoint, files, labelled, prepare, recipe, run, untrained
+from edgedistill import loop as loops
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
@@ -26,7 +27,6 @@ from edgedistill.lesson import Lesson, Tokens, lesson, logits_of
 from edgedistill.students import classifier
 from edgedistill.students.classifier import Classifier
 
-CHECKPOINT_SECONDS = 60.0
 START, BEST = "start.safetensors", "tuned.safetensors"
 
 
@@ -36,18 +36,6 @@ class Start(NamedTuple):
     student: nn.Module
     shape: dict[str, Any]
     words: PreTrainedTokenizerBase
-
-
-class Log(Protocol):
-    """Where a loop writes what it measured."""
-
-    bar: Any
-    say: Say
-    stages: list[dict[str, Any]]
-
-    def write(self, **values: Any) -> None: ...
-    def cut(self, size: int) -> None: ...
-    def size(self) -> int: ...
 
 
 def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> Start:
@@ -108,7 +96,7 @@ def finetune(
     device: torch.device,
     partial: Path,
     selected: dict[str, Any] | None,
-    log: Log,
+    log: loops.Log,
 ) -> tuple[Classifier, dict[str, Any]]:
     """Train on the task, keep what scored best on dev, measure test once. Returns (the classifier, what happened).
 
@@ -145,7 +133,7 @@ class Tuning:
         device: torch.device,
         partial: Path,
         selected: dict[str, Any] | None,
-        log: Log,
+        log: loops.Log,
     ) -> None:
         self.stage, self.number, self.seed, self.module, self.learned, self.task = stage, number, seed, module, learned, task
         self.device, self.partial, self.selected, self.log = device, partial, selected, log
@@ -154,7 +142,7 @@ class Tuning:
         self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
         self.rates = rates(stage)
         texts = len(learned.tokens)
-        self.steps = steps(stage, texts)
+        self.steps = loops.steps(stage, texts)
         self.every = min(self.steps, stage.every or max(1, texts // stage.batch))
         self.trial = self.step = self.misses = self.done = 0
         self.total, self.counted = 0.0, 0  # of the loss since the last measurement
@@ -211,7 +199,7 @@ class Tuning:
             if self.step % self.every == 0 or self.step == self.steps:
                 self._measure(title)
             now = time.perf_counter()
-            if now - saved > CHECKPOINT_SECONDS:
+            if now - saved > loops.CHECKPOINT_SECONDS:
                 self._save()
                 saved = time.perf_counter()
             rate = (self.step - begun) * self.stage.batch / max(1e-9, now - mark)
@@ -229,7 +217,7 @@ class Tuning:
         alpha = stage.teacher.alpha if stage.teacher is not None else 1.0
         value = loss(logits, torch.from_numpy(learned.labels[rows]).to(self.device), taught, alpha)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rates[self.trial] * factor(stage, self.step, self.steps)
+            group["lr"] = self.rates[self.trial] * loops.schedule(stage, self.step, self.steps)
         self.optimizer.zero_grad()
         value.backward()
         if stage.clip:
@@ -298,22 +286,9 @@ class Tuning:
         }
 
 
-def steps(stage: recipe.Finetune, rows: int) -> int:
-    """Optimizer steps at one learning rate over so many rows."""
-    return stage.steps or max(1, math.floor(rows * stage.epochs / stage.batch))
-
-
 def rates(stage: recipe.Finetune) -> list[float]:
     """The learning rates that are tried, one after the other."""
     return stage.rates or [stage.learning_rate]
-
-
-def factor(stage: recipe.Finetune, step: int, steps: int) -> float:
-    """The learning rate's factor at a step: linear warm-up, then constant or linear to 0."""
-    warmup = round(stage.warmup * steps)
-    if step < warmup:
-        return (step + 1) / warmup
-    return 1.0 if stage.schedule == "constant" else 1 - (step - warmup) / max(1, steps - warmup)
 
 
 def write(partial: Path, module: Classifier, labels: list[str]) -> None:

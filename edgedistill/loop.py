@@ -26,8 +26,8 @@ CHECKPOINT_SECONDS = 60.0
 LOG_SECONDS = 30.0
 
 
-def steps(stage: recipe.Stage, texts: int) -> int:
-    """Optimizer steps of a stage over so many texts."""
+def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
+    """Optimizer steps of a stage over so many texts, or rows of a task; of fine-tuning at one learning rate."""
     return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
 
 
@@ -58,7 +58,6 @@ class Log:
     def __init__(self, path: Path, bar: Progress, say: Say) -> None:
         self.path, self.bar, self.say = path, bar, say
         self.stages: list[dict[str, Any]] = []
-        self.last = time.perf_counter()
 
     def write(self, **values: Any) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -307,7 +306,7 @@ def _learn(student: nn.Module, only_embeddings: bool) -> None:
         bare.model.embeddings.requires_grad_(True)
 
 
-def schedule(stage: recipe.Stage, step: int, steps: int) -> float:
+def schedule(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> float:
     """The learning rate's factor at a step: linear warm-up, then linear or cosine to 0, or constant."""
     warmup = round(stage.warmup * steps)
     if step < warmup:

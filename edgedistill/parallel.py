@@ -177,7 +177,7 @@ def _scored(rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, plac
 def _write(spec: recipe.Parallel, tables: list[_Table], leaks: list[Path], seed: int, folder: Path) -> dict[str, Any]:
     spool, buckets = folder / "spool", folder / "buckets"
     buckets.mkdir()
-    counts, read, leaked = _spool(spec, tables, _hashes(leaks), spool, buckets)
+    counts, read, leaked = _spool(spec, tables, corpus.leaked(leaks), spool, buckets)
     spans = list(pairwise(corpus.ends(counts)))
     keep = corpus.distinct(buckets, sum(counts))
     keep = corpus.evenly(keep, [(*span, table.limit or len(keep)) for span, table in zip(spans, tables, strict=True)])
@@ -213,11 +213,6 @@ def _tidy(folder: Path) -> None:
     (folder / "buckets").rmdir()
     for name in ("spool", *(f"{what}-{side}" for what in ("same", "rows") for side in SIDES)):
         (folder / name).unlink(missing_ok=True)
-
-
-def _hashes(leaks: list[Path]) -> set[bytes]:
-    """What must not be trained on: every text of those files, whatever its column."""
-    return {corpus.digest(readers.normalise(text)) for path in leaks for text in readers.every_column(path)} - {corpus.digest("")}
 
 
 class _Buckets:

@@ -30,8 +30,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     """Patterns of the files that training reads, and where the recipe names them."""
-    if isinstance(spec.student, recipe.Itself) and spec.targets is None:
-        return  # the teacher as it is: its corpus is for bench
+    if not spec.distilling and spec.targets is None:
+        return  # the teacher as it is, or a student that only labels teach: the corpus is for bench, or for a tokenizer
     if isinstance(spec.corpus, recipe.Files):
         yield spec.corpus.texts, "corpus.texts"
     if isinstance(spec.corpus, recipe.Parallel):

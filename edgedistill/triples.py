@@ -47,7 +47,7 @@ def build(
 
 
 def _write(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], leaks: list[Path], place: str, folder: Path) -> dict[str, Any]:
-    forbidden = {corpus.digest(readers.normalise(text)) for path in leaks for text in readers.every_column(path)} - {corpus.digest("")}
+    forbidden = corpus.leaked(leaks)
     seen: set[bytes] = set()
     read = leaked = 0
     with (folder / "spool").open("w", encoding="utf-8", errors="replace", newline="\n") as spool:

@@ -22,6 +22,7 @@ from edgedistill import (
     finetune,
     labelled,
     lesson,
+    loop,
     quality,
     recipe,
     run,
@@ -137,7 +138,7 @@ def test_scores_by_hand() -> None:
 
 def test_learning_rates_factor() -> None:
     spec = recipe.Finetune.model_validate({**stage(single()), "warmup": 0.2, "schedule": "linear"})
-    assert [finetune.factor(spec, step, 10) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
+    assert [loop.schedule(spec, step, 10) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
 
 
 # Tasks
@@ -276,7 +277,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
         if line.startswith("finetune at 0.004: step 10 of 20"):
             raise InterruptedError
 
-    monkeypatch.setattr(finetune, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[*tasks.recipe()["stages"], last]), "test")
     with pytest.raises(InterruptedError):
         train.train(spec, tmp_path / "cut", tasks.data, device="cpu", say=stop, progress=False)
