@@ -192,7 +192,8 @@ class Loop:
         vectors = self.made.vectors if self.feed.vectors is None else self.feed.vectors
         projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective) and not self.embedded
         projection = nn.Linear(width, vectors.dims) if projected else None
-        objective = objectives.build(self.stage.objective, vectors.dims, self.made.shape.get("blocks"))
+        unit = self.feed.vectors is not None and objectives.of_unit_length(vectors[np.arange(min(self.feed.texts, 256))])
+        objective = objectives.build(self.stage.objective, vectors.dims, self.made.shape.get("blocks"), unit)
         if self.first is not None:
             objectives.fill(objective, torch.from_numpy(vectors[self.first]))
         self.module = Trained(self.student, projection, objective, self.embedded).to(self.accelerator.device)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgedistill import objectives, recipe
@@ -24,6 +25,16 @@ T = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
 def test_mse_by_hand() -> None:
     # (3−1)² + (4−0)² + 0 + (2+1)² = 29, over 4 numbers
     assert mse(S, T).item() == pytest.approx(29 / 4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [({}, mse(S, 2**0.5 * T)), ({"scale": 1.0}, mse(S, T)), ({"unit": True}, mse(S, T, unit=True))],
+)
+def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor) -> None:
+    assert objectives.of_unit_length(T.half().numpy()) and not objectives.of_unit_length(S.numpy())
+    assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit=True)([S], T).item() == pytest.approx(expected.item())
+    assert objectives.build(parsed({"kind": "mse"}), 2)([S], T).item() == pytest.approx(mse(S, T).item()), "others stay as they are"
 
 
 def test_mse_of_unit_rows_is_four_over_d_cosine() -> None:

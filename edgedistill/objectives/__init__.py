@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,36 +85,38 @@ class Sliced(nn.Module):
         return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
 
 
-def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None) -> nn.Module:
-    """The objective a recipe names, for targets of `dims` numbers; random parts are drawn from torch's generator.
+def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None, unit: bool = False) -> nn.Module:
+    """The objective a recipe names, for targets of `dims` numbers, `unit`: of length 1; random parts are drawn from torch's generator.
 
     `blocks`: (numbers, weight) of split teachers; the loss is then Σ_k w_k L(block k), blocks at unit length.
     """
     if blocks is None:
-        return _build(spec, dims, None)
+        return _build(spec, dims, None, unit)
     ends = list(accumulate(size for size, _ in blocks))
     parts: list[nn.Module] = [
-        Sliced(_build(spec, size, None), end - size, end, scale=weight**-0.5) for end, (size, weight) in zip(ends, blocks, strict=True)
+        Sliced(_build(spec, size, None, unit), end - size, end, scale=weight**-0.5)
+        for end, (size, weight) in zip(ends, blocks, strict=True)
     ]
     return Weighted([weight for _, weight in blocks], parts)
 
 
-def _build(spec: recipe.Objective, dims: int, cut: int | None) -> nn.Module:
+def _build(spec: recipe.Objective, dims: int, cut: int | None, unit: bool) -> nn.Module:
     """`cut`: over the first so many numbers. Relations among texts follow the whole teacher however the student is cut."""
     if isinstance(spec, recipe.Sum):
-        return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut) for term in spec.terms])
+        return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut, unit) for term in spec.terms])
     if isinstance(spec, recipe.Matryoshka):
-        return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each) for each in spec.dims])
+        return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each, unit) for each in spec.dims])
     if isinstance(spec, recipe.EachSide):
-        return Weighted([1.0, 1.0], [Side(_build(spec.objective, dims, cut), side) for side in (0, 1)])
+        return Weighted([1.0, 1.0], [Side(_build(spec.objective, dims, cut, unit), side) for side in (0, 1)])
     whole = isinstance(spec, recipe.Gram | recipe.Mcl | recipe.MclBool | recipe.MclCe)
-    part = _leaf(spec, dims if whole or cut is None else cut)
+    part = _leaf(spec, dims if whole or cut is None else cut, unit)
     return part if cut is None else Sliced(part, 0, cut, teacher=not whole)
 
 
-def _leaf(spec: recipe.Objective, dims: int) -> nn.Module:
+def _leaf(spec: recipe.Objective, dims: int, unit: bool) -> nn.Module:
     if isinstance(spec, recipe.Mse):
-        return Stateless(lambda student, teacher: mse(student, teacher, unit=spec.unit))
+        scale = spec.scale or (dims**0.5 if unit and not spec.unit else 1.0)
+        return Stateless(lambda student, teacher: mse(student, teacher, spec.unit, scale))
     if isinstance(spec, recipe.SoftCos):
         return Stateless(lambda student, teacher: softcos(student, teacher, spec.detach))
     if isinstance(spec, recipe.Ckd):
@@ -131,6 +134,11 @@ def _leaf(spec: recipe.Objective, dims: int) -> nn.Module:
     if isinstance(spec, recipe.MclCe):
         return Across(lambda one, other, teacher: mcl_ce(one, other, teacher, 1 / spec.temperature))
     return Stateless({"cosine": cosine, "gram": gram}[spec.kind])
+
+
+def of_unit_length(vectors: np.ndarray) -> bool:
+    """Whether all rows (…, d) have length 1, but for rounding to half precision."""
+    return bool(np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=-1), 1.0, atol=2e-3))
 
 
 def reads_teacher(spec: recipe.Objective) -> bool:

@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 
-def mse(student: Tensor, teacher: Tensor, unit: bool = False) -> Tensor:
+def mse(student: Tensor, teacher: Tensor, unit: bool = False, scale: float = 1.0) -> Tensor:
     """Mean squared difference over batch and dims.
 
-    student, teacher (B, d); `unit` scales both to unit length first. Returns ().
+    student, teacher (B, d); `unit` scales both to unit length first, `scale` multiplies the teacher's rows. Returns ().
     DistilCSE's KD as its reference code computes it; the paper writes a sum over the batch.
     Relation: with `unit`, mse = 4/d · `cosine`.
     """
     if unit:
         student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-    return torch.nn.functional.mse_loss(student, teacher)
+    return torch.nn.functional.mse_loss(student, scale * teacher)
 
 
 def cosine(student: Tensor, teacher: Tensor) -> Tensor:

@@ -14,6 +14,12 @@ class Mse(Part):
 
     kind: Literal["mse"]
     unit: bool = Field(False, description="scale both sides to unit length first")
+    scale: float | None = Field(
+        None,
+        gt=0,
+        description="the teacher's vectors times this; null: √dims where they have unit length, so that a number's mean square is 1 as in "
+        "the pooled outputs of the papers (at 1/dims a student learns to give none), else 1",
+    )
 
 
 class Cosine(Part):
