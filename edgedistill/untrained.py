@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import assistant as assistants
-from edgedistill import files, given, recipe, run, surgery, vocabulary
+from edgedistill import files, given, recipe, run, surgery, translations, vocabulary
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
@@ -83,18 +83,20 @@ def own_tokenizer(
 
 class Look(NamedTuple):
     """What first weights are fitted to. `weights` (V,) float64, or None: what each piece counts for where the word table is reduced,
-    (its count in the training texts + 1)^power. `seen`: (ids, mask), each (B, T), of texts spread over the training texts."""
+    (its count in the training texts + 1)^power. `seen`: (ids, mask), each (B, T), of texts spread over the training texts. `pairs`: those
+    whose translations give first vectors."""
 
     weights: Tensor | None
     seen: tuple[Tensor, Tensor]
+    pairs: Pairs | None = None
 
 
 def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pairs, say: Say) -> Look | None:
     """A look at the training texts, where the student's first weights ask for one; of pairs, both sides are counted, the first is seen."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
-    weighed = student.embeddings.weigh != "none"
-    if not weighed and not (isinstance(student, recipe.Bert) and student.reduced):
+    weighed, translated = student.embeddings.weigh != "none", student.embeddings.of == "translations"
+    if not weighed and not translated and not (isinstance(student, recipe.Bert) and student.reduced):
         return None
     longest = min(max((stage.max_tokens for stage in spec.stages), default=student.max_tokens), student.max_tokens)
     corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts]
@@ -103,7 +105,7 @@ def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pa
     ids, mask = read[0].batch(rows, SHORT)
     counts = np.sum([tokens.counts(len(words), each.trained) for tokens, each in zip(read, corpora, strict=True)], 0)
     weights = torch.from_numpy((counts + 1.0) ** student.embeddings.power) if weighed else None
-    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)))
+    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)), texts if translated and isinstance(texts, Pairs) else None)
 
 
 def _named_tokenizer(student: head.Headed, teacher: Asked, assistant: teachers.Teacher | None) -> PreTrainedTokenizerBase:
@@ -152,7 +154,7 @@ def _first_student(
     student, pad = spec.student, words.pad_token_id or 0
     assert not isinstance(student, recipe.Itself)
     source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words, assistant)
-    start = _first_vectors(spec, teacher, words, source, data)
+    start = _first_vectors(spec, teacher, words, source, data, looked.pairs if looked else None)
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, width)
         module: nn.Module = bilstm.build(shape)
@@ -236,22 +238,26 @@ def _model_folder(name: str, revision: str | None, what: str) -> Path:
 
 
 def _first_vectors(
-    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None
+    spec: recipe.Recipe, teacher: Asked, words: PreTrainedTokenizerBase, source: Source | None, data: Path | None, pairs: Pairs | None
 ) -> Tensor | None:
     """Vectors (V, w) that the word table starts from, or None for random ones."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
     if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
         return None
+    if source is None and student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
+        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
     if source is not None:
-        return vocabulary.from_model(words, source.words, source.model.get_input_embeddings().weight.detach())
-    if student.embeddings.source == "teacher":
+        model, theirs = source.model, source.words
+    elif student.embeddings.source == "teacher":
         giver = _weights(teacher, "student.embeddings")
         if student.embeddings.of == "outputs":
             return torch.from_numpy(giver.embed_ids(vocabulary.as_texts(words, giver.tokenizer)))
-        table: Any = giver.module.model
-        return vocabulary.from_model(words, giver.tokenizer, table.get_input_embeddings().weight.detach())
-    if student.embeddings.source == "glove":
-        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
-        return vocabulary.from_glove(words, (data or Path()) / student.embeddings.file, student.width, spec.seed)
-    return None
+        asked: Any = giver.module
+        model, theirs = asked.model, giver.tokenizer
+    else:
+        return None
+    table = model.get_input_embeddings().weight.detach()
+    own = vocabulary.from_model(words, theirs, table)
+    return own if pairs is None else translations.start(own, words, theirs, table, pairs)

@@ -13,7 +13,11 @@ class Embeddings(Part):
     """Where the word table starts."""
 
     source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from")
-    of: Literal["words", "outputs"] = Field("words", description="the teacher's word table, or its vector of every piece alone")
+    of: Literal["words", "outputs", "translations"] = Field(
+        "words",
+        description="the teacher's word table, by a piece's text; its vector of every piece alone; or the words that a piece of another "
+        "language is translated by in a parallel corpus",
+    )
     reduce: Literal["pca"] = Field("pca", description="how the teacher's vectors come to the student's width")
     file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
     weigh: Literal["none", "counts"] = Field(
@@ -25,8 +29,8 @@ class Embeddings(Part):
     def _file_with_glove(self) -> Embeddings:
         if (self.source == "glove") != (self.file is not None):
             raise ValueError("`file` goes with `from: glove`, and only with it")
-        if self.of == "outputs" and self.source != "teacher":
-            raise ValueError("`of: outputs` are the teacher's; set `from: teacher`")
+        if self.of != "words" and self.source != "teacher":
+            raise ValueError(f"`of: {self.of}` are the teacher's; set `from: teacher`")
         if self.weigh != "none" and self.source != "teacher":
             raise ValueError("`weigh` is for tables that are reduced, those of the teacher; set `from: teacher`")
         return self

@@ -114,6 +114,8 @@ class Recipe(Part):
         pairs = self.corpus if isinstance(self.corpus, Parallel) else None
         for number, stage in enumerate(self.distilling):
             stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
+        if pairs is None and not isinstance(self.student, Itself) and self.student.embeddings.of == "translations":
+            raise ValueError("student.embeddings.of: translations are those of a corpus of kind parallel; set of: words")
         if pairs is not None and self.targets is not None:
             raise ValueError("`targets` are made of texts, not of pairs; give the student `head: linear` where its width is another")
         if self.assistant is None and "assistant" in (getattr(self.student, "weights", None), getattr(self.student, "tokenizer", None)):
