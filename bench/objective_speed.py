@@ -22,6 +22,7 @@ from accelerate import Accelerator
 from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, untrained
 from edgedistill.loop import Log, Loop, progress
 from edgedistill.tokens import tokenize
+from edgedistill.vectors import Vectors
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -32,14 +33,14 @@ OBJECTIVES: dict[str, tuple[str, str | None]] = {
 }
 
 
-def random_vectors(count: int, dims: int, folder: Path) -> teacher.Vectors:
+def random_vectors(count: int, dims: int, folder: Path) -> Vectors:
     """Unit rows in place of a teacher's."""
     rows = np.random.default_rng(0).standard_normal((count, dims), np.float32)
     np.save(folder / "00000.npy", (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16))
-    return teacher.Vectors(folder, 1)
+    return Vectors(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: teacher.Vectors, loaded: teacher.Teacher) -> prepare.Made:
+def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded: teacher.Teacher) -> prepare.Made:
     """What a run of the recipe's first stage works with."""
     words, stage = loaded.tokenizer, spec.stages[0]
     student, shape = untrained.build(spec, loaded, words, None)

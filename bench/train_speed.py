@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import corpus, files, machine, recipe, run, teacher, train, untrained
+from edgedistill.vectors import embed_corpus
 
 BATCH = 256
 STEPS, WARM = 60, 20
@@ -82,7 +83,7 @@ def main() -> None:
     spec = recipe.read(asked.recipe, changes)
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, asked.data, spec.seed, print)
-    vectors = teacher.embed_corpus(teacher.Teacher(spec.teacher), built, say=print)
+    vectors = embed_corpus(teacher.Teacher(spec.teacher), built, say=print)
     rows = np.random.default_rng(0).choice(built.trained, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}

@@ -15,7 +15,6 @@ from rich.table import Table
 from edgedistill import (
     baseline,
     corpus,
-    files,
     finetune,
     graph,
     labelled,
@@ -34,6 +33,7 @@ from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.parallel import Pairs
 from edgedistill.students.classifier import Classifier
+from edgedistill.vectors import embedded
 
 QUERIES = 200
 TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
@@ -104,16 +104,9 @@ def _to_embed(spec: recipe.Recipe, models: sides.Models, texts: corpus.Corpus | 
         for match, side in sides.passes(spec):
             read, which = texts.first if side == "first" else texts.second, sides.source(match, models)
             if match.at == "output" and which is not None:
-                left += len(read) - _embedded(which, read, unit=False)
+                left += len(read) - embedded(which, read, unit=False)
         return left
-    return len(texts) - _embedded(models.teacher, texts) if isinstance(models.teacher, teachers.Teacher) else 0
-
-
-def _embedded(teacher: teachers.Teacher, texts: corpus.Corpus, unit: bool = True) -> int:
-    """How many of the texts the teacher's cache already holds."""
-    index = teachers.vectors_folder(teacher, texts, unit) / "shards.json"
-    done = [int(number) for number in files.read_json(index)] if index.exists() else []
-    return sum(min(teachers.SHARD, len(texts) - number * teachers.SHARD) for number in done)
+    return len(texts) - embedded(models.teacher, texts) if isinstance(models.teacher, teachers.Teacher) else 0
 
 
 def _p50(model: bytes) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from edgedistill import files, readers, recipe
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, require, unknown
-from edgedistill.teacher import Vectors
+from edgedistill.vectors import Vectors
 
 FORMAT = 1
 BLOCK = 8_192  # rows read together

@@ -22,6 +22,7 @@ from edgedistill.parallel import Pairs
 from edgedistill.students import static
 from edgedistill.students.output import own
 from edgedistill.tokens import Tokens, tokenize
+from edgedistill.vectors import Vectors, embed_corpus
 
 
 @dataclass(frozen=True)
@@ -141,16 +142,16 @@ def wanted(
 
     `first`: the untrained student, its tokenizer and its limit in tokens, for reducers that look at it.
     """
-    found: dict[recipe.Teacher, teachers.Vectors] = {}
+    found: dict[recipe.Teacher, Vectors] = {}
 
-    def vectors(of: recipe.Teacher | None) -> teachers.Vectors:
+    def vectors(of: recipe.Teacher | None) -> Vectors:
         which = of or spec.teacher
         if which not in found:
             source = teacher if which == spec.teacher else untrained.open_teacher(which, data)
             if isinstance(source, given.Given):
                 found[which] = given.vectors(source, texts, say)
             else:
-                found[which] = teachers.embed_corpus(source, texts, device, say, progress)
+                found[which] = embed_corpus(source, texts, device, say, progress)
         return found[which]
 
     def student(rows: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import assistant, given, recipe, teacher
+from edgedistill import assistant, given, recipe
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
 from edgedistill.feed import Feed, Ids, View
@@ -16,6 +16,7 @@ from edgedistill.parallel import Pairs
 from edgedistill.targets import Rows
 from edgedistill.teacher import Teacher
 from edgedistill.tokens import Tokens, tokenize
+from edgedistill.vectors import embed_corpus
 
 
 class SideTokens:
@@ -126,7 +127,7 @@ def _vectors(match: recipe.Match, models: Models, side: Corpus, device: str, say
     if reader is None:
         assert isinstance(models.teacher, given.Given)
         return given.vectors(models.teacher, side, say)
-    return teacher.embed_corpus(reader, side, device, say, progress, unit=False)
+    return embed_corpus(reader, side, device, say, progress, unit=False)
 
 
 def source(match: recipe.Match, models: Models) -> Teacher | None:

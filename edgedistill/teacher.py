@@ -1,10 +1,9 @@
-"""Texts -> teacher embeddings, cached in shards under the hash of what made them."""
+"""A teacher: a sentence encoder found, read, and asked for the vectors of texts."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
-from rich.progress import Progress
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, graph, recipe
-from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, unknown
 from edgedistill.students import teacher as encoder
 
@@ -25,9 +22,7 @@ PACKAGED = {  # name: (import name, folder inside it, what pip calls it)
 }
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py")
 OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")  # the same weights again, which nobody here reads
-SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
 TOKENS_A_BATCH = 2_048
-FORMAT = 1
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 COUNTS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "mpnet")  # positions start behind the pad id
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> vectors (B, d)
@@ -86,80 +81,6 @@ class Teacher:
             self._open = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         session, rows = self._open, self._rows
         return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
-
-
-class Vectors:
-    """Teacher embeddings of a corpus: (n, d) float16 rows in memory-mapped shards."""
-
-    def __init__(self, folder: Path, shards: int) -> None:
-        self.folder = folder
-        self.parts = [np.load(folder / f"{number:05d}.npy", mmap_mode="r") for number in range(shards)]
-        self.shard = len(self.parts[0])  # all but the last are of this length
-        self.dims = int(self.parts[0].shape[1])
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """rows (n,) -> (n, d) float32."""
-        out = np.empty((len(rows), self.dims), np.float32)
-        numbers = rows // self.shard
-        for number in np.unique(numbers):
-            here = numbers == number
-            out[here] = self.parts[number][rows[here] - number * self.shard]
-        return out
-
-
-def embed_corpus(
-    teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say = lambda line: None, progress: bool = True, unit: bool = True
-) -> Vectors:
-    """Embed every text of a corpus once; finished shards are kept through a kill and shared by all who ask the same.
-
-    `unit`: at unit length; else as the model gives them before it scales them. A shard whose bytes have changed since is embedded again.
-    Raises UserError when the disk is full.
-    """
-    folder = vectors_folder(teacher, corpus, unit)
-    folder.mkdir(parents=True, exist_ok=True)
-    shards = -(-len(corpus) // SHARD)
-    done = _sound_shards(folder, say)
-    if len(done) < shards:
-        say(f"teacher: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
-        started, embedded = time.perf_counter(), 0
-        with Progress(disable=not progress, transient=True) as bar:
-            task = bar.add_task("teacher", total=len(corpus))
-            for number, texts in enumerate(corpus.chunks(SHARD)):
-                if number not in done:
-                    vectors = teacher.embed(texts, device, unit).astype(np.float16)
-                    path = folder / f"{number:05d}.npy"
-                    with files.new_file(path) as temporary, temporary.open("wb") as file:
-                        np.save(file, vectors)
-                    done[number] = files.sha256_file(path)
-                    files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
-                    embedded += len(texts)
-                bar.update(task, advance=len(texts))
-        seconds = time.perf_counter() - started
-        say(f"teacher: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s")
-    return Vectors(folder, shards)
-
-
-def vectors_folder(teacher: Teacher, corpus: Corpus, unit: bool = True) -> Path:
-    """Where the cache keeps, or will keep, this teacher's vectors of this corpus."""
-    how = {} if unit else {"unit": False}
-    return files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.made_of())
-
-
-def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
-    """The finished shards whose bytes are still those written, number -> sha256."""
-    index = folder / "shards.json"
-    known = {int(number): sha for number, sha in files.read_json(index).items()} if index.exists() else {}
-    sound = {}
-    for number, sha in known.items():
-        path = folder / f"{number:05d}.npy"
-        if path.exists() and files.sha256_file(path) == sha:
-            sound[number] = sha
-        else:
-            say(f"{path}: damaged or gone; embedding its texts again")
-    return sound
 
 
 def locate(spec: recipe.Teacher) -> Path:

@@ -48,6 +48,7 @@ TORCH = [
         "graph",
         "quantize",
         "teacher",
+        "vectors",
         "augment",
         "given",
         "targets",

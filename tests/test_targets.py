@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from edgedistill import bundle, corpus, export, files, given, prepare, recipe, run, targets, teacher, train, untrained
 from edgedistill.errors import UserError
 from edgedistill.targets import cca, fit, gaussian, pca, procrustes, ridge, signed, signed_permutation, unit
+from edgedistill.vectors import embed_corpus
 from tests.conftest import World, sentences
 
 DRAW = np.random.default_rng(0)
@@ -210,7 +211,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     rows = np.arange(30)
     wanted = targets.make(
         spec.targets,  # type: ignore[arg-type]
-        lambda of: teacher.embed_corpus(loaded, texts, progress=False),
+        lambda of: embed_corpus(loaded, texts, progress=False),
         texts.trained,
         lambda rows: np.empty(0),
         0,
@@ -349,7 +350,7 @@ def test_given_vectors_are_found_text_by_text(world: World, tmp_path: Path) -> N
 
     texts = built(world)
     spec = closed(world, tmp_path)
-    expected = teacher.embed_corpus(teacher.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, progress=False)
+    expected = embed_corpus(teacher.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, progress=False)
     rows = np.arange(len(texts))
     found = given.vectors(given.Given(recipe.Teacher.model_validate(spec), None), texts)
     assert (len(found), found.dims) == (len(texts), 32)

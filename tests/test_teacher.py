@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import corpus, files, recipe, teacher
+from edgedistill import corpus, files, recipe, teacher, vectors
 from edgedistill.errors import UserError
 from tests.conftest import World, sentences
 
@@ -115,19 +115,19 @@ def test_teachers_that_cannot_be(world: World, tmp_path: Path) -> None:
 @pytest.fixture
 def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corpus.Corpus:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(teacher, "SHARD", 100)
+    monkeypatch.setattr(vectors, "SHARD", 100)
     return corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), world.data, 0)
 
 
 def test_shards_hold_the_vectors_and_are_embedded_once(world: World, built: corpus.Corpus) -> None:
     said: list[str] = []
-    vectors = teacher.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
-    vectors.shard = 100
+    found = vectors.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
+    found.shard = 100
     rows = np.array([0, 399, 100, 99, 100])
-    assert len(vectors) == 440
-    assert np.abs(vectors[rows] - load(world.teacher).embed(built.texts(rows))).max() < 1e-3
+    assert len(found) == 440
+    assert np.abs(found[rows] - load(world.teacher).embed(built.texts(rows))).max() < 1e-3
     heard = len(said)
-    teacher.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
+    vectors.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
     assert len(said) == heard
 
 
@@ -143,21 +143,42 @@ def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus
 
     loaded.embed = killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        teacher.embed_corpus(loaded, built, progress=False)
-    vectors = teacher.embed_corpus(loaded, built, progress=False)
+        vectors.embed_corpus(loaded, built, progress=False)
+    found = vectors.embed_corpus(loaded, built, progress=False)
     assert calls == [100, 100, 100, 100, 100, 40]
-    shard = vectors.folder / "00001.npy"
+    shard = found.folder / "00001.npy"
     before = shard.read_bytes()
     shard.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     said: list[str] = []
-    teacher.embed_corpus(loaded, built, say=said.append, progress=False)
+    vectors.embed_corpus(loaded, built, say=said.append, progress=False)
     assert any("00001.npy: damaged or gone; embedding its texts again" in line for line in said)
     assert shard.read_bytes() == before
 
 
+def test_a_text_is_not_read_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+    loaded, said = load(world.teacher), list[str]()
+    first = vectors.embed_corpus(loaded, built, progress=False)
+    (tmp_path / "more.txt").write_text("\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8")
+    other = corpus.build(recipe.Files(texts=["more.txt"]), tmp_path, 0)
+    assert vectors.embedded(loaded, other) == 150 and vectors.embedded(loaded, built) == 440
+    assert vectors.embedded(load(world.teacher, max_tokens=8), other) == 0, "another reader of texts"
+    found = vectors.embed_corpus(loaded, other, say=said.append, progress=False)
+    assert "30 texts in" in said[-1] and said[-1].endswith("150 known from other corpora")
+    assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
+    # a shard that was damaged since gives nothing
+    shard = first.folder / "00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(200))), "utf-8")
+    third = corpus.build(recipe.Files(texts=["more.txt"]), tmp_path, 0)
+    assert vectors.embedded(loaded, third) == 200
+    found = vectors.embed_corpus(loaded, third, say=said.append, progress=False)
+    assert np.abs(found[np.arange(200)] - loaded.embed(third.texts(np.arange(200)))).max() < 1e-3
+    assert said[-1].endswith("200 known from other corpora"), "those of the second corpus are as good"
+
+
 def test_the_cache_is_keyed_by_what_made_it(world: World, built: corpus.Corpus) -> None:
     folders = {
-        teacher.vectors_folder(load(world.teacher, **options), built)
+        vectors.vectors_folder(load(world.teacher, **options), built)
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
     }
     assert len(folders) == 4
