@@ -70,7 +70,7 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
     model = graph.build(student)
     found: dict[str, Any] = {}
     with files.new_folder(out) as folder:
-        layout.write(folder, run, student)
+        layout.write(folder, run, student, half="fp32" not in precisions)
         (folder / "onnx").mkdir()
         for precision in precisions:
             found[precision] = _write_graph(folder, run, student, quantize.quantize(model, precision), precision, out)
@@ -78,7 +78,7 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
         tolerances = {precision: NEEDED[precision].alone for precision in precisions}
         vectors = [[round(value, 6) for value in row] for row in golden.vectors.astype(np.float64).tolist()]
         golden_file = {**parity, "cosine_at_least": tolerances, "texts": golden.texts, "ids": golden.ids, "vectors": vectors}
-        files.write_json(folder / "parity.json", golden_file)
+        files.write_json(folder / "parity.json", golden_file, compact=True)
         for precision in precisions:
             files.write_json(folder / "manifest.json", _manifest(folder, run, found))
             found[precision] |= _compared(bundle.load(folder, precision=precision), golden, out)
@@ -107,7 +107,7 @@ def _export_classifier(run: Run, precisions: list[str], out: Path, say: Say) -> 
             path = folder / FILES[precision]
             path.write_bytes(quantize.quantize(model, precision).SerializeToString())
             found[precision] = {"file": FILES[precision], "sha256": files.sha256_file(path), "size_bytes": path.stat().st_size}
-        files.write_json(folder / "parity.json", verdict.parity_file(run, golden, precisions))
+        files.write_json(folder / "parity.json", verdict.parity_file(run, golden, precisions), compact=True)
         for precision in precisions:
             files.write_json(folder / "manifest.json", _manifest(folder, run, found) | more)
             found[precision] |= verdict.compared(bundle.load(folder, precision=precision), golden, str(out))

@@ -90,8 +90,10 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: Path, value: Any, compact: bool = False) -> None:
+    """Write JSON for people to read, or `compact`, for the long lists that only programs read."""
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    write_text(path, json.dumps(value, ensure_ascii=False, **layout) + "\n")
 
 
 @contextmanager

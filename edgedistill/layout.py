@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import nn
 
@@ -35,15 +35,15 @@ def pieces(student: Any) -> int:
     return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
 
 
-def write(folder: Path, run: Run, student: Any) -> None:
-    """All files of a bundle but graphs, golden vectors, card and manifest."""
+def write(folder: Path, run: Run, student: Any, half: bool = False) -> None:
+    """All files of a bundle but graphs, golden vectors, card and manifest; `half`: dense layers in float16, no graph being finer."""
     _tokenizer(folder, run)
     if not is_encoder(student):
         files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape})
         return
     config = {key: value for key, value in student.model.config.to_diff_dict().items() if key not in NOT_OURS}
     files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
-    _modules(folder, run, student)
+    _modules(folder, run, student, half)
 
 
 def write_classifier(folder: Path, run: Run) -> None:
@@ -59,7 +59,7 @@ def write_classifier(folder: Path, run: Run) -> None:
 def _tokenizer(folder: Path, run: Run) -> None:
     """The three files every library reads; texts are cut where the student is."""
     words: Any = run.tokenizer()
-    shutil.copy(run.tokenizer_folder / "tokenizer.json", folder)
+    files.write_json(folder / "tokenizer.json", files.read_json(run.tokenizer_folder / "tokenizer.json"), compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # transformers 5's name for what all others call this
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -68,7 +68,7 @@ def _tokenizer(folder: Path, run: Run) -> None:
     files.write_json(folder / "special_tokens_map.json", words.special_tokens_map)
 
 
-def _modules(folder: Path, run: Run, student: Any) -> None:
+def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     """sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense for each layer, Normalize."""
     poolings = list(getattr(student, "poolings", None) or [student.pooling])
     dense = _dense(student)
@@ -98,7 +98,8 @@ def _modules(folder: Path, run: Run, student: Any) -> None:
                 "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
             },
         )
-        weights = {f"linear.{name}": value.detach().contiguous() for name, value in linear.named_parameters()}
+        kind = torch.float16 if half else torch.float32
+        weights = {f"linear.{name}": value.detach().to(kind).contiguous() for name, value in linear.named_parameters()}
         save_file(weights, place / "model.safetensors")
     (folder / names[-1]).mkdir()
     files.write_json(folder / names[-1] / "config.json", {})
