@@ -293,7 +293,8 @@ class Loop:
         elif self.average:
             self.student.load_state_dict(self.average.weights)
         self.student.eval()
-        self.log.stages.append({"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch})
+        ended = {"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch}
+        self.log.stages.append(ended | objectives.learned(self.module.objective))
         if self.accelerator.is_main_process:
             checkpoint.save(self.folder, self._state(self.number + 1, 0), {"handed_over": self.student.state_dict()})
 

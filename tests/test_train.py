@@ -409,5 +409,6 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
     assert any("triples: 50 of 60 read, 10 held a text that must not be trained on" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
+    assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], "what ckd learned"
     assert info["selected"]["stage"] == "tune"
     assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]

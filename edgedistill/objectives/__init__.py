@@ -141,6 +141,12 @@ def of_unit_length(vectors: np.ndarray) -> bool:
     return bool(np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=-1), 1.0, atol=2e-3))
 
 
+def learned(objective: nn.Module) -> dict[str, float]:
+    """What an objective has learned itself, for people to read: the temperature that a `ckd` has come to."""
+    found = [part.log_scale for part in objective.modules() if isinstance(part, Ckd) and part.log_scale.requires_grad]
+    return {"temperature": round((-found[0].detach()).exp().item(), 5)} if found else {}
+
+
 def reads_teacher(spec: recipe.Objective) -> bool:
     """Whether any of its terms compares the student with the teacher."""
     return any(not isinstance(leaf, recipe.Simcse) for leaf in leaves(spec))
