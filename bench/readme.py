@@ -10,7 +10,7 @@ from pathlib import Path
 from edgedistill import report
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORTS = [ROOT / "bench" / "reports" / "english.json"]
+REPORTS = [ROOT / "bench" / "reports" / name for name in ("english.json", "flagship.json")]
 
 if __name__ == "__main__":
     changed = report.update_readme(ROOT / "README.md", REPORTS)
