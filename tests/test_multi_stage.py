@@ -261,9 +261,15 @@ def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: 
     found = cost.cost(spec, data, quiet)
     assert found["teacher_passes"] == 0  # all in the cache, from training
     assert found["student_passes"] == 3 * 6 * 8 * 2
-    other = spec.model_copy(update={"seed": 1})  # other texts are held out
+    again = spec.model_copy(update={"seed": 1})  # other texts are held out, but they are the same texts
+    assert cost.cost(again, data, quiet)["teacher_passes"] == 0
+    assert spec.assistant is not None
+    shorter = {
+        name: each.model_copy(update={"max_tokens": 16}) for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
+    }
     pairs = parallel.build(spec.corpus, data, 1)  # type: ignore[arg-type]
-    assert cost.cost(other, data, quiet)["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second)
+    found = cost.cost(again.model_copy(update=shorter), data, quiet)
+    assert found["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second), "cut elsewhere, they give other vectors"
 
 
 def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
