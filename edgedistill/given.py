@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from edgedistill import files, readers, recipe
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError, require, unknown
-from edgedistill.vectors import Vectors
+from edgedistill.vectors import Index, Vectors, keys
 
 FORMAT = 1
 BLOCK = 8_192  # rows read together
@@ -82,19 +81,18 @@ def vectors(given: Given, texts: Corpus, say: Say = lambda line: None) -> Vector
 
 def _places(given: Given, texts: Corpus) -> tuple[np.ndarray, int]:
     """((n,) the row of the file that holds each text of the corpus, how many rows the file has)."""
-    theirs = np.fromiter((_hash(text) for text in readers.texts_in(given.texts, given.spec.text_column)), np.uint64)
-    known, first = np.unique(theirs, return_index=True)
+    theirs = keys(map(readers.normalise, readers.texts_in(given.texts, given.spec.text_column)))
+    known = Index(theirs)
     out = np.empty(len(texts), np.int64)
     done, missing, example = 0, 0, ""
     for chunk in texts.chunks(BLOCK):
-        hashes = np.fromiter((_hash(text) for text in chunk), np.uint64)
-        at = np.searchsorted(known, hashes).clip(max=max(0, len(known) - 1))
-        absent = known[at] != hashes if len(known) else np.ones(len(chunk), bool)
+        at = known.find(keys(map(readers.normalise, chunk)))
+        absent = at < 0
         if absent.any():
             example = example or chunk[int(np.argmax(absent))]
             missing += int(absent.sum())
         else:
-            out[done : done + len(chunk)] = first[at]
+            out[done : done + len(chunk)] = at
         done += len(chunk)
     if missing:
         way_out = "embed them too, or make the corpus of the file's own texts"
@@ -147,7 +145,3 @@ def _found(name: str, data: Path | None, what: str) -> Path:
     if not path.is_file():
         raise UserError(f"{what}: no file {path}; check the name and --data")
     return path
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(readers.normalise(text).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

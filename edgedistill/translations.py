@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill.corpus import Say
+from edgedistill.corpus import Corpus
 from edgedistill.parallel import Pairs
 from edgedistill.tokens import Tokens, tokenize
 
@@ -23,20 +23,13 @@ SEEN = 2  # pairs a piece must be in to be led by them
 LONGEST = 128  # tokens of a text that are read
 
 
-def start(
-    own: Tensor,
-    mine: PreTrainedTokenizerBase,
-    theirs: PreTrainedTokenizerBase,
-    table: Tensor,
-    pairs: Pairs,
-    say: Say = lambda line: None,
-) -> Tensor:
+def start(own: Tensor, mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, table: Tensor, pairs: Pairs) -> Tensor:
     """First vectors (V, w) of my pieces. own (V, w): what their texts give; table (T, w): the teacher's word table.
 
     A mean is as long as the rows it is of on average, as a layer's norm over sums with positions heeds length.
     """
     index = pairs.index[: pairs.trained]
-    cut = [_cut(texts, words, say) for texts, words in ((pairs.first, theirs), (pairs.first, mine), (pairs.second, mine))]
+    cut = [_cut(texts, words) for texts, words in ((pairs.first, theirs), (pairs.first, mine), (pairs.second, mine))]
     english = _holds(cut[0], index[:, 0], len(table), theirs.all_special_ids)
     first, second = (_holds(each, index[:, side], len(own), mine.all_special_ids) for side, each in enumerate(cut[1:]))
     together, seen, theirs_seen = second.T.tocsr() @ english, _pairs_with(second), _pairs_with(english)
@@ -55,12 +48,11 @@ def start(
             mean *= (weights @ lengths[ids]) / weights.sum() / max(float(np.linalg.norm(mean)), 1e-12)
             piece = begin + int(row)
             out[piece] = share[piece] * torch.from_numpy(mean) + (1 - share[piece]) * own[piece]
-    say(f"first vectors: {int((share > 0.5).sum()):,} of {len(own):,} pieces from what they are translations of")
     return out
 
 
-def _cut(texts: object, words: PreTrainedTokenizerBase, say: Say) -> Tokens:
-    return tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0, say)  # type: ignore[arg-type]
+def _cut(texts: Corpus, words: PreTrainedTokenizerBase) -> Tokens:
+    return tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0)
 
 
 def _holds(tokens: Tokens, rows: np.ndarray, pieces: int, special: list[int]) -> csr_matrix:

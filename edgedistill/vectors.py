@@ -26,7 +26,7 @@ class Vectors:
 
     def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
-        self.parts = [np.load(folder / f"{number:05d}.npy", mmap_mode="r") for number in range(shards)]
+        self.parts = [np.load(_shard(folder, number), mmap_mode="r") for number in range(shards)]
         self.shard = len(self.parts[0])  # all but the last are of this length
         self.dims = int(self.parts[0].shape[1])
 
@@ -63,8 +63,8 @@ def embed_corpus(
             task = bar.add_task("teacher", total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
-                    embedded += _embed(teacher, texts, known, folder / f"{number:05d}.npy", device, unit)
-                    done[number] = files.sha256_file(folder / f"{number:05d}.npy")
+                    embedded += _embed(teacher, texts, known, _shard(folder, number), device, unit)
+                    done[number] = files.sha256_file(_shard(folder, number))
                     files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
                 bar.update(task, advance=len(texts))
         seconds = time.perf_counter() - started
@@ -97,14 +97,29 @@ def embedded(teacher: Teacher, corpus: Corpus, unit: bool = True) -> int:
     folder = vectors_folder(teacher, corpus, unit)
     done, known = _listed(folder), Known(path for path, _ in _read_before(teacher, unit, but=folder))
     return sum(
-        len(texts) if number in done else int((known.find(keys(texts)) >= 0).sum()) for number, texts in enumerate(corpus.chunks(SHARD))
+        len(texts) if number in done else int((known.index.find(keys(texts)) >= 0).sum())
+        for number, texts in enumerate(corpus.chunks(SHARD))
     )
 
 
-def keys(texts: list[str]) -> np.ndarray:
+def keys(texts: Iterable[str]) -> np.ndarray:
     """A hash of each text, (n,) uint64."""
     found = b"".join(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
     return np.frombuffer(found, np.uint64)
+
+
+class Index:
+    """Where each of some keys (n,) stands first."""
+
+    def __init__(self, keys: np.ndarray) -> None:
+        self._keys, self._first = np.unique(keys, return_index=True)
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """(m,) int64; −1: nowhere."""
+        if not len(self._keys):
+            return np.full(len(wanted), -1)
+        at = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
+        return np.where(self._keys[at] == wanted, self._first[at], -1)
 
 
 class Known:
@@ -114,20 +129,11 @@ class Known:
         self.given, self._shards = 0, list(shards)
         every = [np.load(_keys_of(shard)) for shard in self._shards]
         self._starts = np.cumsum([0, *map(len, every)])
-        together = np.concatenate([np.empty(0, np.uint64), *every])
-        self._order = np.argsort(together, kind="stable")
-        self._keys = together[self._order]
-
-    def find(self, wanted: np.ndarray) -> np.ndarray:
-        """Where the vectors are, counted over all shards, (n,) int64; −1: nowhere."""
-        if not len(self._keys):
-            return np.full(len(wanted), -1)
-        at = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
-        return np.where(self._keys[at] == wanted, self._order[at], -1)
+        self.index = Index(np.concatenate([np.empty(0, np.uint64), *every]))
 
     def fill(self, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Put the vectors that are there into the rows of `out`, (n, d). Returns which were, (n,) bool."""
-        found = self.find(wanted)
+        found = self.index.find(wanted)
         shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where nowhere
         for shard in np.unique(shards[found >= 0]):
             here = shards == shard
@@ -143,12 +149,17 @@ def _reader(teacher: Teacher, unit: bool) -> str:
 
 def _read_before(teacher: Teacher, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
     """(shard, sha256) of all other corpora that the teacher has read, so."""
+    reader = _reader(teacher, unit)  # once: it hashes the model
     for mark in sorted(but.parent.glob("*/teacher.json")):
-        if mark.parent != but and files.read_json(mark) == {"teacher": _reader(teacher, unit)}:
+        if mark.parent != but and files.read_json(mark) == {"teacher": reader}:
             for number, sha in _listed(mark.parent).items():
-                path = mark.parent / f"{number:05d}.npy"
+                path = _shard(mark.parent, number)
                 if path.exists() and _keys_of(path).exists():
                     yield path, sha
+
+
+def _shard(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.npy"
 
 
 def _keys_of(shard: Path) -> Path:
@@ -165,7 +176,7 @@ def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
     """The finished shards whose bytes are still those written, number -> sha256."""
     sound = {}
     for number, sha in _listed(folder).items():
-        path = folder / f"{number:05d}.npy"
+        path = _shard(folder, number)
         if path.exists() and files.sha256_file(path) == sha:
             sound[number] = sha
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgedistill import bundle, files, quality, verify
+from edgedistill import bundle, quality, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,5 +45,5 @@ def test_it_keeps_what_its_report_says(nano: bundle.Bundle) -> None:
 def test_every_text_it_learned_from_has_a_licence(nano: bundle.Bundle) -> None:
     corpus = nano.manifest["recipe"]["corpus"]
     assert {Path(name).name for name in corpus["texts"]} == set(corpus["licences"])
-    card = (files.shipped("bundle")["nano"].parent / "README.md").read_text(encoding="utf-8")
+    card = (nano.folder / "README.md").read_text(encoding="utf-8")
     assert all(licence in card for licence in corpus["licences"].values())
