@@ -126,7 +126,8 @@ def _said(note: dict[str, Any]) -> str:
     aligned = "" if note["align"] == "none" else f", {note['align']}"
     kept = f", {note['variance_kept']:.3f} of the variance" if "variance_kept" in note else ""
     back = f"{note['rank']} directions of " if "rank" in note else ""
-    return f"{note['reduce']} to {back}{note['dims']} numbers{kept}{aligned}"
+    weighed = f", their variance to the power {note['power']:g}" if "power" in note else ""
+    return f"{note['reduce']} to {back}{note['dims']} numbers{kept}{weighed}{aligned}"
 
 
 def write(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
@@ -163,10 +164,13 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
         raise UserError(f"{place}.sample: {len(vectors):,} texts to fit {dims} numbers on; more are needed")
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
-        affine, note["variance_kept"] = pca(vectors, reduce.rank or dims, reduce.centre)
+        half = reduce.power / 2 if reduce.rank else reduce.power  # leading back multiplies by it once more
+        affine, note["variance_kept"] = pca(vectors, reduce.rank or dims, reduce.centre, half)
         if reduce.rank:
             note["rank"] = reduce.rank
             affine = Affine(affine.weight @ affine.weight.T, affine.bias @ affine.weight.T)
+        if reduce.power:
+            note["power"] = reduce.power
     elif isinstance(reduce, recipe.Gaussian):
         affine = gaussian(width, dims, reduce.seed)
     elif isinstance(reduce, recipe.Ridge):
@@ -183,16 +187,19 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
     return affine, note
 
 
-def pca(vectors: np.ndarray, dims: int, centre: bool = True) -> tuple[Affine, float]:
+def pca(vectors: np.ndarray, dims: int, centre: bool = True, power: float = 0.0) -> tuple[Affine, float]:
     """The `dims` orthonormal directions of most variance, largest first, and the share of the variance they keep.
 
     vectors (n, e). Without `centre`, of most length (as in sentence-transformers' bias-free dense layer). At full width a rotation.
+    `power`: each direction times its variance, in units of their mean variance, to this; −½ whitens.
     """
     mean = vectors.mean(0) if centre else np.zeros(vectors.shape[1])
     centred = vectors - mean
     values, directions = scipy.linalg.eigh(centred.T @ centred)
-    weight = signed(directions[:, ::-1][:, :dims])
-    return Affine(weight, -mean @ weight), float(values[::-1][:dims].sum() / max(values.sum(), 1e-300))
+    values = values[::-1].clip(min=0)
+    kept = values[:dims] / max(values[:dims].mean(), 1e-300)
+    weight = signed(directions[:, ::-1][:, :dims]) * (kept.clip(min=1e-9) ** power if power else 1.0)
+    return Affine(weight, -mean @ weight), float(values[:dims].sum() / max(values.sum(), 1e-300))
 
 
 def gaussian(width: int, dims: int, seed: int) -> Affine:

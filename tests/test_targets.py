@@ -69,6 +69,25 @@ def test_pca_of_a_rank_leads_back_to_the_teachers_numbers() -> None:
         fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
 
 
+def test_pca_weighs_directions_by_a_power_of_their_variance() -> None:
+    """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and is as long as without."""
+    from sklearn.decomposition import PCA
+
+    white = PCA(5, svd_solver="full", whiten=True).fit_transform(POINTS)
+    found, kept = pca(POINTS, 5, power=-0.5)
+    ratio = np.abs(found(POINTS)) / np.abs(white)
+    assert np.allclose(ratio, ratio[0, 0])
+    assert kept == pca(POINTS, 5)[1]
+    plain, _ = pca(POINTS, 12, centre=False)
+    back, note = fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=12, centre=False, power=0.25), dims=12), POINTS, POINTS)
+    values = ((POINTS @ plain.weight) ** 2).mean(0)
+    longer = (values / values.mean()) ** 0.25
+    assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
+    away, _ = fit(recipe.One(reduce=recipe.Pca(kind="pca", centre=False, power=0.25), dims=12), POINTS, POINTS)
+    assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
+    assert note["power"] == 0.25
+
+
 def test_pca_is_scikit_learns_but_for_signs() -> None:
     from sklearn.decomposition import PCA
 

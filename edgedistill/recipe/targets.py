@@ -24,6 +24,9 @@ class Pca(Part):
     rank: int | None = Field(
         None, ge=1, description="keep this many directions and lead back to the teacher's own numbers, as many as `dims`; default: `dims`"
     )
+    power: float = Field(
+        0.0, ge=-0.5, le=1, description="each direction times its variance to this: above 0 the main ones count for more; −½: whitening"
+    )
 
 
 class Gaussian(Part):
