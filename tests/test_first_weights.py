@@ -156,6 +156,16 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
     assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
 
 
+@pytest.mark.parametrize("width", [None, 24])
+def test_positions_that_no_text_reaches_can_be_left_out(world: World, width: int | None) -> None:
+    some = {"weights": "teacher", **({"width": width} if width else {})}
+    module, texts, _, words = started(world, **some)
+    fewer = started(world, positions=20, max_tokens=20, **some)[0]
+    assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
+    whole, cut = (prepare.encode(each, words, texts, 20) for each in (module, fewer))
+    assert np.allclose(whole, cut, atol=1e-5)
+
+
 def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> None:
     student = {"kind": "bert", "weights": "teacher", "layers": [1], "width": 16, "intermediate": 20, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
@@ -173,6 +183,7 @@ def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> No
         ({"width": 32}, "student.width: 32 from weights that are 32 wide; give less, or leave it out to take them whole"),
         ({"width": 24, "heads": 6}, "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4"),
         ({"width": 24, "heads": 2}, "student.heads: 2 heads of 12 numbers, the weights' have 8; give more heads"),
+        ({"positions": 900}, "student.positions: 900 from weights that have 64; ask for as many or fewer"),
         ({"width": 24, "intermediate": 99}, "student.intermediate: 99 from weights that have 64; give that or fewer"),
     ],
     ids=str,

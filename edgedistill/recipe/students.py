@@ -71,7 +71,7 @@ class Bert(Part):
         None, ge=1, description="default: width / 64, at least 2; of projected weights: of their size where that divides"
     )
     intermediate: int | None = Field(None, ge=4, description="default: 4 × width; projected weights keep the neurons that say most")
-    positions: int = Field(512, ge=8)
+    positions: int | None = Field(None, ge=8, description="rows of the position table; default: those of the weights, random ones: 512")
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
     embeddings: Embeddings = Embeddings()
     tokenizer: Words = "teacher"

@@ -14,6 +14,7 @@ from edgedistill.students import head
 from edgedistill.students.pooling import pool
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
+POSITIONS = 512  # of a student from random, BERT's own
 
 
 class Factorised(nn.Module):
@@ -75,7 +76,7 @@ def shape(
     """Everything needed to build the module again, as data. `source`: the config of the weights it starts from, if any; `smaller`:
     what of it is not taken over.
 
-    Raises UserError: a layer the source does not have.
+    Raises UserError: a layer, or more positions, that the source does not have.
     """
     if source is None:
         assert isinstance(spec.layers, int) and spec.width is not None  # the recipe has made sure
@@ -88,10 +89,14 @@ def shape(
             num_hidden_layers=spec.layers,
             num_attention_heads=heads,
             intermediate_size=spec.intermediate or 4 * spec.width,
-            max_position_embeddings=spec.positions,
+            max_position_embeddings=spec.positions or POSITIONS,
         )
     else:
-        config = BertConfig(**{**source.to_dict(), "vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), **(smaller or {})})
+        places = spec.positions or source.max_position_embeddings
+        if places > source.max_position_embeddings:
+            raise UserError(f"student.positions: {places} from weights that have {source.max_position_embeddings}; ask for as many or fewer")
+        own = {"vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), "max_position_embeddings": places, **(smaller or {})}
+        config = BertConfig(**{**source.to_dict(), **own})
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
@@ -148,8 +153,10 @@ def start(
     if source is not None and layers is not None:
         for mine, theirs in enumerate(layers):
             student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
-        for name in ("position_embeddings", "token_type_embeddings", "LayerNorm"):
+        for name in ("token_type_embeddings", "LayerNorm"):
             getattr(embeddings, name).load_state_dict(getattr(source.embeddings, name).state_dict())
+        places = student.model.config.max_position_embeddings
+        embeddings.position_embeddings.weight.data.copy_(source.embeddings.position_embeddings.weight[:places])
         if student.pooling == "cls_pooler" and source.pooler is not None:
             student.model.pooler.load_state_dict(source.pooler.state_dict())
     if words is None:

@@ -142,7 +142,8 @@ def _tables(model: BertModel, source: BertModel, words: Tensor, gained: Tensor, 
     else:
         table.weight.copy_(words)
     for name in ("position_embeddings", "token_type_embeddings"):
-        getattr(model.embeddings, name).weight.copy_(getattr(source.embeddings, name).weight @ gained)
+        mine = getattr(model.embeddings, name).weight
+        mine.copy_(getattr(source.embeddings, name).weight[: len(mine)] @ gained)
 
 
 def _normed(norm: nn.LayerNorm, summed: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
