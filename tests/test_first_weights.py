@@ -156,11 +156,11 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
     assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
 
 
-@pytest.mark.parametrize("width", [None, 24])
-def test_positions_that_no_text_reaches_can_be_left_out(world: World, width: int | None) -> None:
-    some = {"weights": "teacher", **({"width": width} if width else {})}
+@pytest.mark.parametrize("more", [{"head": "none"}, {"width": 24}], ids=str)
+def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]) -> None:
+    some = {"weights": "teacher", "max_tokens": 20, **more}
     module, texts, _, words = started(world, **some)
-    fewer = started(world, positions=20, max_tokens=20, **some)[0]
+    fewer = started(world, positions=20, **some)[0]
     assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
     whole, cut = (prepare.encode(each, words, texts, 20) for each in (module, fewer))
     assert np.allclose(whole, cut, atol=1e-5)
