@@ -244,12 +244,22 @@ def markdown(reports: list[Report]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n<sub>{places}</sub>\n"
 
 
+def merged(reports: list[Report]) -> list[Report]:
+    """One report a graph file: accuracy is the file's, so that of all its reports is put together; costs are of the first."""
+    found: dict[tuple[str, str], Report] = {}
+    for report in reports:
+        key = (title(report), report["bundle"]["sha256"])
+        first = found.setdefault(key, report)
+        found[key] = {**first, **{part: {**report[part], **first[part]} for part in ("quality", "kept")}}
+    return list(found.values())
+
+
 def update_readme(path: Path, sources: list[Path]) -> bool:
-    """Write the table of some report files between a README's markers; says whether anything changed."""
+    """Write the table of some report files between a README's markers, a line a bundle; says whether anything changed."""
     text = path.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UserError(f"{path}: the markers {BEGIN} and {END} must be there once each, in this order; add them where the table goes")
-    made = markdown([report for source in sources for report in read(source)])
+    made = markdown(merged([report for source in sources for report in read(source)]))
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     fresh = f"{head}{BEGIN}\n{made}{END}{tail}"
     if fresh != text:

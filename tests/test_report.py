@@ -181,6 +181,19 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
         report.update_readme(readme, [tmp_path / "a.json"])
 
 
+def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
+    """Accuracy of all of them, costs of the first; another graph of the same name stays its own line."""
+    first, again, other = (copy.deepcopy(reports(1)[0]) for _ in range(3))
+    suite = next(iter(first["quality"]))
+    again["quality"], again["kept"] = {"more": {**first["quality"][suite], "average": 0.5}}, {"more": 1.0}
+    again["single"]["p50_ms"] = 10 * first["single"]["p50_ms"]
+    other["bundle"]["sha256"] = "1" * 64
+    one, two = report.merged([first, again, other])
+    assert set(one["quality"]) == {*first["quality"], "more"} and set(one["kept"]) == {*first["kept"], "more"}
+    assert one["single"] == first["single"] and two == other
+    assert "more" not in first["quality"]
+
+
 class _Tags(HTMLParser):
     """Every tag is closed in order; attributes that could fetch are kept."""
 
