@@ -13,6 +13,7 @@ from torch import nn
 
 from edgedistill import graph
 from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.graph import traced
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
@@ -235,10 +236,10 @@ def ancestors(model: onnx.ModelProto, output: str) -> set[str]:
 
 def test_two_ways_of_making_a_bert_graph_agree() -> None:
     student = make_bert()
-    written, traced = graph.build(student), graph._traced(student)
+    written, other = graph.build(student), traced.write(student)
     inputs = some_ids(4, 9)
-    assert np.allclose(run(written, *inputs), run(traced, *inputs), atol=1e-5)
-    assert len(written.graph.node) < len(traced.graph.node)
+    assert np.allclose(run(written, *inputs), run(other, *inputs), atol=1e-5)
+    assert len(written.graph.node) < len(other.graph.node)
 
 
 @pytest.mark.parametrize(

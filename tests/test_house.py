@@ -46,7 +46,7 @@ TORCH = [
         "objectives",
     ],
     *[
-        "graph",
+        *["graph.sheet", "graph.bert", "graph.bilstm", "graph.static", "graph.compare", "graph.traced", "graph"],
         "quantize",
         "teacher",
         "vectors",

@@ -94,7 +94,8 @@ def shape(
     else:
         places = spec.positions or source.max_position_embeddings
         if places > source.max_position_embeddings:
-            raise UserError(f"student.positions: {places} from weights that have {source.max_position_embeddings}; ask for as many or fewer")
+            most = source.max_position_embeddings
+            raise UserError(f"student.positions: {places} from weights that have {most}; ask for as many or fewer")
         own = {"vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), "max_position_embeddings": places, **(smaller or {})}
         config = BertConfig(**{**source.to_dict(), **own})
     config.pad_token_id = pad

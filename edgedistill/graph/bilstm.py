@@ -1,0 +1,51 @@
+"""BiLSTMs, from their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto
+from torch import Tensor, nn
+
+from edgedistill.graph.sheet import Sheet, after_pooling, finish, pool
+
+
+def write(student: Any) -> onnx.ModelProto:
+    """Time first (layout 0: DynamicQuantizeLSTM knows no other), and `sequence_lens`, so the backward pass starts at a text's end."""
+    sheet = Sheet()
+    lengths = sheet.add("ReduceSum", sheet.add("Cast", "attention_mask", to=TensorProto.INT32), sheet.constant([1], "axis"), keepdims=0)
+    lengths = sheet.add("Max", lengths, sheet.constant(np.int32(1), "one"))
+    ids = sheet.add("Transpose", "input_ids", perm=[1, 0])
+    x = sheet.add("Gather", sheet.constant(student.embedding.weight, "word_table"), ids)  # (T, B, width)
+    lstm, last = student.lstm, ""
+    directions, shape = 2 if lstm.bidirectional else 1, sheet.constant([0, 0, -1], "shape")
+    for layer in range(lstm.num_layers):
+        weights = [sheet.constant(array, name) for array, name in zip(_lstm_weights(lstm, layer), ("W", "R", "B"), strict=True)]
+        y, last = f"lstm_{layer}", f"lstm_{layer}_last"
+        direction = "bidirectional" if directions == 2 else "forward"
+        sheet.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
+        x = sheet.add("Reshape", sheet.add("Transpose", y, perm=[0, 2, 1, 3]), shape)  # (T, D, B, h) -> (T, B, D·h)
+    if student.readout == "last":
+        flat = sheet.constant([0, -1], "shape")
+        pooled = sheet.add("Reshape", sheet.add("Transpose", last, perm=[1, 0, 2]), flat)  # (D, B, h) -> (B, D·h)
+    else:
+        pooled = pool(sheet, sheet.add("Transpose", x, perm=[1, 0, 2]), student.readout)
+    return finish(sheet, pooled, after_pooling(student), directions * lstm.hidden_size, None)
+
+
+def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer; torch's gates i, f, g, o become ONNX's i, o, f, c."""
+
+    def read(kind: str, suffix: str) -> Tensor:
+        name = f"{kind}_l{layer}{suffix}"
+        if not hasattr(lstm, name):  # bias=False
+            return torch.zeros(4 * lstm.hidden_size)
+        i, f, g, o = getattr(lstm, name).detach().chunk(4)
+        return torch.cat([i, o, f, g])
+
+    suffixes = ("", "_reverse") if lstm.bidirectional else ("",)
+    bias = [torch.cat([read("bias_ih", s), read("bias_hh", s)]) for s in suffixes]
+    return torch.stack([read("weight_ih", s) for s in suffixes]), torch.stack([read("weight_hh", s) for s in suffixes]), torch.stack(bias)

@@ -1,0 +1,28 @@
+"""Static tables, from their weights: six nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from edgedistill.graph.sheet import Sheet, after_pooling, finish, mean
+from edgedistill.students.static import StaticStudent
+
+
+def write(student: StaticStudent) -> onnx.ModelProto:
+    """Rows and their weights are one table here. Without a head: what is masked becomes the padding piece, whose row is zero, and the
+    rows are summed; unit length makes the mean of that. A head needs the mean itself.
+    """
+    sheet, pad, ids = Sheet(), student.embedding.padding_idx or 0, "input_ids"
+    table = sheet.constant(student.table(), "word_table")
+    if student.head is None and not student.tanh:
+        if pad == 0:
+            ids = sheet.add("Mul", ids, "attention_mask")
+        else:
+            seen = sheet.add("Cast", "attention_mask", to=TensorProto.BOOL)
+            ids = sheet.add("Where", seen, ids, sheet.constant(np.int64(pad), "padding"))
+        pooled = sheet.add("ReduceSum", sheet.add("Gather", table, ids), sheet.constant([1], "axis"), keepdims=0)
+    else:
+        pooled = mean(sheet, sheet.add("Gather", table, ids), "mean")
+    return finish(sheet, pooled, after_pooling(student), student.embedding.embedding_dim, None)
