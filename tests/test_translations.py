@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix, vstack
 
 from edgedistill import parallel, recipe, translations, untrained, vocabulary
 from edgedistill.errors import UserError
@@ -38,7 +39,10 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
     _, asked, pairs, words = opened(world, data, "translations")
     known = asked.module.model.get_input_embeddings().weight.detach()
     own = vocabulary.from_model(words, asked.tokenizer, known)
-    found = translations.start(own, words, asked.tokenizer, known, pairs)
+    index = pairs.index[: pairs.trained]
+    held = [(pairs.first, asked.tokenizer, len(known), 0), (pairs.first, words, len(own), 0), (pairs.second, words, len(own), 1)]
+    counts = [translations._counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
+    found = torch.from_numpy(translations.led(own.numpy(), known.numpy(), *counts))
     texts = [(pairs.first[first], pairs.second[second]) for first, second in pairs.index[: pairs.trained]]
     special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
     theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
@@ -62,6 +66,22 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
         assert torch.allclose(found[piece], share * mean / mean.norm() * length + (1 - share) * own[piece], atol=1e-4)
         led += 1
     assert led > 20
+
+
+def test_rows_are_fitted_together() -> None:
+    """Against the normal equations; and where texts say all there is to know, the rows they were made of come back."""
+    random = np.random.default_rng(0)
+    texts = csr_matrix(random.poisson(0.4, (300, 20)).astype(np.float32))
+    english = csr_matrix(random.poisson(0.4, (300, 15)).astype(np.float32))
+    rows, begun = random.standard_normal((15, 70)).astype(np.float32), random.standard_normal((20, 70)).astype(np.float32)
+    mine, theirs = texts.toarray(), english.toarray()
+    lengths, others = np.maximum(mine.sum(1), 1), np.maximum(theirs.sum(1), 1)
+    means, wanted = mine / lengths[:, None], theirs / others[:, None] @ rows
+    left = means.T @ (lengths[:, None] * means) + translations.RIDGE * np.eye(20)
+    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + translations.RIDGE * begun)
+    assert np.allclose(translations.fitted(begun, rows, texts, english), expected, atol=1e-3)
+    same = translations.fitted(np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr())
+    assert np.abs(same - rows).max() < 0.05
 
 
 def test_a_word_starts_beside_what_it_is_a_translation_of(world: World, data: Path) -> None:  # noqa: F811
