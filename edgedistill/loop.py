@@ -74,10 +74,10 @@ class Log:
 
 
 class Selection:
-    """The suite that chooses the weights: best so far, and how often in a row there was no gain."""
+    """The suite that chooses the weights: those kept so far, the highest score, and how often in a row there was no gain."""
 
     def __init__(self, spec: recipe.Select, data: Path | None, words: PreTrainedTokenizerBase, max_tokens: int, partial: Path) -> None:
-        self.name, self.every, self.patience = spec.suite, spec.every, spec.patience
+        self.name, self.every, self.patience, self.within = spec.suite, spec.every, spec.patience, spec.within
         self.suite = quality.suite(spec.suite, data)
         self.words, self.max_tokens = words, max_tokens
         self.file = partial / "best.safetensors"
@@ -85,19 +85,18 @@ class Selection:
 
     def start(self) -> None:
         """A new stage begins: only its own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "stage": None, "step": 0}
+        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "highest": -math.inf, "stage": None, "step": 0}
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
-        """Score the student; keep its weights when they are the best."""
+        """Score the student; keep its weights when they are the best, or later ones that the suite cannot tell from those."""
         score = float(quality.evaluate(self.suite, lambda texts: prepare.encode(student, self.words, texts, self.max_tokens))["average"])
-        if score > self.best["score"]:
-            self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
-            self.misses = 0
+        highest = self.best["highest"]
+        self.misses = 0 if score > highest else self.misses + 1
+        if score > highest - self.within:
+            self.best = {"suite": self.name, "score": score, "highest": max(score, highest), "stage": stage, "step": step}
             with files.new_file(self.file) as temporary:
                 save_file({k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary)
-        else:
-            self.misses += 1
         return score
 
     @property

@@ -23,6 +23,9 @@ class Select(Part):
 
     suite: str = "sts-dev"
     every: int = Field(500, ge=1, description="optimizer steps")
+    within: float = Field(
+        0.0, ge=0, description="later weights are kept where they score at most this less than the best: what the suite cannot tell apart"
+    )
     patience: int | None = Field(None, ge=1, description="stop after this many measurements without gain")
     without: list[str] = Field([], description="languages of a parallel corpus that no task of the suite is in, and that is meant so")
 
