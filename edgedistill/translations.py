@@ -31,11 +31,23 @@ COLUMNS = 64  # of the table fitted in one go: bounds the memory
 def start(own: Tensor, mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase, table: Tensor, pairs: Pairs) -> Tensor:
     """First vectors of my pieces, (V, w) float32. own (V, w): what their texts give; table (T, w): the teacher's word table."""
     rows, index = table.float().numpy(), pairs.index[: pairs.trained]
-    english = _counts(pairs.first, theirs, len(rows))
-    first, second = (_counts(side, mine, len(own)) for side in (pairs.first, pairs.second))
+    english = counts(pairs.first, theirs, len(rows))
+    first, second = (counts(side, mine, len(own)) for side in (pairs.first, pairs.second))
     begun = led(own.float().numpy(), rows, english[index[:, 0]], first[index[:, 0]], second[index[:, 1]])
     texts = vstack([first[: pairs.first.trained], second[index[:, 1]]], format="csr")
     return torch.from_numpy(fitted(begun, rows, texts, vstack([english[: pairs.first.trained], english[index[:, 0]]], format="csr")))
+
+
+def counts(texts: Corpus, words: PreTrainedTokenizerBase, pieces: int) -> csr_matrix:
+    """(n, pieces) float32: how often each text holds each piece; special tokens are in none."""
+    tokens = tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0)
+    offsets = np.asarray(tokens.offsets)
+    ids = np.asarray(tokens.ids[: offsets[-1]], np.int32)
+    found = csr_matrix((np.ones(len(ids), np.float32), ids, offsets), (len(offsets) - 1, pieces))
+    found.sum_duplicates()
+    found.data[np.isin(found.indices, words.all_special_ids)] = 0
+    found.eliminate_zeros()
+    return found
 
 
 def led(own: np.ndarray, rows: np.ndarray, english: csr_matrix, first: csr_matrix, second: csr_matrix) -> np.ndarray:
@@ -86,18 +98,6 @@ def fitted(begun: np.ndarray, rows: np.ndarray, texts: csr_matrix, english: csr_
             way = left / scale + power / np.maximum(before, 1e-30) * way
         out[:, begin : begin + COLUMNS] = part
     return out
-
-
-def _counts(texts: Corpus, words: PreTrainedTokenizerBase, pieces: int) -> csr_matrix:
-    """(n, pieces) float32: how often each text holds each piece; special tokens are in none."""
-    tokens = tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0)
-    offsets = np.asarray(tokens.offsets)
-    ids = np.asarray(tokens.ids[: offsets[-1]], np.int32)
-    found = csr_matrix((np.ones(len(ids), np.float32), ids, offsets), (len(offsets) - 1, pieces))
-    found.sum_duplicates()
-    found.data[np.isin(found.indices, words.all_special_ids)] = 0
-    found.eliminate_zeros()
-    return found
 
 
 def _pairs_with(holds: csr_matrix) -> np.ndarray:

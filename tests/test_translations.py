@@ -41,8 +41,8 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
     own = vocabulary.from_model(words, asked.tokenizer, known)
     index = pairs.index[: pairs.trained]
     held = [(pairs.first, asked.tokenizer, len(known), 0), (pairs.first, words, len(own), 0), (pairs.second, words, len(own), 1)]
-    counts = [translations._counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
-    found = torch.from_numpy(translations.led(own.numpy(), known.numpy(), *counts))
+    held_counts = [translations.counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
+    found = torch.from_numpy(translations.led(own.numpy(), known.numpy(), *held_counts))
     texts = [(pairs.first[first], pairs.second[second]) for first, second in pairs.index[: pairs.trained]]
     special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
     theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
