@@ -85,16 +85,18 @@ class Selection:
 
     def start(self) -> None:
         """A new stage begins: only its own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "highest": -math.inf, "stage": None, "step": 0}
+        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "stage": None, "step": 0}
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
         """Score the student; keep its weights when they are the best, or later ones that the suite cannot tell from those."""
         score = float(quality.evaluate(self.suite, lambda texts: prepare.encode(student, self.words, texts, self.max_tokens))["average"])
-        highest = self.best["highest"]
+        highest = self.best.get("highest", self.best["score"])
         self.misses = 0 if score > highest else self.misses + 1
         if score > highest - self.within:
-            self.best = {"suite": self.name, "score": score, "highest": max(score, highest), "stage": stage, "step": step}
+            self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
+            if highest > score:
+                self.best["highest"] = highest  # of weights that were kept before these
             with files.new_file(self.file) as temporary:
                 save_file({k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary)
         return score

@@ -198,7 +198,7 @@ def pca(vectors: np.ndarray, dims: int, centre: bool = True, power: float = 0.0)
     values, directions = scipy.linalg.eigh(centred.T @ centred)
     values = values[::-1].clip(min=0)
     kept = values[:dims] / max(values[:dims].mean(), 1e-300)
-    weight = signed(directions[:, ::-1][:, :dims]) * (kept.clip(min=1e-9) ** power if power else 1.0)
+    weight = signed(directions[:, ::-1][:, :dims]) * kept.clip(min=1e-9) ** power
     return Affine(weight, -mean @ weight), float(values[:dims].sum() / max(values.sum(), 1e-300))
 
 

@@ -33,9 +33,10 @@ def start(own: Tensor, mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenize
     rows, index = table.float().numpy(), pairs.index[: pairs.trained]
     english = counts(pairs.first, theirs, len(rows))
     first, second = (counts(side, mine, len(own)) for side in (pairs.first, pairs.second))
-    begun = led(own.float().numpy(), rows, english[index[:, 0]], first[index[:, 0]], second[index[:, 1]])
-    texts = vstack([first[: pairs.first.trained], second[index[:, 1]]], format="csr")
-    return torch.from_numpy(fitted(begun, rows, texts, vstack([english[: pairs.first.trained], english[index[:, 0]]], format="csr")))
+    said, translated = english[index[:, 0]], second[index[:, 1]]
+    begun = led(own.float().numpy(), rows, said, first[index[:, 0]], translated)
+    texts = vstack([first[: pairs.first.trained], translated], format="csr")
+    return torch.from_numpy(fitted(begun, rows, texts, vstack([english[: pairs.first.trained], said], format="csr")))
 
 
 def counts(texts: Corpus, words: PreTrainedTokenizerBase, pieces: int) -> csr_matrix:

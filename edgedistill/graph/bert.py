@@ -26,14 +26,15 @@ def is_known(student: Any) -> bool:
 
 
 def write(student: Any) -> onnx.ModelProto:
+    """The whole graph; `last_hidden_state` (B, T, H) is what the last layer gives, of a student without layers the embeddings."""
     sheet, model, config = Sheet(), student.model, student.model.config
     mask = sheet.add("Cast", "attention_mask", to=TensorProto.INT32)
-    tokens = _bert_embeddings(sheet, model.embeddings, config, getattr(student, "pad", None))
+    tokens = _embeddings(sheet, model.embeddings, config, getattr(student, "pad", None))
     weights = [_layer_weights(sheet, layer) for layer in model.encoder.layer]
     layers = weights * getattr(model.encoder, "times", 1)  # a recurring unit's constants are written once
     for number, layer in enumerate(layers):
         output = "last_hidden_state" if number == len(layers) - 1 else f"layer_{number}"
-        tokens = _bert_layer(sheet, layer, config, tokens, mask, output)
+        tokens = _layer(sheet, layer, config, tokens, mask, output)
     if not layers:
         tokens = sheet.add("Identity", tokens, outputs=["last_hidden_state"])
     poolings = list(getattr(student, "poolings", None) or [student.pooling])
@@ -45,7 +46,7 @@ def write(student: Any) -> onnx.ModelProto:
     return finish(sheet, pooled, after_pooling(student), len(poolings) * config.hidden_size, config.hidden_size)
 
 
-def _bert_embeddings(sheet: Sheet, embeddings: Any, config: Any, pad: int | None) -> str:
+def _embeddings(sheet: Sheet, embeddings: Any, config: Any, pad: int | None) -> str:
     """Word, position and segment tables -> (B, T, H). All text is segment 0: its row is added to the positions once, here.
 
     `pad`: the id behind which positions are counted, over the tokens that are not that id; None: they are counted from 0.
@@ -94,7 +95,7 @@ def _layer_weights(sheet: Sheet, layer: Any) -> dict[str, str]:
     return names
 
 
-def _bert_layer(sheet: Sheet, names: dict[str, str], config: Any, tokens: str, mask: str, output: str) -> str:
+def _layer(sheet: Sheet, names: dict[str, str], config: Any, tokens: str, mask: str, output: str) -> str:
     """Attention and feed-forward with the constants of those names: (B, T, H) -> (B, T, H)."""
     qkv = sheet.add("MatMul", tokens, names["qkv_weight"])
     parts = [f"{qkv}_{name}" for name in ("query", "key", "value")]
