@@ -78,4 +78,5 @@ class Average:
         decay = min(self.decay, (1 + step) / (10 + step))
         with torch.no_grad():
             for name, value in module.state_dict().items():
-                self.weights[name].lerp_(value, 1 - decay)
+                if value.is_floating_point():  # codes of a word table never change
+                    self.weights[name].lerp_(value, 1 - decay)

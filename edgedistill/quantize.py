@@ -166,8 +166,8 @@ def _stored(sheet: _Sheet, name: str) -> list[onnx.NodeProto]:
 
 
 def _stored_table(sheet: _Sheet, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """Position tables, of which each text reads the first rows: 8 bits on disk, float32 once opened."""
-    table = sheet.array(node.input[0]) if node.op_type == "Slice" else None
+    """Position tables, of which a text reads the first rows, and the book of a word table's codes: 8 bits on disk, float32 once opened."""
+    table = sheet.array(node.input[0]) if node.op_type in ("Slice", "Reshape") else None
     if table is None or table.ndim != 2 or table.size < SMALLEST:
         return None
     nodes = _stored(sheet, node.input[0])

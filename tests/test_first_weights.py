@@ -12,7 +12,7 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from edgedistill import corpus, cost, export, prepare, recipe, run, train, untrained
 from edgedistill.errors import UserError
-from edgedistill.students import bert, narrow
+from edgedistill.students import narrow, tables
 from edgedistill.teacher import Teacher
 from tests.conftest import World
 
@@ -20,9 +20,9 @@ from tests.conftest import World
 def test_a_weighted_factorisation_by_hand() -> None:
     """Rank 1 of rows (3, 0), (0, 2), (1, 1): equal weights keep the first direction, weights 1, 5, 0 the second (9 < 20)."""
     rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    narrow, wide = bert.factors(rows[:2], 1)
+    narrow, wide = tables.factors(rows[:2], 1)
     assert torch.allclose(narrow @ wide.T, torch.tensor([[3.0, 0.0], [0.0, 0.0]]), atol=1e-6)
-    narrow, wide = bert.factors(rows, 1, torch.tensor([1.0, 5.0, 0.0]))
+    narrow, wide = tables.factors(rows, 1, torch.tensor([1.0, 5.0, 0.0]))
     assert torch.allclose(narrow @ wide.T, torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), atol=1e-6)
 
 
@@ -30,11 +30,11 @@ def test_a_weighted_factorisation_is_the_best_of_its_rank() -> None:
     """Against numpy's SVD of √weight · row; with equal weights it is the plain one."""
     torch.manual_seed(0)
     rows, weights = torch.randn(60, 12), torch.rand(60) ** 3 + 1e-3
-    narrow, wide = bert.factors(rows, 5, weights)
+    narrow, wide = tables.factors(rows, 5, weights)
     error = (weights * (rows - narrow @ wide.T).square().sum(1)).sum().item()
     least = np.linalg.svd((weights.sqrt().unsqueeze(1) * rows).numpy(), compute_uv=False)[5:]
     assert error == pytest.approx((least**2).sum(), rel=1e-4)
-    plain, same = bert.factors(rows, 5), bert.factors(rows, 5, torch.full((60,), 7.0))
+    plain, same = tables.factors(rows, 5), tables.factors(rows, 5, torch.full((60,), 7.0))
     assert torch.allclose(plain[0] @ plain[1].T, same[0] @ same[1].T, atol=1e-4)
     assert error < (weights * (rows - plain[0] @ plain[1].T).square().sum(1)).sum().item()
 
@@ -43,7 +43,7 @@ def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
     torch.manual_seed(0)
     rows, times = torch.randn(20, 6), torch.arange(1, 21)
     repeated = rows.repeat_interleave(times, 0)
-    assert torch.allclose(bert.fitted(rows, 3, times).repeat_interleave(times, 0), bert.fitted(repeated, 3), atol=1e-4)
+    assert torch.allclose(tables.fitted(rows, 3, times).repeat_interleave(times, 0), tables.fitted(repeated, 3), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,14 @@ def spread(module: nn.Module, seed: int = 0) -> Any:
     return module.eval()
 
 
-def make_bert(pooling: str = "mean", head: int | None = 12, tanh: bool = False, bottleneck: int | None = None, **config: Any) -> Any:
+def make_bert(
+    pooling: str = "mean", head: int | None = 12, tanh: bool = False, bottleneck: int | None = None, codes: int | None = None, **config: Any
+) -> Any:
     sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     shape = {
         "config": {**sizes, "max_position_embeddings": 40, "pad_token_id": 0, **config},
         "bottleneck": bottleneck,
+        "codes": codes,
         "pooling": pooling,
         "head": head and {"dims": head, "bias": True},
         "tanh": tanh,
@@ -60,15 +63,16 @@ def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **chang
     return spread(recurrent.build({**shape, **changes}))
 
 
-def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12) -> Any:
-    shape = {"pieces": PIECES, "pad": 0, "width": 20, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
+def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None) -> Any:
+    shape = {"pieces": PIECES, "pad": 0, "width": 20, "codes": codes, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
     return spread(bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None}))
 
 
-def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0) -> Any:
-    shape = {"pieces": PIECES, "pad": pad, "width": 40, "head": head and {"dims": head, "bias": bias}, "tanh": tanh}
+def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0, codes: int | None = None) -> Any:
+    shape = {"pieces": PIECES, "pad": pad, "width": 40, "codes": codes, "head": head and {"dims": head, "bias": bias}, "tanh": tanh}
     student = spread(static.build(shape))
-    student.embedding.weight.data[pad] = 0  # as it is from the start, and training leaves it
+    if codes is None:
+        student.embedding.weight.data[pad] = 0  # as it is from the start, and training leaves it
     return student
 
 
@@ -99,11 +103,13 @@ STUDENTS = {
     "bert without a head": lambda: make_bert(head=None),
     "bert with tanh": lambda: make_bert(tanh=True),
     "bert bottleneck": lambda: make_bert(bottleneck=8),
+    "bert codes": lambda: make_bert(codes=8),
     "bert gelu_new": lambda: make_bert(hidden_act="gelu_new"),
     "bert relu": lambda: make_bert(hidden_act="relu"),
     "recurrent": make_recurrent,
     "recurrent from 0": lambda: make_recurrent(positions="zero"),
     "recurrent bottleneck": lambda: make_recurrent(bottleneck=24, pad=0),
+    "recurrent codes": lambda: make_recurrent(codes=16),
     "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
     "teacher with two poolings": lambda: spread(TeacherStudent(make_bert().model, ["cls", "max"], [])),
@@ -113,6 +119,9 @@ STUDENTS = {
         for layers in (1, 2)
     },
     "bilstm without a head": lambda: make_bilstm(head=None),
+    "bilstm codes": lambda: make_bilstm(codes=5),
+    "static codes": lambda: make_static(codes=10),
+    "static codes with a head": lambda: make_static(12, codes=40, pad=3),
     "static": make_static,
     "static padded by piece 3": lambda: make_static(pad=3),
     "static with a head": lambda: make_static(12),
@@ -278,7 +287,7 @@ def test_a_wrong_graph_is_seen() -> None:
 
 def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
-    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `bottleneck` for its word table"):
+    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `codes` for its word table"):
         graph.build(make_bert())
 
 

@@ -16,6 +16,8 @@ from tests.test_graph import make_bert, make_bilstm, make_other, make_recurrent,
 MAKE: dict[str, Any] = {
     "bert": make_bert,
     "bert bottleneck": lambda: make_bert(bottleneck=24),
+    "bert codes": lambda: make_bert(codes=16),
+    "static codes": lambda: make_static(codes=8),
     "recurrent": lambda: make_recurrent(bottleneck=24),
     "bilstm": make_bilstm,
     "bilstm of two layers": lambda: make_bilstm("max", layers=2),
@@ -80,6 +82,7 @@ def test_int8_sees_the_batch() -> None:
     [
         ("bert", 9, 0),
         ("bert bottleneck", 10, 0),
+        ("bert codes", 9, 0),
         ("recurrent", 26, 0),
         ("bilstm", 1, 1),
         ("bilstm of two layers", 1, 2),

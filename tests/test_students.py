@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgedistill import recipe
-from edgedistill.students import bert, bilstm, static
+from edgedistill.students import bert, bilstm, static, tables
 from edgedistill.students.pooling import pool
 
 PIECES = 30_522
@@ -134,7 +134,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
 def test_pca_of_a_table_keeps_its_inner_products_best() -> None:
     torch.manual_seed(0)
     words = torch.randn(200, 4) @ torch.randn(4, 10)
-    reduced, centred = bert.fitted(words, 4), words - words.mean(0)
+    reduced, centred = tables.fitted(words, 4), words - words.mean(0)
     assert torch.allclose(reduced @ reduced.T, centred @ centred.T, atol=1e-3)
 
 

@@ -104,8 +104,9 @@ def write_triples(world: World, count: int) -> None:
     [
         ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, [12, 66]),
         ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, [12]),
+        ({"kind": "bert", "weights": "teacher", "layers": 1, "codes": 8, "head": "linear", "dropout": 0.1}, [12]),
     ],
-    ids=["bert", "recurrent"],
+    ids=["bert", "recurrent", "codes"],
 )
 def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, student: dict[str, Any], kills: list[int]) -> None:
     """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the uninterrupted run."""
@@ -194,10 +195,14 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
     "student",
     [
         {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
+        {"kind": "bert", "weights": "teacher", "layers": [1], "codes": 8, "embeddings": {"weigh": "counts"}},
         {"kind": "bert", "weights": "teacher", "layers": 2},
         {"kind": "bert", "layers": 1, "width": 16, "vocabulary": 210, "head": "linear_tanh"},
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
+        {"kind": "recurrent", "layers": 1, "codes": 4},
+        {"kind": "static", "width": 12, "codes": 4},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "codes": 6},
         {"kind": "recurrent", "layers": [1], "times": 3, "positions": "pad", "trim": {"min_count": 3}},
         {"kind": "recurrent", "layers": 2, "times": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
         {"kind": "bilstm", "width": 12, "hidden": 8, "trim": {"min_count": 2}},

@@ -49,7 +49,7 @@ def build(student: nn.Module) -> onnx.ModelProto:
     if size > LARGEST_BYTES:
         raise UserError(
             f"the graph would be {size / 1e9:.1f} GB: one file holds at most {LARGEST_BYTES / 1e9:.1f} GB; "
-            "give the student fewer layers, a smaller vocabulary, or a `bottleneck` for its word table"
+            "give the student fewer layers, a smaller vocabulary, or `codes` for its word table"
         )
     onnx.checker.check_model(model)
     return model

@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
-from edgedistill.graph.sheet import ACTIVATIONS, MASKED, MICROSOFT, Sheet, after_pooling, finish, pool
+from edgedistill.graph.sheet import ACTIVATIONS, MASKED, MICROSOFT, Sheet, after_pooling, finish, pool, rows
 
 GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
@@ -51,12 +51,7 @@ def _embeddings(sheet: Sheet, embeddings: Any, config: Any, pad: int | None) -> 
 
     `pad`: the id behind which positions are counted, over the tokens that are not that id; None: they are counted from 0.
     """
-    words = embeddings.word_embeddings
-    if isinstance(words, nn.Embedding):
-        tokens = sheet.add("Gather", sheet.constant(words.weight, "word_table"), "input_ids")
-    else:
-        tokens = sheet.add("Gather", sheet.constant(words.table.weight, "word_table"), "input_ids")
-        tokens = sheet.linear(tokens, words.project, "word_project")
+    tokens = rows(sheet, embeddings.word_embeddings, "input_ids")
     positions = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
     table = sheet.constant(positions, "position_table")
     if pad is None:

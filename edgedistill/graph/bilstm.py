@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from edgedistill.graph.sheet import Sheet, after_pooling, finish, pool
+from edgedistill.graph.sheet import Sheet, after_pooling, finish, pool, rows
 
 
 def write(student: Any) -> onnx.ModelProto:
@@ -19,7 +19,7 @@ def write(student: Any) -> onnx.ModelProto:
     lengths = sheet.add("ReduceSum", sheet.add("Cast", "attention_mask", to=TensorProto.INT32), sheet.constant([1], "axis"), keepdims=0)
     lengths = sheet.add("Max", lengths, sheet.constant(np.int32(1), "one"))
     ids = sheet.add("Transpose", "input_ids", perm=[1, 0])
-    x = sheet.add("Gather", sheet.constant(student.embedding.weight, "word_table"), ids)  # (T, B, width)
+    x = rows(sheet, student.embedding, ids)  # (T, B, width)
     lstm, last = student.lstm, ""
     directions, shape = 2 if lstm.bidirectional else 1, sheet.constant([0, 0, -1], "shape")
     for layer in range(lstm.num_layers):

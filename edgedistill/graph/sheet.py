@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from edgedistill.errors import UserError, unknown
+from edgedistill.students.tables import Coded, Factorised
 
 OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
 IR_VERSION = 8  # what opset 17 came with
@@ -46,6 +47,20 @@ class Sheet:
         return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias, f"{name}_bias"))
 
 
+def rows(sheet: Sheet, table: Any, ids: str) -> str:
+    """A word table's rows of ids (A, B): (A, B, H). Of codes, the rows of every block, put together number by number."""
+    if isinstance(table, Factorised):
+        return sheet.linear(sheet.add("Gather", sheet.constant(table.table.weight, "word_table"), ids), table.project, "word_project")
+    if not isinstance(table, Coded):
+        return sheet.add("Gather", sheet.constant(table.weight, "word_table"), ids)
+    codes = sheet.add("Gather", sheet.constant(table.codes, "word_codes"), ids)
+    places = sheet.add("Add", sheet.add("Cast", codes, to=TensorProto.INT32), sheet.constant(table.offsets, "block"))
+    size = table.book.embedding_dim
+    book = sheet.constant(table.book.weight.view(table.codes.shape[1], -1), "word_book")  # a row a block: what a scale is for, quantized
+    parts = sheet.add("Gather", sheet.add("Reshape", book, sheet.constant([-1, size], "shape")), places)
+    return sheet.add("Reshape", sheet.add("Transpose", parts, perm=[0, 1, 3, 2]), sheet.constant([0, 0, -1], "shape"))
+
+
 def finish(sheet: Sheet, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None) -> onnx.ModelProto:
     """The layers behind the pooling, unit length, the names of inputs and outputs, and the model around the nodes."""
     for layer in layers:
@@ -64,11 +79,11 @@ def finish(sheet: Sheet, pooled: str, layers: list[nn.Module], dims: int, hidden
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
 
 
-def unit(sheet: Sheet, rows: str, outputs: list[str] | None = None) -> str:
+def unit(sheet: Sheet, vectors: str, outputs: list[str] | None = None) -> str:
     """Rows scaled to unit length; zero stays zero."""
-    length = sheet.add("ReduceL2", rows, axes=[-1], keepdims=1)
+    length = sheet.add("ReduceL2", vectors, axes=[-1], keepdims=1)
     length = sheet.add("Clip", length, sheet.constant(np.float32(1e-12), "tiny"))
-    return sheet.add("Div", rows, length, outputs=outputs)
+    return sheet.add("Div", vectors, length, outputs=outputs)
 
 
 # Pooling: tokens (B, T, H) and mask -> (B, H)

@@ -59,6 +59,14 @@ Learned = Annotated[Unigram | None, Field(description="learn a Unigram tokenizer
 Trimmed = Annotated[Trim | None, Field(description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")]
 
 
+Codes = Annotated[
+    int | None,
+    Field(
+        ge=1, description="product-quantize the word table: so many codes of a byte a piece, each for one of 256 learned blocks of numbers"
+    ),
+]
+
+
 class Bert(Part):
     """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
 
@@ -73,6 +81,7 @@ class Bert(Part):
     intermediate: int | None = Field(None, ge=4, description="default: 4 × width; projected weights keep the neurons that say most")
     positions: int | None = Field(None, ge=8, description="rows of the position table; default: those of the weights, random ones: 512")
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
+    codes: Codes = None
     embeddings: Embeddings = Embeddings()
     tokenizer: Words = "teacher"
     vocabulary: Pieces = None
@@ -101,7 +110,8 @@ class Bert(Part):
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
-        if self.weights != "random" and self.bottleneck is None:
+        _one_table(self.bottleneck, self.codes)
+        if self.weights != "random" and self.bottleneck is None and self.codes is None:
             _nothing_to_weigh(self.embeddings)
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
@@ -126,7 +136,14 @@ def _dims_of_a_head(head: str, dims: int | None) -> None:
 
 def _nothing_to_weigh(embeddings: Embeddings) -> None:
     if embeddings.weigh != "none":
-        raise ValueError("`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck`, or leave it out")
+        raise ValueError(
+            "`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck` or `codes`, or leave it out"
+        )
+
+
+def _one_table(bottleneck: int | None, codes: int | None) -> None:
+    if bottleneck is not None and codes is not None:
+        raise ValueError("`bottleneck` factorises the word table, `codes` quantize it; choose one")
 
 
 def _one_of(trim: Trim | None, vocabulary: int | None, unigram: Unigram | None) -> None:
@@ -142,6 +159,7 @@ class BiLSTM(Part):
     kind: Literal["bilstm"]
     layers: int = Field(1, ge=1, le=8)
     width: int = Field(300, ge=2, description="of the word vectors")
+    codes: Codes = None
     hidden: int = Field(512, ge=1, description="per direction")
     embeddings: Embeddings = Embeddings()
     tokenizer: Words = "teacher"
@@ -171,6 +189,7 @@ class Recurrent(Part):
     layers: Annotated[int, Field(ge=1)] | list[int] = Field(3, description="the unit: how many (the first), or which, counted from 0")
     times: int | None = Field(None, ge=1, description="how often the unit is applied; default: as often as gives the source's depth")
     bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width; default: whole")
+    codes: Codes = None
     positions: Literal["source", "pad", "zero"] = Field(
         "source", description="counted from behind the tokenizer's padding id (XLM-R), from 0 (BERT), or as the source counts"
     )
@@ -193,7 +212,8 @@ class Recurrent(Part):
             raise ValueError("`layers` names none; a unit has at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
-        if self.bottleneck is None:
+        _one_table(self.bottleneck, self.codes)
+        if self.bottleneck is None and self.codes is None:
             _nothing_to_weigh(self.embeddings)
         _dims_of_a_head(self.head, self.dims)
         _one_of(self.trim, self.vocabulary, self.unigram)
@@ -205,6 +225,7 @@ class Static(Part):
 
     kind: Literal["static"]
     width: int = Field(256, ge=2, description="of the piece vectors, and of the student's where it has no head")
+    codes: Codes = None
     embeddings: Embeddings = Field(Embeddings(of="outputs"), description="default: the teacher's vector of every piece alone")
     weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
     tokenizer: Words = "teacher"

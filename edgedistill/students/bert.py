@@ -10,28 +10,11 @@ from transformers import BertConfig, BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import head
+from edgedistill.students import head, tables
 from edgedistill.students.pooling import pool
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # of a student from random, BERT's own
-
-
-class Factorised(nn.Module):
-    """A word table of V pieces × r numbers, and r → H: V·r + r·H numbers in place of V·H."""
-
-    def __init__(self, pieces: int, rank: int, width: int, pad: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(pieces, rank, padding_idx=pad)
-        self.project = nn.Linear(rank, width, bias=False)
-
-    @property
-    def weight(self) -> Tensor:
-        """The full table this stands for, (V, H)."""
-        return self.table.weight @ self.project.weight.T
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.project(self.table(input_ids))
 
 
 class BertStudent(nn.Module):
@@ -98,12 +81,14 @@ def shape(
             raise UserError(f"student.positions: {places} from weights that have {most}; ask for as many or fewer")
         own = {"vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), "max_position_embeddings": places, **(smaller or {})}
         config = BertConfig(**{**source.to_dict(), **own})
+    tables.check(spec.codes, config.hidden_size)
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
         "kind": "bert",
         "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
         "bottleneck": spec.bottleneck,
+        "codes": spec.codes,
         "pooling": spec.pooling,
         **head.shape(spec, teacher_dims),
         "max_tokens": min(spec.max_tokens, config.max_position_embeddings),
@@ -128,10 +113,9 @@ def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
     config = BertConfig(**shape["config"])
     model = BertModel(config, add_pooling_layer=shape["pooling"] == "cls_pooler")
-    if shape["bottleneck"]:
-        model.embeddings.word_embeddings = Factorised(config.vocab_size, shape["bottleneck"], config.hidden_size, config.pad_token_id)
-        for part in (model.embeddings.word_embeddings.table, model.embeddings.word_embeddings.project):
-            nn.init.normal_(part.weight, std=config.initializer_range)
+    table = tables.build(shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
+    if table is not None:
+        model.embeddings.word_embeddings = table
     linear = head.build(shape, config.hidden_size)
     return BertStudent(model, shape["pooling"], linear, shape["tanh"])
 
@@ -163,55 +147,12 @@ def start(
     if words is None:
         return
     with torch.no_grad():
-        table = embeddings.word_embeddings
-        if isinstance(table, Factorised):
-            narrow, wide = factors(fitted(words, student.model.config.hidden_size, weights), table.table.embedding_dim, weights)
-            table.table.weight.copy_(narrow)
-            table.project.weight.copy_(wide)
-        else:
-            table.weight.copy_(fitted(words, table.embedding_dim, weights))
         width = student.model.config.hidden_size
+        tables.start(embeddings.word_embeddings, tables.fitted(words, width, weights), weights)
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > width:
-            student.head.weight.copy_(principal(words, width, weights))
+            student.head.weight.copy_(tables.principal(words, width, weights))
             if student.head.bias is not None:  # the mean that PCA took away, as long as it is beside a token vector of a LayerNorm
                 student.head.bias.copy_(words.mean(0) * width**0.5 / (words - words.mean(0)).norm(dim=1).mean())
-
-
-def factors(words: Tensor, rank: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(V, H) as a product (V, rank) · (H, rank)ᵀ that is nearest in squares: the truncated SVD.
-
-    `weights` (V,): Σ_v weight_v ‖row_v − its product‖² is least, which is the SVD of √weight_v · row_v, undone. Most rows of a word
-    table are hardly ever read; equal weights spend most of the rank on those.
-    """
-    if weights is None:
-        left, values, right = torch.linalg.svd(words, full_matrices=False)
-        return left[:, :rank] * values[:rank], right[:rank].T
-    rows = words.double()
-    _, directions = torch.linalg.eigh(rows.T @ (weights.double().unsqueeze(-1) * rows))
-    directions = directions.flip(1)[:, :rank]
-    directions = directions * directions.sum(0).sign()
-    return (rows @ directions).float(), directions.float()
-
-
-def fitted(words: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
-    """(V, w) -> (V, width): as they are, or their first principal components, signs fixed so that all machines agree."""
-    if words.shape[1] == width:
-        return words
-    if words.shape[1] < width:
-        raise UserError(f"student.embeddings: word vectors of {words.shape[1]} numbers for a width of {width}; lower the width")
-    return ((words - _mean(words, weights)).double() @ principal(words, width, weights)).float()
-
-
-def _mean(words: Tensor, weights: Tensor | None) -> Tensor:
-    return words.mean(0) if weights is None else (weights.double() @ words.double() / weights.sum()).float()
-
-
-def principal(words: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
-    """The first principal directions of vectors (V, w), as columns (w, width) float64; `weights` (V,): what each counts for."""
-    centred = words - _mean(words, weights)
-    _, directions = torch.linalg.eigh((centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double())
-    directions = directions.flip(1)[:, :width]
-    return directions * directions.sum(0).sign()
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

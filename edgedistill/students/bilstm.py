@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
-from edgedistill.students import head
-from edgedistill.students.bert import fitted
+from edgedistill.students import head, tables
 from edgedistill.students.pooling import pool
 
 WORD_SCALE = 0.3  # spread of the word vectors' numbers at the start, about GloVe's; the gates saw too little below it
@@ -19,7 +18,7 @@ WORD_SCALE = 0.3  # spread of the word vectors' numbers at the start, about GloV
 class BiLSTMStudent(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`. The backward direction starts at each text's true end."""
 
-    def __init__(self, embedding: nn.Embedding, lstm: nn.LSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
+    def __init__(self, embedding: Any, lstm: nn.LSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
         self.lstm = lstm
@@ -49,12 +48,14 @@ class BiLSTMStudent(nn.Module):
 
 
 def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data."""
+    """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
+    tables.check(spec.codes, spec.width)
     return {
         "kind": "bilstm",
         "pieces": pieces,
         "pad": pad,
         "width": spec.width,
+        "codes": spec.codes,
         "hidden": spec.hidden,
         "layers": spec.layers,
         "readout": spec.readout,
@@ -66,8 +67,10 @@ def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict
 
 def build(shape: dict[str, Any]) -> BiLSTMStudent:
     """The module, with weights drawn from torch's generator."""
-    embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
-    nn.init.normal_(embedding.weight, std=WORD_SCALE)
+    embedding = tables.build(shape, shape["pieces"], shape["width"], shape["pad"], WORD_SCALE)
+    if embedding is None:
+        embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
+        nn.init.normal_(embedding.weight, std=WORD_SCALE)
     lstm = nn.LSTM(shape["width"], shape["hidden"], shape["layers"], batch_first=True, bidirectional=True)
     linear = head.build(shape, 2 * shape["hidden"])
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
@@ -80,8 +83,8 @@ def start(student: BiLSTMStudent, words: Tensor | None, weights: Tensor | None =
     """
     if words is not None:
         with torch.no_grad():
-            table = fitted(words, student.embedding.embedding_dim, weights)
-            student.embedding.weight.copy_(table * (WORD_SCALE / table.std()))
+            table = tables.fitted(words, student.embedding.embedding_dim, weights)
+            tables.start(student.embedding, table * (WORD_SCALE / table.std()), weights)
 
 
 def parameters(student: BiLSTMStudent) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from edgedistill import recipe
+from edgedistill.students.tables import Coded
 
 Headed = recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static
 
@@ -27,5 +28,8 @@ def build(shape: dict[str, Any], width: int) -> nn.Linear | None:
 
 
 def count(module: nn.Module | None) -> int:
-    """Parameters of a part, each tensor once."""
-    return 0 if module is None else sum(p.numel() for p in module.parameters())
+    """Parameters of a part, each tensor once; a code of a product-quantized table is one."""
+    if module is None:
+        return 0
+    codes = sum(part.codes.numel() for part in module.modules() if isinstance(part, Coded))
+    return codes + sum(p.numel() for p in module.parameters())

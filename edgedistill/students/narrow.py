@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert
+from edgedistill.students import bert, tables
 
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal of least squares
 
@@ -46,7 +46,7 @@ def start(
     """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z = Pᵀ x.
 
     words (V, H): the source's vectors of the student's pieces; seen: (ids, mask), each (B, T), of some of the corpus' texts;
-    weights (V,): what pieces count for in a bottleneck.
+    weights (V,): what pieces count for in a table that cannot hold all.
     P (H, w) are the principal directions of the source's states on those texts, turned so that the mean over a narrow state, which
     LayerNorm takes away, is the least of them. What a projection alone would get wrong: LayerNorm's gain does not commute with it, a
     residual path has no matrix to fold it into, and heads and neurons are dropped. So each block's output matrix is fitted by
@@ -134,13 +134,7 @@ def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
 
 def _tables(model: BertModel, source: BertModel, words: Tensor, gained: Tensor, weights: Tensor | None) -> None:
     """Word, position and segment tables, projected behind the first LayerNorm's gain."""
-    table: Any = model.embeddings.word_embeddings
-    if isinstance(table, bert.Factorised):
-        narrow, wide = bert.factors(words, table.table.embedding_dim, weights)
-        table.table.weight.copy_(narrow)
-        table.project.weight.copy_(wide)
-    else:
-        table.weight.copy_(words)
+    tables.start(model.embeddings.word_embeddings, words, weights)
     for name in ("position_embeddings", "token_type_embeddings"):
         mine = getattr(model.embeddings, name).weight
         mine.copy_(getattr(source.embeddings, name).weight[: len(mine)] @ gained)

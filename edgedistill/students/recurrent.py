@@ -11,7 +11,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, head
+from edgedistill.students import bert, head, tables
 from edgedistill.students.pooling import pool
 
 SOURCES = {"BertModel": "bert", "RobertaModel": "roberta", "XLMRobertaModel": "xlm-roberta", "CamembertModel": "camembert"}  # of one layout
@@ -71,6 +71,7 @@ def shape(spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, sour
     width, places = source.hidden_size, source.max_position_embeddings
     if spec.bottleneck is not None and spec.bottleneck > width:
         raise UserError(f"student.bottleneck: {spec.bottleneck} is wider than the layers ({width}); give less, or leave it out")
+    tables.check(spec.codes, width)
     unit = len(chosen(spec, source))
     counted = counted if spec.positions == "source" else spec.positions
     first = pad + 1 if counted == "pad" else 0
@@ -90,6 +91,7 @@ def shape(spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, sour
         "config": {key: value for key, value in config.to_diff_dict().items() if key not in bert.NOT_SHAPE},
         "times": spec.times or source.num_hidden_layers // unit,
         "bottleneck": spec.bottleneck,
+        "codes": spec.codes,
         "positions": counted,
         "pad": pad,
         "pooling": spec.pooling,
@@ -122,24 +124,24 @@ def start(
     """Set the first weights in place: the source's layers, and its tables where `words` is given, its rows (V, H) of the student's pieces.
 
     Without `words` all tables are drawn anew as the paper's code does: N(0, 1), the projection as torch draws it. A bottleneck starts
-    from the truncated SVD of the rows, in which a piece counts for its `weights` (V,).
+    from the truncated SVD of the rows, codes from their k-means, in which a piece counts for its `weights` (V,).
     """
     for mine, theirs in enumerate(layers):
         student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
     if student.pooling == "cls_pooler" and source.pooler is not None:
         student.model.pooler.load_state_dict(source.pooler.state_dict())
-    tables = student.model.embeddings
+    embeddings = student.model.embeddings
     if words is None:
-        for table in tables.modules():
+        for table in embeddings.modules():
             if isinstance(table, nn.Embedding | nn.Linear):
                 table.reset_parameters()
         return
     bert.start(student, None, None, words, weights=weights)
-    tables.LayerNorm.load_state_dict(source.embeddings.LayerNorm.state_dict())
+    embeddings.LayerNorm.load_state_dict(source.embeddings.LayerNorm.state_dict())
     with torch.no_grad():
-        segments = tables.token_type_embeddings.weight
+        segments = embeddings.token_type_embeddings.weight
         segments.copy_(source.embeddings.token_type_embeddings.weight[: len(segments)])
-        mine = tables.position_embeddings.weight
+        mine = embeddings.position_embeddings.weight
         theirs = source.embeddings.position_embeddings.weight
         to = 0 if student.pad is None else student.pad + 1
         come = int(source.config.pad_token_id or 0) + 1 if counted == "pad" else 0

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students import head
-from edgedistill.students.bert import fitted, principal
+from edgedistill.students import head, tables
 from edgedistill.students.pooling import pool
 
 SIF = 1e-3  # a of a / (a + p): pieces rarer than this keep most of their weight (Arora et al. 2017, §3)
@@ -18,10 +17,10 @@ SIF = 1e-3  # a of a / (a + p): pieces rarer than this keep most of their weight
 class StaticStudent(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's rows, each times its piece's learned weight.
 
-    The padding piece's row is zero and stays zero. Rows start in PCA's order, so that first numbers say most (Matryoshka).
+    The padding piece's row of a whole table is zero and stays zero. Rows start in PCA's order, so that first numbers say most (Matryoshka).
     """
 
-    def __init__(self, embedding: nn.Embedding, head: nn.Linear | None, tanh: bool) -> None:
+    def __init__(self, embedding: Any, head: nn.Linear | None, tanh: bool) -> None:
         super().__init__()
         self.embedding = embedding
         self.weights = nn.Parameter(torch.ones(embedding.num_embeddings))
@@ -46,12 +45,14 @@ class StaticStudent(nn.Module):
 
 
 def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data."""
+    """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
+    tables.check(spec.codes, spec.width)
     return {
         "kind": "static",
         "pieces": pieces,
         "pad": pad,
         "width": spec.width,
+        "codes": spec.codes,
         **head.shape(spec, teacher_dims),
         "max_tokens": spec.max_tokens,
     }
@@ -59,7 +60,9 @@ def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict
 
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator; all pieces weigh 1."""
-    embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
+    embedding = tables.build(shape, shape["pieces"], shape["width"], shape["pad"], 1.0)
+    if embedding is None:
+        embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
     linear = head.build(shape, shape["width"])
     return StaticStudent(embedding, linear, shape["tanh"])
 
@@ -75,10 +78,11 @@ def start(student: StaticStudent, words: Tensor | None, outputs: bool, weights: 
         return
     with torch.no_grad():
         table = student.embedding
-        table.weight.copy_(fitted(words, table.embedding_dim, weights))
-        table.weight[table.padding_idx] = 0
+        tables.start(table, tables.fitted(words, table.embedding_dim, weights), weights)
+        if isinstance(table, nn.Embedding):
+            table.weight[table.padding_idx] = 0
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > table.embedding_dim:
-            student.head.weight.copy_(principal(words, table.embedding_dim, weights))
+            student.head.weight.copy_(tables.principal(words, table.embedding_dim, weights))
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 
