@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -77,12 +78,16 @@ class Coded(nn.Module):
             self.book.weight.view(blocks, CENTROIDS, -1)[:, : len(words)] = parts.transpose(0, 1)
             return
         counted = None if weights is None else (weights / weights.mean()).numpy()
-        for block in range(blocks):
-            means = KMeans(CENTROIDS, n_init=1, max_iter=ITERATIONS, random_state=0)
-            with threadpool_limits(1):  # threads add up in any order, and the same recipe must give the same weights
-                found = means.fit(parts[:, block].numpy(), sample_weight=counted)
-            self.codes[:, block] = torch.from_numpy(found.labels_)
-            self.book.weight[block * CENTROIDS : (block + 1) * CENTROIDS] = torch.from_numpy(found.cluster_centers_)
+
+        def means(block: int) -> Any:
+            found = KMeans(CENTROIDS, init="random", n_init=1, max_iter=ITERATIONS, random_state=0)
+            return found.fit(parts[:, block].numpy(), sample_weight=counted)
+
+        # one thread a block: threads within one would add up in any order, and the same recipe must give the same weights
+        with threadpool_limits(1), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            for block, found in enumerate(pool.map(means, range(blocks))):
+                self.codes[:, block] = torch.from_numpy(found.labels_)
+                self.book.weight[block * CENTROIDS : (block + 1) * CENTROIDS] = torch.from_numpy(found.cluster_centers_)
 
 
 def check(codes: int | None, width: int) -> None:
