@@ -32,8 +32,8 @@ SUITES = [
 EDGE = [*SUITES, "machine", "report", "plots", "page", "bundle", "verify", "embed", "quality", "speed", "bench", "preflight"]
 TORCH = [
     *["triples", "tokens", "batches", "checkpoint", "vocabulary", "translations", "surgery"],
-    *["students", "students.pooling", "students.head", "students.bert", "students.narrow", "students.bilstm", "students.recurrent"],
-    *["students.static", "students.classifier", "transfer_set"],
+    *["students", "students.pooling", "students.tables", "students.head", "students.bert", "students.narrow", "students.bilstm"],
+    *["students.recurrent", "students.static", "students.classifier", "transfer_set"],
     *[
         "students.teacher",
         "students.output",
