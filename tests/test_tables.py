@@ -37,6 +37,14 @@ def test_few_rows_come_back_as_they_are() -> None:
     assert torch.equal(table.weight, words)
 
 
+def test_a_quantized_table_comes_back_as_it_is() -> None:
+    """Trimmed, or read from a finished run: no second loss."""
+    words = made(3000, 12, 4).weight.detach()
+    table = made(2000, 12, 4)
+    table.fit(words[500:2500], torch.rand(2000))
+    assert torch.equal(table.weight, words[500:2500])
+
+
 def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
     torch.manual_seed(1)
     words = torch.randn(2000, 8)

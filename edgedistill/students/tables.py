@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
@@ -66,28 +67,29 @@ class Coded(nn.Module):
     def fit(self, words: Tensor, weights: Tensor | None = None) -> None:
         """Set codes and book so that rows (V, H) come back with a small squared error, block by block (k-means).
 
-        `weights` (V,): what each piece's error counts for.
+        `weights` (V,): what each piece's error counts for. A block of at most 256 different values comes back exactly: few pieces, or
+        rows of a table like this one.
         """
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits
 
         blocks = self.codes.shape[1]
-        parts = words.float().unflatten(-1, (-1, blocks)).transpose(-1, -2)  # (V, M, H / M)
-        if len(words) <= CENTROIDS:
-            self.codes.copy_(torch.arange(len(words)).unsqueeze(1).expand(-1, blocks))
-            self.book.weight.view(blocks, CENTROIDS, -1)[:, : len(words)] = parts.transpose(0, 1)
-            return
+        parts = words.detach().float().unflatten(-1, (-1, blocks)).transpose(-1, -2).numpy()  # (V, M, H / M)
         counted = None if weights is None else (weights / weights.mean()).numpy()
 
-        def means(block: int) -> Any:
-            found = KMeans(CENTROIDS, init="random", n_init=1, max_iter=ITERATIONS, random_state=0)
-            return found.fit(parts[:, block].numpy(), sample_weight=counted)
+        def coded(block: int) -> tuple[np.ndarray, np.ndarray]:
+            values, codes = np.unique(parts[:, block], axis=0, return_inverse=True)
+            if len(values) <= CENTROIDS:
+                return values, codes
+            means = KMeans(CENTROIDS, init="random", n_init=1, max_iter=ITERATIONS, random_state=0)
+            means.fit(parts[:, block], sample_weight=counted)
+            return means.cluster_centers_, means.labels_
 
         # one thread a block: threads within one would add up in any order, and the same recipe must give the same weights
         with threadpool_limits(1), ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            for block, found in enumerate(pool.map(means, range(blocks))):
-                self.codes[:, block] = torch.from_numpy(found.labels_)
-                self.book.weight[block * CENTROIDS : (block + 1) * CENTROIDS] = torch.from_numpy(found.cluster_centers_)
+            for block, (values, codes) in enumerate(pool.map(coded, range(blocks))):
+                self.codes[:, block] = torch.from_numpy(codes)
+                self.book.weight[block * CENTROIDS : block * CENTROIDS + len(values)] = torch.from_numpy(values)
 
 
 def check(codes: int | None, width: int) -> None:
