@@ -46,6 +46,18 @@ def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
     assert torch.allclose(tables.fitted(rows, 3, times).repeat_interleave(times, 0), tables.fitted(repeated, 3), atol=1e-4)
 
 
+def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
+    plain, headed = (
+        recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
+    )
+    teacher = untrained.open_teacher(plain.teacher, world.data)
+    words = untrained.own_tokenizer(plain, teacher, None, None)
+    one, other = (untrained.build(spec, teacher, words, world.data)[0].eval() for spec in (plain, headed))
+    texts = ["a small text", "and another one"]
+    assert np.array_equal(prepare.encode(one, words, texts, 32), prepare.encode(other, words, texts, 32))
+    assert run.count(other)["head"] == 32 * 32 + 32
+
+
 @pytest.mark.parametrize(
     "student",
     [

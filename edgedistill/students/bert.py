@@ -128,7 +128,8 @@ def start(
     outputs: bool = False,
     weights: Tensor | None = None,
 ) -> None:
-    """Set the first weights in place: the source's layers where there is one, and the word table.
+    """Set the first weights in place: the source's layers where there is one, and the word table. Behind those layers a linear head that
+    keeps the width starts as the identity.
 
     `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced (PCA, or the truncated SVD where the
     table is factorised: the best product of that rank, Eckart-Young). `outputs`: they live in the teacher's output space, so
@@ -144,6 +145,10 @@ def start(
         embeddings.position_embeddings.weight.data.copy_(source.embeddings.position_embeddings.weight[:places])
         if student.pooling == "cls_pooler" and source.pooler is not None:
             student.model.pooler.load_state_dict(source.pooler.state_dict())
+        if student.head is not None and student.head.out_features == student.head.in_features and not student.tanh:
+            nn.init.eye_(student.head.weight)
+            if student.head.bias is not None:
+                nn.init.zeros_(student.head.bias)
     if words is None:
         return
     with torch.no_grad():
