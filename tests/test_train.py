@@ -201,7 +201,7 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "codes": 4},
-        {"kind": "static", "width": 12, "codes": 4},
+        {"kind": "static", "width": 12, "codes": 4, "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "codes": 6},
         {"kind": "recurrent", "layers": [1], "times": 3, "positions": "pad", "trim": {"min_count": 3}},
         {"kind": "recurrent", "layers": 2, "times": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
