@@ -131,9 +131,10 @@ def start(
     """Set the first weights in place: the source's layers where there is one, and the word table. Behind those layers a linear head that
     keeps the width starts as the identity.
 
-    `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced (PCA, or the truncated SVD where the
-    table is factorised: the best product of that rank, Eckart-Young). `outputs`: they live in the teacher's output space, so
-    a linear head starts by leading the reduced ones back there. `weights` (V,): what each piece counts for where they are reduced.
+    `words` (V, w): vectors of the student's pieces, any width; wider ones are reduced by PCA, then by what the table
+    can hold: the truncated SVD where it is factorised (the best product of that rank, Eckart-Young), k-means where it is codes.
+    `outputs`: they live in the teacher's output space, so a linear head starts by leading the reduced ones back there. `weights` (V,):
+    what each piece counts for where they are reduced.
     """
     embeddings = student.model.embeddings
     if source is not None and layers is not None:

@@ -95,7 +95,7 @@ class Coded(nn.Module):
 def check(codes: int | None, width: int) -> None:
     """Raises UserError: codes that do not divide the width into blocks."""
     if codes is not None and width % codes:
-        known = ", ".join(str(count) for count in range(width, 0, -1) if width % count == 0 and count <= width)
+        known = ", ".join(str(count) for count in range(width, 0, -1) if width % count == 0)
         raise UserError(f"student.codes: {codes} codes do not divide a width of {width}; choose one of ({known})")
 
 
