@@ -1,4 +1,4 @@
-"""Write README's results table from the reports it names.
+"""Write README's results tables, each from the reports it is made of.
 
 python bench/readme.py
 """
@@ -10,8 +10,9 @@ from pathlib import Path
 from edgedistill import report
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORTS = [ROOT / "bench" / "reports" / name for name in ("english.json", "flagship.json")]
+OF = {"results": ("english.json", "flagship.json")}
+TABLES = {name: [ROOT / "bench" / "reports" / file for file in files] for name, files in OF.items()}
 
 if __name__ == "__main__":
-    changed = report.update_readme(ROOT / "README.md", REPORTS)
-    print("README.md: written anew" if changed else "README.md: already so")
+    changed = [name for name, sources in TABLES.items() if report.update_readme(ROOT / "README.md", sources, name)]
+    print(f"README.md: written anew ({', '.join(changed)})" if changed else "README.md: already so")

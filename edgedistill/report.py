@@ -35,7 +35,6 @@ KEYS: dict[str, tuple[str, ...]] = {  # every report has at least these
 }
 NOISY = 0.10  # p50 of the same bundle differed by more than this between rounds: say so beside the numbers
 WIDTH = 100  # columns of the terminal that the tables keep within
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 Report = dict[str, Any]
 
 
@@ -230,14 +229,16 @@ def where(report: Report) -> str:
 
 
 def markdown(reports: list[Report]) -> str:
-    """The README's table, one line a bundle, and below it where and when."""
-    names = suites(reports)
-    heads = ["bundle", "params", "MB", *[part for name in names for part in (name, "kept")], "p50 ms", "p99 ms", "texts/s", "RSS MB"]
+    """The README's table, one line a bundle, and below it where and when; what is kept only where a teacher was measured beside."""
+    compared = any(report["kept"] for report in reports)
+    columns = [(name, show) for name in suites(reports) for show in ([score, kept] if compared else [score])]
+    heads = ["bundle", "params", "MB", *[name if show is score else "kept" for name, show in columns]]
+    heads += ["p50 ms", "p99 ms", "texts/s", "RSS MB"]
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for report in reports:
         single, mark = report["single"], "~" if noisy(report) else ""
         cells = [f"**{title(report)}**" if is_teacher(report) else title(report), millions(report["parameters"]["total"])]
-        cells += [megabytes(report["size_bytes"]["graph"]), *[part for name in names for part in (score(report, name), kept(report, name))]]
+        cells += [megabytes(report["size_bytes"]["graph"]), *[show(report, name) for name, show in columns]]
         cells += [mark + milliseconds(single["p50_ms"]), milliseconds(single["p99_ms"]), whole(report["offline"]["texts_s"])]
         lines.append([cell.replace("|", "\\|") for cell in [*cells, whole(report["peak_rss_bytes"] / 1e6)]])
     places = "<br>\n".join(dict.fromkeys(where(report) for report in reports))
@@ -254,14 +255,20 @@ def merged(reports: list[Report]) -> list[Report]:
     return list(found.values())
 
 
-def update_readme(path: Path, sources: list[Path]) -> bool:
-    """Write the table of some report files between a README's markers, a line a bundle; says whether anything changed."""
+def markers(name: str) -> tuple[str, str]:
+    """What stands before and behind the table of this name in a README."""
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def update_readme(path: Path, sources: list[Path], name: str = "results") -> bool:
+    """Write the table of some report files between a README's markers of that name, a line a bundle; says whether anything changed."""
     text = path.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UserError(f"{path}: the markers {BEGIN} and {END} must be there once each, in this order; add them where the table goes")
+    begin, end = markers(name)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UserError(f"{path}: the markers {begin} and {end} must be there once each, in this order; add them where the table goes")
     made = markdown(merged([report for source in sources for report in read(source)]))
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    fresh = f"{head}{BEGIN}\n{made}{END}{tail}"
+    head, tail = text.split(begin)[0], text.split(end)[1]
+    fresh = f"{head}{begin}\n{made}{end}{tail}"
     if fresh != text:
         files.write_text(path, fresh)
     return fresh != text

@@ -164,11 +164,12 @@ def test_slim_has_no_samples_and_leaves_the_report_alone() -> None:
 def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     report.write(tmp_path / "a.json", reports(3))
     readme = tmp_path / "README.md"
-    readme.write_text(f"# x\n\n{report.BEGIN}\nold\n{report.END}\n\ntail\n", encoding="utf-8")
+    (begin, end), (other, its_end) = report.markers("results"), report.markers("other")
+    readme.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
     assert report.update_readme(readme, [tmp_path / "a.json"])
     text = readme.read_text(encoding="utf-8")
-    assert text.startswith(f"# x\n\n{report.BEGIN}\n| bundle |")
-    assert text.endswith(f"{report.END}\n\ntail\n")
+    assert text.startswith(f"# x\n\n{begin}\n| bundle |")
+    assert text.endswith(f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n")  # another table's place is left alone
     assert "old" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
@@ -176,6 +177,8 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert "| **the-teacher:fp32** | 4.00M | 90.40 | 80.00 |  |" in text
     assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
     assert not report.update_readme(readme, [tmp_path / "a.json"])  # nothing changes the second time
+    alone = [{**each, "kept": {}} for each in reports(2)]
+    assert "kept" not in report.markdown(alone) and "| 80.00 |" in report.markdown(alone)  # no teacher, no column of shares
     readme.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):
         report.update_readme(readme, [tmp_path / "a.json"])
