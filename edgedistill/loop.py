@@ -192,10 +192,13 @@ class Loop:
         width = run.width(self.student)
         vectors = self.made.vectors if self.feed.vectors is None else self.feed.vectors
         projected = self.made.drops_head and objectives.reads_teacher(self.stage.objective) and not self.embedded
-        projection = nn.Linear(width, vectors.dims) if projected else None
-        unit = self.feed.vectors is not None and objectives.of_unit_length(vectors[np.arange(min(self.feed.texts, 256))])
-        objective = objectives.build(self.stage.objective, vectors.dims, self.made.shape.get("blocks"), unit)
+        dims = width if vectors is None else vectors.dims  # without any, nothing in the stage depends on them
+        projection = nn.Linear(width, dims) if projected else None
+        theirs = self.feed.vectors
+        unit = theirs is not None and objectives.of_unit_length(theirs[np.arange(min(self.feed.texts, 256))])
+        objective = objectives.build(self.stage.objective, dims, self.made.shape.get("blocks"), unit)
         if self.first is not None:
+            assert vectors is not None  # what a queue is filled with
             objectives.fill(objective, torch.from_numpy(vectors[self.first]))
         self.module = Trained(self.student, projection, objective, self.embedded).to(self.accelerator.device)
         _learn(self.student, only_embeddings=self.embedded)

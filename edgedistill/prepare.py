@@ -30,7 +30,7 @@ class Made:
     """What every stage of a run works with."""
 
     texts: Corpus | Pairs
-    vectors: targets.Rows  # what the student is to match; of pairs, what the first stage over them matches
+    vectors: targets.Rows | None  # what the student is to match; of pairs, what the first stage over them matches, if one does
     feeds: list[Feed]  # one a stage
     words: PreTrainedTokenizerBase
     student: nn.Module

@@ -116,9 +116,9 @@ def feeds(
     return found
 
 
-def matched(feeds: list[Feed]) -> Rows:
-    """The vectors of the first feed that has some."""
-    return next(feed.vectors for feed in feeds if feed.vectors is not None)
+def matched(feeds: list[Feed]) -> Rows | None:
+    """The vectors of the first feed that has some; None where no stage matches any."""
+    return next((feed.vectors for feed in feeds if feed.vectors is not None), None)
 
 
 def _vectors(match: recipe.Match, models: Models, side: Corpus, device: str, say: Say, progress: bool) -> Rows:

@@ -169,7 +169,8 @@ def _first_student(
     if isinstance(student, recipe.Recurrent):
         assert model is not None  # a recurrent student always has a source
         assert source is not None
-        shape = recurrent.shape(student, len(words), pad, width, model.config, source.counted)
+        applied = getattr(model.encoder, "times", 1)  # of a recurrent student's own layers
+        shape = recurrent.shape(student, len(words), pad, width, model.config, source.counted, applied)
         unit = recurrent.build(shape)
         recurrent.start(unit, recurrent.chosen(student, model.config), model, source.counted, start, weights)
         return unit, shape

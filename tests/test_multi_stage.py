@@ -256,6 +256,20 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     assert any("lost: 2 of 4 texts hold what its vocabulary has no piece for" in line and "кот" in line for line in said)
 
 
+def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
+    """Trimmed from a finished run and not trained: fewer rows, its unit as often as before, the same vectors for texts of the corpus."""
+    student = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "trim": {}, "layers": 1, "bottleneck": 8}
+    before = {"model": str(whole), "max_tokens": 32, "dtype": "fp32"}
+    spec = recipe.parse(written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test")
+    train.train(spec, tmp_path / "trimmed", data, device="cpu", say=quiet, progress=False)
+    old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
+    assert new.shape["times"] == old.shape["times"] == 2
+    assert len(new.tokenizer()) < len(old.tokenizer())
+    texts = [*sentences(4), translated(sentences(1)[0])]
+    first, second = (prepare.encode(each.student(), each.tokenizer(), texts, 32) for each in (old, new))
+    assert np.abs(first - second).max() < 1e-4
+
+
 def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
     spec = four(world, data, taught)
     found = cost.cost(spec, data, quiet)

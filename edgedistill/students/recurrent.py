@@ -61,10 +61,13 @@ def positions(input_ids: Tensor, pad: int) -> Tensor:
     return seen.cumsum(1) * seen + pad
 
 
-def shape(spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, source: PretrainedConfig, counted: str) -> dict[str, Any]:
+def shape(
+    spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, source: PretrainedConfig, counted: str, applied: int = 1
+) -> dict[str, Any]:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is `bottleneck`.
 
-    source: the config of the encoder the layers come from; counted: from where it counts positions (`pad` or `zero`).
+    source: the config of the encoder the layers come from; counted: from where it counts positions (`pad` or `zero`); applied: how
+    often it goes through its layers itself.
     Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a unit that does not divide its depth, no
     positions behind the padding id.
     """
@@ -89,7 +92,7 @@ def shape(spec: recipe.Recurrent, pieces: int, pad: int, teacher_dims: int, sour
     return {
         "kind": "recurrent",
         "config": {key: value for key, value in config.to_diff_dict().items() if key not in bert.NOT_SHAPE},
-        "times": spec.times or source.num_hidden_layers // unit,
+        "times": spec.times or applied * source.num_hidden_layers // unit,
         "bottleneck": spec.bottleneck,
         "codes": spec.codes,
         "positions": counted,
