@@ -1,4 +1,4 @@
-"""Parallel corpora: texts and their translations, read, normalised, deduplicated, split; on disk, as corpora are.
+"""Parallel corpora: texts and their translations, deduplicated and split; on disk, as corpora are.
 
 Distinct texts of either side are a corpus of their own, so that a teacher reads an English text once whatever number of languages it
 was translated to; pair i is a row of each. Held out are texts of the first side with all their translations.
@@ -6,23 +6,22 @@ was translated to; pair i is a row of each. Held out are texts of the first side
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, files, readers, recipe
+from edgedistill import corpus, files, pair_tables, readers, recipe
 from edgedistill.corpus import BLOCK, BUCKETS, Corpus, Marks, Say
-from edgedistill.errors import UserError, require, unknown
+from edgedistill.errors import UserError
+from edgedistill.pair_tables import Table
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")
 RECORD = [("hash", "<u8"), ("row", "<i8")]
-Pair = tuple[str, str]
 
 
 class Pairs:
@@ -53,24 +52,13 @@ class Pairs:
         return np.concatenate([self.index[:0], *(self.index[start:end] for start, end in spans)])
 
 
-class _Table(NamedTuple):
-    """A table of pairs: what it is called, its part of the recipe, what identifies its content, its rows, the most to keep."""
-
-    name: str
-    part: str
-    languages: tuple[str, str]
-    made_of: Any
-    rows: Callable[[], Iterator[Pair]]
-    limit: int | None
-
-
 def build(spec: recipe.Parallel, data: Path | None, seed: int, say: Say = lambda line: None) -> Pairs:
     """Open the pairs a recipe names; build them first where the cache has none made of the same bytes, options and seed.
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
-    tables, leaks = _tables(spec, data), readers.matching(spec.exclude, data, "corpus.exclude")
+    tables, leaks = pair_tables.tables(spec, data), readers.matching(spec.exclude, data, "corpus.exclude")
     made_of = [[table.made_of for table in tables], [files.sha256_file(path) for path in leaks]]
     name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed"}), seed=seed, made_of=made_of)
     folder = files.cache_folder() / "parallel" / name
@@ -88,93 +76,7 @@ def languages(spec: recipe.Parallel) -> list[str]:
     return list(dict.fromkeys(language for part in spec.pairs for language in part.of_columns))
 
 
-# Readers
-
-
-def _tables(spec: recipe.Parallel, data: Path | None) -> list[_Table]:
-    found: list[_Table] = []
-    for number, part in enumerate(spec.pairs):
-        place, name, limit = f"corpus.pairs[{number}]", part.title, part.limit or spec.limit_per_file
-        if part.dataset is not None:
-            made_of = [part.dataset, part.config, part.split, part.revision]
-            rows = functools.partial(_hub, part, place)
-            found.append(_Table(f"{part.dataset}@{part.revision}", name, part.of_columns, made_of, rows, limit))
-        for path in readers.matching(part.files, data, f"{place}.files"):
-            rows = functools.partial(_file, path, part, place)
-            found.append(_Table(path.name, name, part.of_columns, files.sha256_file(path), rows, limit))
-    return found
-
-
-def _file(path: Path, part: recipe.Pairs, place: str) -> Iterator[Pair]:
-    columns = _asked(part)
-    if any(isinstance(column, int) for column in columns):
-        rows = _by_number(path, columns, place)
-    else:
-        _more_than_one(path, place)
-        rows = readers.columns_in(path, tuple(str(column) for column in columns), f"{place}.columns")
-    return _scored(rows, part, str(path), place)
-
-
-def _asked(part: recipe.Pairs) -> list[str | int]:
-    return [*part.columns] if part.score is None else [*part.columns, part.score]
-
-
-def _more_than_one(path: Path, place: str) -> None:
-    """Raise UserError for a table of one column: it holds texts, not pairs."""
-    rows = readers.rows_in(path)
-    header = [] if rows is None else next(rows, (0, []))[1]
-    if len(header) == 1:
-        fact = f"one column ({header[0][:40]!r}), and a pair is a text and its translation"
-        raise UserError(f"{path}: {fact}; give {place} a table with a column of each")
-
-
-def _by_number(path: Path, columns: list[str | int], place: str) -> Iterator[tuple[str, ...]]:
-    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are handed out."""
-    rows = readers.rows_in(path)
-    if rows is None:
-        raise UserError(f"{place}.columns: numbers count the columns of .tsv and .csv files, {path} names its own; give names")
-    most = max(int(column) for column in columns)
-    for number, cells in rows:
-        if len(cells) <= most:
-            fact = f"line {number} has {len(cells)} column(s), and column {most} is asked for, counted from 0"
-            raise UserError(f"{path}: {fact}; mend the line, or look at {place}.columns")
-        yield tuple(readers.normalise(cells[int(column)]) for column in columns)
-
-
-def _hub(part: recipe.Pairs, place: str) -> Iterator[Pair]:
-    datasets = require("datasets", "train", "train")
-    rows = datasets.load_dataset(part.dataset, part.config, split=part.split, revision=part.revision, streaming=True)
-    found = (tuple(_cell(row, str(column), f"{part.dataset}", place) for column in _asked(part)) for row in rows)
-    return _scored(found, part, str(part.dataset), place)
-
-
-def _cell(row: dict[str, Any], column: str, name: str, place: str) -> str:
-    """A column of a hub row; `translation.de` is a key inside a column."""
-    at: Any = row
-    for key in [column] if column in row else column.split("."):
-        if not isinstance(at, dict) or key not in at:
-            raise UserError(f"{name}: {unknown('column', column, at if isinstance(at, dict) else [])}; say which with {place}.columns")
-        at = at[key]
-    return readers.normalise("" if at is None else str(at))
-
-
-def _scored(rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, place: str) -> Iterator[Pair]:
-    """The two texts of each row whose score is high enough."""
-    for number, row in enumerate(rows, 1):
-        if part.score is not None and part.least is not None:
-            try:
-                good = float(row[2]) >= part.least
-            except ValueError:
-                raise UserError(f"{name}: pair {number}: score {row[2][:40]!r} is not a number; look at {place}.score") from None
-            if not good:
-                continue
-        yield row[0], row[1]
-
-
-# From tables to folders
-
-
-def _write(spec: recipe.Parallel, tables: list[_Table], leaks: list[Path], seed: int, folder: Path) -> dict[str, Any]:
+def _write(spec: recipe.Parallel, tables: list[Table], leaks: list[Path], seed: int, folder: Path) -> dict[str, Any]:
     spool, buckets = folder / "spool", folder / "buckets"
     buckets.mkdir()
     counts, read, leaked = _spool(spec, tables, corpus.leaked(leaks), spool, buckets)
@@ -238,7 +140,7 @@ class _Buckets:
         self.waiting = 0
 
 
-def _spool(spec: recipe.Parallel, tables: list[_Table], leaks: set[bytes], spool: Path, buckets: Path) -> tuple[list[int], int, int]:
+def _spool(spec: recipe.Parallel, tables: list[Table], leaks: set[bytes], spool: Path, buckets: Path) -> tuple[list[int], int, int]:
     """Write every usable pair as a line, and its hash into a bucket. Returns the lines of each table, pairs read, and leaks."""
     counts: list[int] = []
     read = leaked = row = 0

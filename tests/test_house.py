@@ -24,7 +24,7 @@ RECIPE = [
     *["recipe.part", "recipe.sources", "recipe.students", "recipe.targets", "recipe.objectives", "recipe.views", "recipe.stages"],
     *["recipe.finetuning", "recipe.whole", "recipe.reading", "recipe"],
 ]
-SHARED = ["__init__", "errors", "files", *RECIPE, "prose", "readers", "corpus", "labelled", "parallel"]
+SHARED = ["__init__", "errors", "files", *RECIPE, "prose", "readers", "corpus", "labelled", "pair_tables", "parallel"]
 SUITES = [
     *["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"],
     *["suites.similarity", "suites.task"],

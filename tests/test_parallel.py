@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedistill import corpus, files, parallel, recipe
+from edgedistill import corpus, files, pair_tables, parallel, recipe
 from edgedistill.errors import UserError
 from edgedistill.parallel import Pairs
 
@@ -169,9 +169,9 @@ def test_parts_that_cannot_be(part: dict[str, Any], says: str) -> None:
 
 def test_a_hub_data_set_by_nested_column() -> None:
     row = {"id": 1, "translation": {"en": "Hello.", "de": "Hallo."}}
-    assert parallel._cell(row, "translation.de", "owner/name", "corpus.pairs[0]") == "Hallo."
+    assert pair_tables._cell(row, "translation.de", "owner/name", "corpus.pairs[0]") == "Hallo."
     with pytest.raises(UserError, match=r"owner/name: no column 'translation.fr'.*corpus.pairs\[0\].columns"):
-        parallel._cell(row, "translation.fr", "owner/name", "corpus.pairs[0]")
+        pair_tables._cell(row, "translation.fr", "owner/name", "corpus.pairs[0]")
 
 
 def test_splits_agree_with_a_plain_reading() -> None:
