@@ -238,7 +238,7 @@ class _HeldOut:
         """The held-out texts of a recipe's corpus, where its files are here; else the suites' own."""
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
-            if spec.corpus is not None and spec.corpus.kind != "hub" and spec.corpus.held_out:
+            if spec.corpus is not None and not _of_hub(spec.corpus) and spec.corpus.held_out:
                 if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
                     built = parallel.build(spec.corpus, self.data, spec.seed, self.say).first
                 else:
@@ -249,6 +249,11 @@ class _HeldOut:
             self.say(f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
+
+
+def _of_hub(spec: recipe.Corpus) -> bool:
+    """Whether reading the corpus again would fetch data sets."""
+    return spec.kind == "hub" or (isinstance(spec, recipe.Parallel) and any(part.dataset for part in spec.pairs))
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import readers, recipe
-from edgedistill.errors import UserError, require, unknown
+from edgedistill.errors import UserError, unknown
 
 Item = tuple[str, ...]  # a text, or the two of a pair
 Task = recipe.TaskFiles | recipe.TaskHub
@@ -120,19 +120,11 @@ def _same_labels(labels: list[str], found: list[str], place: str) -> None:
 def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
     patterns = spec.train if name == "train" else [str(getattr(spec, name))]
     for path in readers.matching(patterns, data, f"{place}.{name}"):
-        yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label")
+        yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,))
 
 
 def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:
-    datasets = require("datasets", "train", "train")
-    which = getattr(spec, name)
-    try:
-        table = datasets.load_dataset(spec.dataset, spec.config, split=which, revision=spec.revision)
-    except (OSError, ValueError) as error:
-        fact = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{place}: {spec.dataset!r} at {spec.revision!r}, split {which!r}: {fact}; check all three, and the network"
-        ) from None
+    table = readers.hub_table(spec, getattr(spec, name), place)
     for column in (*spec.texts, spec.label):
         if column not in table.features:
             raise UserError(f"{place}: {spec.dataset}: {unknown('column', column, table.features)}; say which with `texts` and `label`")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import files, readers, recipe
-from edgedistill.errors import UserError, require, unknown
+from edgedistill.errors import UserError, unknown
 
 Pair = tuple[str, str]
 
@@ -45,7 +45,8 @@ def _file(path: Path, part: recipe.Pairs, place: str) -> Iterator[Pair]:
         rows = _by_number(path, columns, place)
     else:
         _more_than_one(path, place)
-        rows = readers.columns_in(path, tuple(str(column) for column in columns), f"{place}.columns")
+        numbers = () if part.score is None else (str(part.score),)
+        rows = readers.columns_in(path, tuple(str(column) for column in columns), f"{place}.columns", numbers)
     return _scored(rows, part, str(path), place)
 
 
@@ -76,8 +77,7 @@ def _by_number(path: Path, columns: list[str | int], place: str) -> Iterator[tup
 
 
 def _hub(part: recipe.Pairs, place: str) -> Iterator[Pair]:
-    datasets = require("datasets", "train", "train")
-    rows = datasets.load_dataset(part.dataset, part.config, split=part.split, revision=part.revision, streaming=True)
+    rows = readers.hub_rows(part, part.split, f"{place}.dataset")
     found = (tuple(_cell(row, str(column), f"{part.dataset}", place) for column in _asked(part)) for row in rows)
     return _scored(found, part, str(part.dataset), place)
 

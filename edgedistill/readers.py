@@ -18,17 +18,20 @@ LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carr
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 
-
-def texts_in(path: Path, column: str = "text") -> Iterator[str]:
-    """The texts of one file, as they stand: .txt, .tsv, .csv, .jsonl or .parquet, each also .gz."""
-    return _READERS[_suffix(path)](path, column)
+NUMBERS = (str, int, float)
 
 
-def columns_in(path: Path, columns: tuple[str, ...], field: str) -> Iterator[tuple[str, ...]]:
-    """The rows of a table file, normalised, in those columns; `field`: where the recipe names them, for the error."""
+def texts_in(path: Path, column: str = "text", kinds: tuple[type, ...] = (str,)) -> Iterator[str]:
+    """The texts of one file, as they stand: .txt, .tsv, .csv, .jsonl or .parquet, each also .gz; `kinds`: what the last two may hold."""
+    return _READERS[_suffix(path)](path, column, kinds)
+
+
+def columns_in(path: Path, columns: tuple[str, ...], field: str, numbers: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The rows of a table file, normalised, in those columns; `field`: where the recipe names them, for the error; `numbers`: columns
+    that .jsonl and .parquet may hold as numbers (scores, labels)."""
     if _suffix(path) == ".txt":
         raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
-    rows = zip(*(texts_in(path, column) for column in columns), strict=True)
+    rows = zip(*(texts_in(path, column, NUMBERS if column in numbers else (str,)) for column in columns), strict=True)
     while True:
         try:
             row = next(rows, None)
@@ -85,7 +88,7 @@ def _lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]
             raise UserError(f"{path}: damaged after line {number} ({error}); fetch it again") from None
 
 
-def _txt(path: Path, column: str) -> Iterator[str]:
+def _txt(path: Path) -> Iterator[str]:
     for number, line in _lines(path, longest=4 * LONGEST_TEXT):
         yield _sized(line, path, number)
 
@@ -134,12 +137,12 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _jsonl(path: Path, column: str) -> Iterator[str]:
+def _jsonl(path: Path, column: str, kinds: tuple[type, ...]) -> Iterator[str]:
     for number, row in _objects(path):
-        if not isinstance(row.get(column), str):
-            known = [k for k, v in row.items() if isinstance(v, str)]
+        if not isinstance(row.get(column), kinds):
+            known = [k for k, v in row.items() if isinstance(v, kinds)]
             raise UserError(f"{path}: line {number}: {unknown('text column', column, known)}; say which with corpus.column")
-        yield _sized(row[column], path, number)
+        yield _sized(str(row[column]), path, number)
 
 
 def parquet_table(file: IO[bytes] | Path, path: Path) -> Any:
@@ -151,7 +154,7 @@ def parquet_table(file: IO[bytes] | Path, path: Path) -> Any:
         raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
+def _parquet(path: Path, column: str, kinds: tuple[type, ...]) -> Iterator[str]:
     with _open(path) as file:
         table = parquet_table(file, path)
         if column not in table.schema_arrow.names:
@@ -160,15 +163,15 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
         for batch in table.iter_batches(batch_size=4096, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
-                if not isinstance(value, str | None):
+                if value is not None and not isinstance(value, kinds):
                     raise UserError(f"{path}: column {column!r} holds {type(value).__name__}, not text; choose another column")
-                yield _sized(value or "", path, number)
+                yield _sized("" if value is None else str(value), path, number)
 
 
-_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
-    ".txt": _txt,
-    ".tsv": lambda path, column: _table(_tsv_rows(path), path, column),
-    ".csv": lambda path, column: _table(_csv_rows(path), path, column),
+_READERS: dict[str, Callable[[Path, str, tuple[type, ...]], Iterator[str]]] = {
+    ".txt": lambda path, column, kinds: _txt(path),
+    ".tsv": lambda path, column, kinds: _table(_tsv_rows(path), path, column),
+    ".csv": lambda path, column, kinds: _table(_csv_rows(path), path, column),
     ".jsonl": _jsonl,
     ".parquet": _parquet,
 }
@@ -178,7 +181,7 @@ def every_column(path: Path) -> Iterator[str]:
     """Every text in a file whatever its column: what must not leak into training."""
     suffix = _suffix(path)
     if suffix == ".txt":
-        yield from _txt(path, "")
+        yield from _txt(path)
     elif suffix in (".tsv", ".csv"):
         for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
             yield from row
@@ -192,10 +195,30 @@ def every_column(path: Path) -> Iterator[str]:
                     yield from (value for value in values if isinstance(value, str))
 
 
-def hub(spec: recipe.Hub) -> Iterator[str]:
+def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
+    """The rows of a hub data set (`dataset`, `config`, `revision`), streamed. Raises UserError: one of them is not there, no network."""
+    try:
+        yield from hub_table(spec, split, place, streaming=True)
+    except OSError as error:  # on the way
+        raise _not_fetched(spec, split, place, error) from None
+
+
+def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
+    """A hub data set, opened. Raises UserError as `hub_rows`."""
     datasets = require("datasets", "train", "train")
-    rows = datasets.load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True)
-    for number, row in enumerate(rows):
+    try:
+        return datasets.load_dataset(spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming)
+    except (OSError, ValueError) as error:
+        raise _not_fetched(spec, split, place, error) from None
+
+
+def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserError:
+    fact = " ".join(str(error).split())[:200]
+    return UserError(f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the network")
+
+
+def hub(spec: recipe.Hub) -> Iterator[str]:
+    for number, row in enumerate(hub_rows(spec, spec.split, "corpus.dataset")):
         if not isinstance(row.get(spec.column), str):
             known = [k for k, v in row.items() if isinstance(v, str)]
             raise UserError(f"{spec.dataset}: row {number}: {unknown('text column', spec.column, known)}; say which with corpus.column")

@@ -150,17 +150,19 @@ def passes(spec: recipe.Recipe) -> list[tuple[recipe.Match, str]]:
 
 
 def check(spec: recipe.Recipe, models: Models, words: PreTrainedTokenizerBase) -> None:
-    """Raise UserError where embedding layers are to be matched that cut texts differently: their means are of other positions."""
+    """Raise UserError where the assistant's layers are to start a student that cuts texts differently, or embedding layers are to be
+    matched over other tokens: their means are of other positions."""
+    if models.assistant is None:
+        return
+    theirs = models.assistant.tokenizer
+    fact = "cut texts into other pieces" if not words.get_vocab().keys() <= theirs.get_vocab().keys() else ""
+    if not fact and theirs("")["input_ids"] and len(words("")["input_ids"]) != len(theirs("")["input_ids"]):
+        fact = "put other special tokens around them"
+    if not fact:
+        return
+    way_out = f"student and assistant {fact}; set student.tokenizer: assistant"
+    if getattr(spec.student, "weights", None) == "assistant":
+        raise UserError(f"student.weights: the assistant's layers read the assistant's own tokens, {way_out}")
     for number, stage in enumerate(spec.distilling):
-        if stage.match is None or stage.match.at != "embeddings":
-            continue
-        assert models.assistant is not None
-        theirs = models.assistant.tokenizer
-        fact = "cut texts into other pieces" if not words.get_vocab().keys() <= theirs.get_vocab().keys() else ""
-        if not fact and theirs("")["input_ids"] and len(words("")["input_ids"]) != len(theirs("")["input_ids"]):
-            fact = "put other special tokens around them"
-        if fact:
-            raise UserError(
-                f"stages[{number}].match: embedding layers are compared over the same tokens, student and assistant {fact}; "
-                "set student.tokenizer: assistant"
-            )
+        if stage.match is not None and stage.match.at == "embeddings":
+            raise UserError(f"stages[{number}].match: embedding layers are compared over the same tokens, {way_out}")

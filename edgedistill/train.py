@@ -51,11 +51,11 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
         return baseline.keep(spec, out, partial, data, accelerator, say, progress)
     if spec.finetuning is not None and not spec.distilling:
         return _only_finetune(spec, out, partial, data, accelerator, say, progress)
+    if spec.select:
+        check_languages(spec, tasks(spec.select))
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
-    if selection:
-        check_languages(spec, list(selection.suite.tasks))
     with loops.progress(progress) as bar:
         log = loops.Log(partial / "metrics.jsonl", bar, say)
         for number, stage in enumerate(spec.distilling):
@@ -207,7 +207,8 @@ def check_languages(spec: recipe.Recipe, named: list[str]) -> None:
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
     known = {language for task in named for language in re.split(r"[^a-z]+", task.lower())}
-    unseen = [each for each in parallel.languages(spec.corpus) if each not in known and each not in spec.select.without]
+    of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel.languages(spec.corpus)}  # zh-CN is zh
+    unseen = [each for each in of if of[each] not in known and each not in spec.select.without]
     if unseen:
         fact = f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so nothing selects for them"
         raise UserError(f"corpus.pairs: {fact}; choose another suite, or say that it is meant with select.without: [{', '.join(unseen)}]")

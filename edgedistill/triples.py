@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedistill import corpus, files, readers, recipe
 from edgedistill.corpus import Corpus, Say
-from edgedistill.errors import UserError, require, unknown
+from edgedistill.errors import UserError, unknown
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 COLUMNS = ("anchor", "entailment", "contradiction")
@@ -84,8 +84,7 @@ def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place
         for path in tables:
             yield from readers.columns_in(path, spec.columns, f"{place}.columns")
         return
-    datasets = require("datasets", "train", "train")
-    for row in datasets.load_dataset(spec.dataset, spec.config, split=spec.split, revision=spec.revision, streaming=True):
+    for row in readers.hub_rows(spec, spec.split, f"{place}.dataset"):
         for column in spec.columns:
             if not isinstance(row.get(column), str):
                 known = [name for name, value in row.items() if isinstance(value, str)]

@@ -151,8 +151,7 @@ def _first_student(
     torch.manual_seed(spec.seed)
     weights = looked.weights if looked else None
     width = spec.targets.width if spec.targets else teacher.dims
-    student, pad = spec.student, words.pad_token_id or 0
-    assert not isinstance(student, recipe.Itself)
+    student, pad = _within_trained_places(spec), words.pad_token_id or 0
     source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words, assistant)
     start = _first_vectors(spec, teacher, words, source, data, looked.pairs if looked else None)
     if isinstance(student, recipe.BiLSTM):
@@ -171,8 +170,11 @@ def _first_student(
         assert source is not None
         applied = getattr(model.encoder, "times", 1)  # of a recurrent student's own layers
         shape = recurrent.shape(student, len(words), pad, width, model.config, source.counted, applied)
+        if shape["positions"] == "pad" and words.pad_token_id is None:
+            raise UserError("student.positions: counted from padding, and the tokenizer names no padding token; set positions: zero")
         unit = recurrent.build(shape)
         recurrent.start(unit, recurrent.chosen(student, model.config), model, source.counted, start, weights)
+        _start_head(unit, source)
         return unit, shape
     smaller = narrow.shape(student, model.config) if model and student.reduced else {}
     shape = bert.shape(student, len(words), pad, width, model.config if model else None, smaller)
@@ -183,7 +185,26 @@ def _first_student(
             narrow.start(module, model, bert.chosen(student, model.config), start, looked.seen, weights)
         return module, shape
     bert.start(module, bert.chosen(student, model.config) if model else None, model, start, student.embeddings.of == "outputs", weights)
+    _start_head(module, source)
     return module, shape
+
+
+def _within_trained_places(spec: recipe.Recipe) -> Any:
+    """The recipe's student; where its position table starts from noise, it reads no further than the stages train that table."""
+    student = spec.student
+    assert not isinstance(student, recipe.Itself)
+    fresh = student.embeddings.source == "random" if isinstance(student, recipe.Recurrent) else getattr(student, "weights", "") == "random"
+    lengths = [stage.max_tokens for stage in spec.distilling]
+    if not fresh or not isinstance(student, recipe.Bert | recipe.Recurrent) or spec.finetuning is not None or not lengths:
+        return student
+    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(lengths))})
+
+
+def _start_head(module: Any, source: Source | None) -> None:
+    """A head of the shape of the source's starts as that one."""
+    theirs = source.head if source else None
+    if theirs is not None and module.head is not None and module.head.weight.shape == theirs.weight.shape:
+        module.head.load_state_dict(theirs.state_dict())
 
 
 class Source(NamedTuple):
@@ -192,6 +213,7 @@ class Source(NamedTuple):
     model: Any
     words: PreTrainedTokenizerBase
     counts: str | None = None  # from where it counts positions, where its config does not say
+    head: Any = None  # what a finished run has behind its pooling
 
     @property
     def counted(self) -> str:
@@ -215,8 +237,14 @@ def _source(
         model: Any = getattr(asked.module, "model", None)
         if type(model).__name__ not in known:
             raise UserError(f"student.weights: {asked.spec.name} is {type(model).__name__}, not {kind}; {instead}")
-        counts = None if not isinstance(asked, assistants.OfRun) else "zero" if getattr(asked.module, "pad", None) is None else "pad"
-        return Source(model, asked.tokenizer, counts)
+        if not isinstance(asked, assistants.OfRun):
+            return Source(model, asked.tokenizer)
+        if isinstance(asked.module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
+            raise UserError(
+                f"student.weights: {asked.spec.model} is a recurrent student, whose layers a BERT reads otherwise; use `kind: recurrent`"
+            )
+        counts = "zero" if getattr(asked.module, "pad", None) is None else "pad"
+        return Source(model, asked.tokenizer, counts, getattr(asked.module, "head", None))
     folder = _model_folder(student.weights, student.revision, "student.weights")
     transformer, _ = layout(folder)
     if files.read_json(transformer / "config.json").get("model_type") not in known.values():

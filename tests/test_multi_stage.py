@@ -324,12 +324,71 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
         ({"select": {"suite": str(data / "suite.yaml")}}, r"yy: no task of the suite .* is in these languages.*select.without: \[yy\]"),
         ({"student": {**STUDENT, "layers": 3}}, "a unit of 3 does not divide the source's 2 layers"),
         ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),
-        ({"student": {**STUDENT, "tokenizer": str(other)}}, r"stages\[0\].match: .* into other pieces; set student.tokenizer: assistant"),
+        (
+            {"student": {**STUDENT, "tokenizer": str(other)}, "stages": [{**stage, "match": OWN}]},
+            "student.weights: the assistant's layers read .* into other pieces; set student.tokenizer: assistant",
+        ),
+        (
+            {"student": {**STUDENT, "weights": "teacher", "tokenizer": str(other)}},
+            r"stages\[0\].match: .* into other pieces; set student.tokenizer: assistant",
+        ),
+        (
+            {"student": {"kind": "bert", "weights": "assistant", "tokenizer": "assistant", "layers": 1}},
+            "recurrent student.*`kind: recurrent`",
+        ),
+        ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
         ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns a tokenizer of its own; leave `trim` out"),
         ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
     ):
         with pytest.raises(UserError, match=says):
             refused(world, data, taught, **changes)
+
+
+def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: World) -> None:
+    """Methods §5.1."""
+    bare = {"kind": "recurrent", "layers": 1}
+    found = recipe.parse(written(world, "student", assistant={"model": "runs/x"}, student=bare, stages=[]), "test").student
+    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("assistant", "assistant")
+    found = recipe.parse(
+        written(world, "student", assistant={"model": "runs/x"}, student={**bare, "weights": "a/b"}, stages=[]), "test"
+    ).student
+    assert isinstance(found, recipe.Recurrent) and found.weights == "a/b"
+    found = recipe.parse(written(world, "student", student=bare, stages=[]), "test").student
+    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("teacher", "teacher")
+
+
+def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taught: Path) -> None:
+    """Where tables start from noise; those of an assistant may be read to their end."""
+    words = run.open_run(taught).tokenizer()
+    for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
+        stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
+        spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
+        asked = untrained.open_teacher(spec.teacher, data)
+        _, shape = untrained.build(spec, asked, words, data, assistant=prepare.open_assistant(spec))
+        assert shape["max_tokens"] == most
+
+
+def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    student = {"kind": "recurrent", "layers": 1, "bottleneck": 8, "head": "linear", "dims": 32, "max_tokens": 32}
+    stage = {"name": "x", "objective": {"kind": "each_side", "objective": {"kind": "mse"}}, "match": OWN, **FAST}
+    first = recipe.parse(written(world, "one", assistant={"model": str(taught)}, student=student, stages=[stage]), "test")
+    train.train(first, tmp_path / "one", data, device="cpu", say=quiet, progress=False)
+    again = {"model": str(tmp_path / "one"), "max_tokens": 32, "dtype": "fp32"}
+    second = recipe.parse(written(world, "two", assistant=again, student=student, stages=[]), "test")
+    train.train(second, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    one, two = (run.open_run(tmp_path / name) for name in ("one", "two"))
+    first_vectors, second_vectors = (prepare.encode(each.student(), each.tokenizer(), sentences(4), 32) for each in (one, two))
+    assert np.abs(first_vectors - second_vectors).max() < 1e-4
+
+
+def test_languages_of_a_region_are_covered_by_their_suite(world: World, data: Path, taught: Path) -> None:
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
+    parts = [part.model_copy(update={"languages": ("EN", "xx-XX")}) for part in spec.corpus.pairs]
+    train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}), ["en-xx"])
+    parts = [part.model_copy(update={"languages": ("EN", "zz-ZZ")}) for part in spec.corpus.pairs]
+    with pytest.raises(UserError, match="zz-ZZ: no task of the suite"):
+        train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}), ["en-xx"])
 
 
 def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
         ({"columns": ["en", "de"]}, "give `files`, or a `dataset`; one of the two"),
         ({"dataset": "owner/name", "columns": ["en", "de"]}, "needs a `revision`"),
         ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
+        ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
         ({"files": ["a.tsv"], "columns": ["en", "en"]}, "are two columns, both are 'en'"),
         ({"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]}, "columns are all names, or all numbers"),
         ({"files": ["a.tsv"], "columns": ["en", "de"], "score": "margin"}, "`score` and `least` go together"),
@@ -165,6 +166,35 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
 def test_parts_that_cannot_be(part: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         recipe.Pairs.model_validate(part)
+
+
+def test_scores_may_be_numbers(tmp_path: Path) -> None:
+    """In .jsonl and .parquet; texts may not."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"en": "A cat.", "de": "Eine Katze.", "margin": 1.2}, {"en": "A dog.", "de": "Kein Hund.", "margin": 1}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pq.write_table(
+        pa.table({key: [float(row[key]) if key == "margin" else row[key] for row in rows] for key in rows[0]}), tmp_path / "a.parquet"
+    )
+    for name in ("a.jsonl", "a.parquet"):
+        part = {"files": [name], "columns": ["en", "de"], "score": "margin", "least": 1.04}
+        assert pairs_of(build(tmp_path, [part])) == [("A cat.", "Eine Katze.")]
+        with pytest.raises(UserError, match="margin"):
+            build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
+
+
+def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def load(*asked: Any, **options: Any) -> Any:
+        raise FileNotFoundError("Dataset 'owner/name' doesn't exist on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    part = recipe.Pairs.model_validate({"dataset": "owner/name", "revision": "main", "columns": ["en", "de"]})
+    with pytest.raises(UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"):
+        list(pair_tables._hub(part, "corpus.pairs[0]"))
 
 
 def test_a_hub_data_set_by_nested_column() -> None:

@@ -117,6 +117,8 @@ class Pairs(Part):
             raise ValueError("give `files`, or a `dataset`; one of the two")
         if self.dataset is not None and self.revision is None:
             raise ValueError(f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change unseen")
+        if any(isinstance(column, int) and column < 0 for column in (*self.columns, self.score)):
+            raise ValueError("columns are counted from 0; the last one has a number of its own")
         if self.columns[0] == self.columns[1]:
             raise ValueError(f"a text and its translation are two columns, both are {self.columns[0]!r}")
         if self.languages is None and any(isinstance(column, int) for column in self.columns):

@@ -184,7 +184,10 @@ class Recurrent(Part):
     """A few layers of a BERT or XLM-R, applied again and again, behind a narrow word table (Ding et al. 2022, multi-stage distillation)."""
 
     kind: Literal["recurrent"]
-    weights: str = Field("teacher", description="where the layers come from: teacher, assistant, a folder (a run's too), or a hub id")
+    weights: str = Field(
+        "teacher",
+        description="of the layers: assistant (the default where there is one), teacher, a folder (a run's too), or a hub id",
+    )
     revision: str | None = Field(None, description="for a hub id")
     layers: Annotated[int, Field(ge=1)] | list[int] = Field(3, description="the unit: how many (the first), or which, counted from 0")
     times: int | None = Field(None, ge=1, description="how often the unit is applied; default: as often as gives the source's depth")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, Tag, model_validator
 
@@ -65,6 +65,15 @@ class Recipe(Part):
     def finetuning(self) -> Finetune | None:
         """The stage that learns from labels."""
         return self.stages[-1] if self.stages and isinstance(self.stages[-1], Finetune) else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_the_assistant(cls, value: Any) -> Any:
+        """A recurrent student takes layers and tokenizer from the assistant where there is one, unless told otherwise (methods §5.1)."""
+        student = value.get("student") if isinstance(value, dict) else None
+        if not isinstance(student, dict) or student.get("kind") != "recurrent" or not value.get("assistant"):
+            return value
+        return {**value, "student": {"weights": "assistant", "tokenizer": "assistant", **student}}
 
     @model_validator(mode="after")
     def _whole(self) -> Recipe:
