@@ -255,6 +255,7 @@ def demo(
 def main() -> None:
     """Run a command. Exit 0 done, 1 the answer is no, 2 the user can fix it, 130 interrupted; a bug keeps its traceback."""
     shown, numbers = False, dict[str, Any]()
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch in pages of 2 MB: a large word table's step takes little over half the time
     try:
         app()
     except SystemExit as way_out:  # typer's own: help, wrong arguments, Ctrl-C; it has said why
