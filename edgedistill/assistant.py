@@ -13,8 +13,6 @@ from edgedistill.errors import UserError
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import Forward, Teacher, through_torch
 
-RUNS = "runs/"  # where recipes look for finished runs
-
 
 def is_run(name: str | None) -> bool:
     """Whether that is the folder of a run, finished or not."""
@@ -84,10 +82,5 @@ class EmbeddingLayer(Teacher):
 
 
 def open_assistant(spec: recipe.Teacher) -> Teacher:
-    """An assistant: a run's folder, a model's folder, or a hub id at a revision. Raises UserError: a run that is not there yet."""
-    if is_run(spec.model):
-        return OfRun(spec)
-    if (spec.model or "").startswith(RUNS) and not Path(str(spec.model)).exists():
-        name = Path(str(spec.model)).name
-        raise UserError(f"{spec.model}: no such run here; train it first: edgedistill train {name}")
-    return Teacher(spec)
+    """An assistant: a run's folder, a model's folder, or a hub id at a revision."""
+    return OfRun(spec) if is_run(spec.model) else Teacher(spec)

@@ -106,7 +106,9 @@ def folder(name: str, revision: str | None, what: str) -> Path:
 
 
 def fetch(model: str, revision: str | None, what: str) -> Path:
-    """The folder of a hub model at a revision, from the hub's cache or the network."""
+    """The folder of a hub model at a revision, from the hub's cache or the network. Names under runs/ are of runs, never the hub's."""
+    if model.startswith("runs/"):
+        raise UserError(f"{model}: no such run here; train it first: edgedistill train {model.removeprefix('runs/')}")
     if revision is None:
         raise UserError(f"{what}: the hub id {model!r} needs a revision, or its vectors may change unseen; set {what}.revision")
     from huggingface_hub import snapshot_download

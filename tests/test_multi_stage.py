@@ -337,6 +337,7 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
             "recurrent student.*`kind: recurrent`",
         ),
         ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
+        ({"student": {**STUDENT, "weights": "runs/of-no-name"}}, "runs/of-no-name: no such run here"),
         ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns a tokenizer of its own; leave `trim` out"),
         ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
     ):
