@@ -43,8 +43,8 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
     assert spec.corpus is not None
     device = accelerator.device.type
     with accelerator.main_process_first():
+        teacher, assistant = untrained.open_teacher(spec.teacher, data), open_assistant(spec)  # first: one that is not there costs a moment
         texts = open_corpus(spec.corpus, data, spec.seed, say)
-        teacher, assistant = untrained.open_teacher(spec.teacher, data), open_assistant(spec)
         words = untrained.own_tokenizer(spec, teacher, texts, partial, say, assistant)
         student, shape = untrained.build(spec, teacher, words, data, untrained.look(spec, words, texts, say), assistant)
         check_objectives(spec, student, teacher.dims, assistant)
