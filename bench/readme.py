@@ -10,8 +10,8 @@ from pathlib import Path
 from edgedistill import report
 
 ROOT = Path(__file__).resolve().parent.parent
-OF = {"results": ("english.json", "flagship.json")}
-TABLES = {name: [ROOT / "bench" / "reports" / file for file in files] for name, files in OF.items()}
+REPORTS = ROOT / "bench" / "reports"
+TABLES = {"results": [REPORTS / "english.json", REPORTS / "flagship.json"]}
 
 if __name__ == "__main__":
     changed = [name for name, sources in TABLES.items() if report.update_readme(ROOT / "README.md", sources, name)]

@@ -55,8 +55,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         student, _ = untrained.build(spec, teacher, words, data, assistant=assistant)
         prepare.check_objectives(spec, student, teacher.dims, assistant)
         sides.check(spec, sides.Models(teacher, assistant), words)
-        if isinstance(spec.corpus, recipe.Parallel) and spec.select:
-            train.check_languages(spec, train.tasks(spec.select))
+        train.check_languages(spec)
     found: dict[str, Any] = {"name": spec.name, "parameters": run.count(student), "size_bytes": {}, "p50_ms": {}}
     fp32 = graph.build(student)
     for precision in quantize.PRECISIONS:

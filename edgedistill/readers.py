@@ -18,7 +18,7 @@ LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carr
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 
-NUMBERS = (str, int, float)
+NUMBERS = (str, int, float)  # what a column of scores or labels may hold
 
 
 def texts_in(path: Path, column: str = "text", kinds: tuple[type, ...] = (str,)) -> Iterator[str]:

@@ -51,8 +51,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
         return baseline.keep(spec, out, partial, data, accelerator, say, progress)
     if spec.finetuning is not None and not spec.distilling:
         return _only_finetune(spec, out, partial, data, accelerator, say, progress)
-    if spec.select:
-        check_languages(spec, tasks(spec.select))
+    check_languages(spec)
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
@@ -197,16 +196,12 @@ def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any]
     shutil.rmtree(partial)
 
 
-def tasks(spec: recipe.Select) -> list[str]:
-    """The tasks of the suite that selects, read from its description; its files may lie elsewhere."""
-    return quality.tasks(spec.suite)
-
-
-def check_languages(spec: recipe.Recipe, named: list[str]) -> None:
-    """Raise UserError where a language of the pairs is in none of the tasks (en-de, ar-ar), and `select.without` does not say so."""
+def check_languages(spec: recipe.Recipe) -> None:
+    """Raise UserError where a language of the pairs is in no task (en-de, ar-ar) of the suite that selects, and `select.without` does not
+    say so. The suite's description is read; its files may lie elsewhere."""
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
-    known = {language for task in named for language in re.split(r"[^a-z]+", task.lower())}
+    known = {language for task in quality.tasks(spec.select.suite) for language in re.split(r"[^a-z]+", task.lower())}
     of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel.languages(spec.corpus)}  # zh-CN is zh
     unseen = [each for each in of if of[each] not in known and each not in spec.select.without]
     if unseen:

@@ -189,15 +189,15 @@ def _first_student(
     return module, shape
 
 
-def _within_trained_places(spec: recipe.Recipe) -> Any:
+def _within_trained_places(spec: recipe.Recipe) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
     """The recipe's student; where its position table starts from noise, it reads no further than the stages train that table."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
-    fresh = student.embeddings.source == "random" if isinstance(student, recipe.Recurrent) else getattr(student, "weights", "") == "random"
-    lengths = [stage.max_tokens for stage in spec.distilling]
-    if not fresh or not isinstance(student, recipe.Bert | recipe.Recurrent) or spec.finetuning is not None or not lengths:
+    fresh = isinstance(student, recipe.Bert) and student.weights == "random"
+    fresh = fresh or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
+    if not fresh or not spec.distilling or spec.finetuning is not None:
         return student
-    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(lengths))})
+    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(stage.max_tokens for stage in spec.distilling))})
 
 
 def _start_head(module: Any, source: Source | None) -> None:
