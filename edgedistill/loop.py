@@ -197,6 +197,8 @@ class Loop:
         theirs = self.feed.vectors
         unit = theirs is not None and objectives.of_unit_length(theirs[np.arange(min(self.feed.texts, 256))])
         objective = objectives.build(self.stage.objective, dims, self.made.shape.get("blocks"), unit)
+        if self.accelerator.mixed_precision == "bf16":
+            objectives.halve(objective)
         if self.first is not None:
             assert vectors is not None  # what a queue is filled with
             objectives.fill(objective, torch.from_numpy(vectors[self.first]))

@@ -345,12 +345,13 @@ def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> N
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     keys, wanted = torch.cat([queue, own]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
-    assert torch.allclose(softmax.shares(own, queue, own), (own @ keys.T).softmax(-1))
+    assert torch.allclose(torch.cat(softmax.shares(own, queue, own), 1), (own @ keys.T).softmax(-1))
+    blocks = (wanted[:, :queued], wanted[:, queued:])
     for found, expected in (
         (softmax.told(rows[0], queue, own), cross_entropy(rows[0] @ keys.T, queued + torch.arange(5))),
-        (softmax.followed(rows, wanted, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
+        (softmax.followed(rows, blocks, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
         (
-            softmax.followed(rows, wanted, queue, own) @ rows.new_tensor([0.3, 2.0]),
+            softmax.followed(rows, blocks, queue, own) @ rows.new_tensor([0.3, 2.0]),
             0.3 * cross_entropy(rows[0] @ keys.T, wanted) + 2 * cross_entropy(rows[1] @ keys.T, wanted),
         ),
     ):
@@ -359,10 +360,31 @@ def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> N
         assert torch.allclose(mine, theirs, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["ckd", "congen", "seed"])
+def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> None:
+    torch.manual_seed(0)
+    whole, half = (objectives.build(parsed({"kind": kind, "queue": 512}), 64) for _ in range(2))
+    half.load_state_dict(whole.state_dict())
+    objectives.halve(half)
+    teacher, earlier = torch.randn(16, 64), torch.randn(512, 64)
+    views = [teacher + torch.randn(16, 64) for _ in range(2)]
+    found = []
+    for objective in (whole, half):
+        objectives.remember(objective, earlier)
+        one, other = (view.clone().requires_grad_() for view in views)
+        loss = objective([one, other], teacher)
+        found.append((loss.item(), torch.autograd.grad(loss, one)[0]))
+    assert half.queue.ring.dtype == torch.bfloat16
+    assert found[0][0] != found[1][0]
+    assert found[1][0] == pytest.approx(found[0][0], rel=0.01)
+    assert torch.nn.functional.cosine_similarity(found[0][1], found[1][1]).min() > 0.999
+    assert found[1][1].dtype == torch.float32
+
+
 def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
     """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
     rows, queue, own = torch.tensor([[2000.0, 0.0]], requires_grad=True), torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
     loss = softmax.told(rows, queue, own)
     assert loss.item() == 4000
     assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
-    assert softmax.followed(rows[None], torch.tensor([[0.5, 0.5]]), queue, own).item() == 2000
+    assert softmax.followed(rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own).item() == 2000

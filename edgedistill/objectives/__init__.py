@@ -19,6 +19,7 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.objectives.contrastive import Ckd, Simcse
 from edgedistill.objectives.pairs import Side, mcl, mcl_bool, mcl_ce
+from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import Congen, Seed, gram
 from edgedistill.recipe import leaves
@@ -165,6 +166,13 @@ def cuts(spec: recipe.Objective) -> list[int]:
         return cuts(spec.objective)
     found = [cuts(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
     return sorted({width for each in found for width in each})
+
+
+def halve(objective: nn.Module) -> None:
+    """Keep every queue in bf16, and multiply with it there."""
+    for part in objective.modules():
+        if isinstance(part, Queue):
+            part.ring = part.ring.to(torch.bfloat16)
 
 
 def fill(objective: nn.Module, vectors: Tensor) -> None:

@@ -50,7 +50,7 @@ def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, ta
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
 
     def cosines(rows: Tensor) -> Tensor:
-        return torch.cat([(rows * teacher).sum(-1, keepdim=True), rows @ queue.T], 1)
+        return torch.cat([(rows * teacher).sum(-1, keepdim=True), (rows.to(queue.dtype) @ queue.T).to(rows.dtype)], 1)
 
     return cross_entropy(cosines(student / tau_student), cosines(teacher / tau_teacher).softmax(-1))
 

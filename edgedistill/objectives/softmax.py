@@ -1,4 +1,8 @@
-"""Cross-entropy over the columns of a memory, written out: its gradient comes with it, and no column gets one."""
+"""Cross-entropy over the columns of a memory, written out: its gradient comes with it, and no column gets one.
+
+Columns lie in two blocks, the queue's and the batch's own. What the queue is kept in (fp32, bf16) its block is multiplied in; the
+batch's, where the right answers are and differences of nearly equal numbers decide, is in the rows' own precision, as are all sums.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,34 @@ import torch
 from torch import Tensor
 
 
-def products(rows: Tensor, queue: Tensor, more: Tensor) -> Tensor:
-    """rows (M, d) times every vector of the queue (K, d) and of `more` (B, d): (M, K + B), written once, not joined afterwards."""
-    out = rows.new_empty(len(rows), len(queue) + len(more))
-    torch.mm(rows, queue.T, out=out[:, : len(queue)])
-    torch.mm(rows, more.T, out=out[:, len(queue) :])
-    return out
+def products(rows: Tensor, queue: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """rows (M, d) times every vector of the queue (K, d), in its dtype, and of `own` (B, d): (M, K), (M, B)."""
+    return rows.to(queue.dtype) @ queue.T, rows @ own.T
 
 
-def softmax_(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows to exp(x − max), in place; returns (log Σ exp, 1 / Σ exp(x − max)), (M, 1) each."""
-    top = logits.amax(1, keepdim=True)
-    total = logits.sub_(top).exp_().sum(1, keepdim=True)
+def softmax_(far: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows to exp(x − max) over both blocks (M, K), (M, B), in place; returns (log Σ exp, 1 / Σ exp(x − max)), (M, 1) each."""
+    top = near.amax(1, keepdim=True)
+    if far.shape[1]:
+        top = torch.maximum(top, far.amax(1, keepdim=True)).to(far.dtype).to(near.dtype)  # the same for both, to the last bit
+    total = near.sub_(top).exp_().sum(1, keepdim=True) + far.sub_(top.to(far.dtype)).exp_().sum(1, keepdim=True, dtype=near.dtype)
     return top + total.log(), total.reciprocal_()
 
 
+def _back(far: Tensor, near: Tensor, queue: Tensor, own: Tensor) -> Tensor:
+    """Weights of the columns times the columns: (M, d) in the dtype of `own`."""
+    return torch.addmm((far @ queue).to(own.dtype), near, own)
+
+
 class _Told(torch.autograd.Function):
-    """Row i (M, d) is to be told by column K + i of [queue; own]."""
+    """Row i (M, d) is to be told by row i of `own`."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, queue: Tensor, own: Tensor) -> Tensor:
-        logits = products(rows, queue, own)
-        right = logits[:, len(queue) :].diagonal().clone()
-        level, share = softmax_(logits)
-        gradient = torch.addmm(logits[:, len(queue) :] @ own, logits[:, : len(queue)], queue).mul_(share).sub_(own)
+        far, near = products(rows, queue, own)
+        right = near.diagonal().clone()
+        level, share = softmax_(far, near)
+        gradient = _back(far, near, queue, own).mul_(share).sub_(own)
         ctx.save_for_backward(gradient)
         return (level.squeeze(1) - right).mean()
 
@@ -43,26 +51,25 @@ class _Told(torch.autograd.Function):
 
 
 class _Followed(torch.autograd.Function):
-    """Every view's rows (V, B, d) are to have the shares `wanted` (B, K + B) of the columns [queue; own]."""
+    """Every view's rows (V, B, d) are to have the shares (B, K), (B, B) of the columns."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, wanted: Tensor, queue: Tensor, own: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, far_wanted: Tensor, near_wanted: Tensor, queue: Tensor, own: Tensor) -> Tensor:
         views, batch, dims = rows.shape
-        logits = products(rows.reshape(-1, dims), queue, own)
-        dots = torch.stack([torch.linalg.vecdot(wanted, view) for view in logits.view(views, batch, -1)])
-        level, share = softmax_(logits)
-        away = torch.addcmul(
-            wanted, logits.view(views, batch, -1), share.view(views, batch, 1), value=-1, out=logits.view(views, batch, -1)
-        )
-        away = away.view(views * batch, -1)
-        ctx.save_for_backward(torch.addmm(away[:, len(queue) :] @ own, away[:, : len(queue)], queue).neg_().view(rows.shape))
+        far, near = products(rows.reshape(-1, dims), queue, own)
+        blocks = [(wanted, block.view(views, batch, -1)) for wanted, block in ((far_wanted, far), (near_wanted, near))]
+        dots = torch.stack([sum(torch.linalg.vecdot(wanted, block[at]) for wanted, block in blocks) for at in range(views)])
+        level, share = softmax_(far, near)
+        for wanted, block in blocks:
+            torch.addcmul(wanted, block, share.to(block.dtype).view(views, batch, 1), value=-1, out=block)
+        ctx.save_for_backward(_back(far, near, queue, own).neg_().view(rows.shape))
         return (level.view(views, batch) - dots).mean(1)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, incoming: Tensor) -> Any:
         (gradient,) = ctx.saved_tensors
-        return gradient * (incoming / gradient.shape[1]).view(-1, 1, 1), None, None, None
+        return gradient * (incoming / gradient.shape[1]).view(-1, 1, 1), None, None, None, None
 
 
 def told(rows: Tensor, queue: Tensor, own: Tensor) -> Tensor:
@@ -74,18 +81,19 @@ def told(rows: Tensor, queue: Tensor, own: Tensor) -> Tensor:
     return result
 
 
-def followed(rows: Tensor, wanted: Tensor, queue: Tensor, own: Tensor) -> Tensor:
+def followed(rows: Tensor, wanted: tuple[Tensor, Tensor], queue: Tensor, own: Tensor) -> Tensor:
     """−Σ_k wanted[i, k] log softmax(rows_vi · [queue; own])_k, mean over i: (V,), one a view; the views share their products.
 
-    rows (V, B, d), wanted (B, K + B) with rows that sum to 1, queue (K, d), own (B, d). Gradients reach the rows alone.
+    rows (V, B, d), queue (K, d), own (B, d); wanted (B, K), (B, B): shares of either block, their rows sum to 1 together. Gradients
+    reach the rows alone.
     """
-    result: Tensor = _Followed.apply(rows, wanted, queue, own)
+    result: Tensor = _Followed.apply(rows, *wanted, queue, own)
     return result
 
 
 @torch.no_grad()
-def shares(rows: Tensor, queue: Tensor, own: Tensor) -> Tensor:
-    """softmax(rows · [queue; own]), (B, K + B), without a gradient."""
-    logits = products(rows, queue, own)
-    _, share = softmax_(logits)
-    return logits.mul_(share)
+def shares(rows: Tensor, queue: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(rows · [queue; own]) in its two blocks, (B, K) and (B, B), without a gradient."""
+    far, near = products(rows, queue, own)
+    _, share = softmax_(far, near)
+    return far.mul_(share.to(far.dtype)), near.mul_(share)
