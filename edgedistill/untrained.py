@@ -105,7 +105,10 @@ def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pa
     ids, mask = read[0].batch(rows, SHORT)
     counts = np.sum([tokens.counts(len(words), each.trained) for tokens, each in zip(read, corpora, strict=True)], 0)
     weights = torch.from_numpy((counts + 1.0) ** student.embeddings.power) if weighed else None
-    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)), texts if translated and isinstance(texts, Pairs) else None)
+    pairs = texts if translated and isinstance(texts, Pairs) else None
+    if pairs is not None:
+        say(f"fitting {len(words):,} pieces to their translations in {pairs.trained:,} pairs: some minutes where there are many")
+    return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)), pairs)
 
 
 def _named_tokenizer(student: head.Headed, teacher: Asked, assistant: teachers.Teacher | None) -> PreTrainedTokenizerBase:
