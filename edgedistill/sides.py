@@ -98,7 +98,8 @@ def feeds(
     def rows(match: recipe.Match, side: str) -> Rows:
         key = (match.of, match.at, side)
         if key not in vectors:
-            vectors[key] = _vectors(match, models, pairs.first if side == "first" else pairs.second, device, say, progress)
+            read = pairs.first if side == "first" else pairs.second
+            vectors[key] = _vectors(match, models, read, f"{side} sides", device, say, progress)
         return vectors[key]
 
     found: list[Feed] = []
@@ -121,13 +122,14 @@ def matched(feeds: list[Feed]) -> Rows | None:
     return next((feed.vectors for feed in feeds if feed.vectors is not None), None)
 
 
-def _vectors(match: recipe.Match, models: Models, side: Corpus, device: str, say: Say, progress: bool) -> Rows:
+def _vectors(match: recipe.Match, models: Models, side: Corpus, which: str, device: str, say: Say, progress: bool) -> Rows:
     """One side's vectors as the model gives them: not of unit length, as the paper's are not."""
     reader = source(match, models)
     if reader is None:
         assert isinstance(models.teacher, given.Given)
         return given.vectors(models.teacher, side, say)
-    return embed_corpus(reader, side, device, say, progress, unit=False)
+    layer = "" if match.at == "output" else "'s embedding layer"
+    return embed_corpus(reader, side, device, say, progress, unit=False, name=f"{match.of}{layer}, {which}")
 
 
 def source(match: recipe.Match, models: Models) -> Teacher | None:

@@ -44,23 +44,30 @@ class Vectors:
 
 
 def embed_corpus(
-    teacher: Teacher, corpus: Corpus, device: str = "cpu", say: Say = lambda line: None, progress: bool = True, unit: bool = True
+    teacher: Teacher,
+    corpus: Corpus,
+    device: str = "cpu",
+    say: Say = lambda line: None,
+    progress: bool = True,
+    unit: bool = True,
+    name: str = "teacher",
 ) -> Vectors:
     """Embed every text of a corpus once; finished shards are kept through a kill and shared by all who ask the same.
 
-    `unit`: at unit length; else as the model gives them before it scales them. A shard whose bytes have changed since is embedded again.
+    `unit`: at unit length; else as the model gives them before it scales them; `name`: what progress calls it. A shard whose bytes have
+    changed since is embedded again.
     Raises UserError when the disk is full.
     """
     folder = vectors_folder(teacher, corpus, unit)
     shards = -(-len(corpus) // SHARD)
     done = _sound_shards(folder, say)
     if len(done) < shards:
-        say(f"teacher: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
+        say(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
         files.write_json(folder / "teacher.json", {"teacher": _reader(teacher, unit)})
         started, embedded = time.perf_counter(), 0
         known = Known(path for path, sha in _read_before(teacher, unit, but=folder) if files.sha256_file(path) == sha)
         with Progress(disable=not progress, transient=True) as bar:
-            task = bar.add_task("teacher", total=len(corpus))
+            task = bar.add_task(name, total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
                     embedded += _embed(teacher, texts, known, _shard(folder, number), device, unit)
@@ -69,7 +76,7 @@ def embed_corpus(
                 bar.update(task, advance=len(texts))
         seconds = time.perf_counter() - started
         taken = f", {known.given:,} known from other corpora" if known.given else ""
-        say(f"teacher: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{taken}")
+        say(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{taken}")
     return Vectors(folder, shards)
 
 

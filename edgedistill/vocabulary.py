@@ -78,6 +78,8 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int = 51
         if len(words) > spec.pieces:
             fact = f"{len(words):,} pieces, {spec.pieces:,} were asked for: the texts have that many characters"
             raise UserError(f"student.unigram.pieces: {fact}; raise it, or leave a script out")
+        if len(words) < spec.pieces:
+            say(f"learned {len(words):,} pieces: these texts hold no more that are worth one")
         with files.new_folder(folder) as temporary:
             words.save_pretrained(temporary)
     return AutoTokenizer.from_pretrained(folder)
