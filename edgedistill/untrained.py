@@ -154,8 +154,9 @@ def _first_student(
     torch.manual_seed(spec.seed)
     weights = looked.weights if looked else None
     width = spec.targets.width if spec.targets else teacher.dims
-    student, pad = _within_trained_places(spec), words.pad_token_id or 0
-    source = None if isinstance(student, recipe.BiLSTM | recipe.Static) else _source(student, teacher, words, assistant)
+    asked, pad = spec.student, words.pad_token_id or 0
+    source = _source(asked, teacher, words, assistant) if isinstance(asked, recipe.Bert | recipe.Recurrent) else None
+    student = _within_trained_places(spec, source)
     start = _first_vectors(spec, teacher, words, source, data, looked.pairs if looked else None)
     if isinstance(student, recipe.BiLSTM):
         shape = bilstm.shape(student, len(words), pad, width)
@@ -192,15 +193,18 @@ def _first_student(
     return module, shape
 
 
-def _within_trained_places(spec: recipe.Recipe) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
-    """The recipe's student; where its position table starts from noise, it reads no further than the stages train that table."""
+def _within_trained_places(spec: recipe.Recipe, source: Source | None) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
+    """The recipe's student. Where its position table starts from noise it reads no further than the stages train that table; where it
+    starts from a run, no further than that run or the stages."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
     fresh = isinstance(student, recipe.Bert) and student.weights == "random"
     fresh = fresh or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
-    if not fresh or not spec.distilling or spec.finetuning is not None:
+    known = [] if fresh else [source.most] if source is not None and source.most is not None else [student.max_tokens]
+    trained = [*known, *(stage.max_tokens for stage in spec.distilling)]
+    if not trained or spec.finetuning is not None:
         return student
-    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(stage.max_tokens for stage in spec.distilling))})
+    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
 
 
 def _start_head(module: Any, source: Source | None) -> None:
@@ -217,6 +221,7 @@ class Source(NamedTuple):
     words: PreTrainedTokenizerBase
     counts: str | None = None  # from where it counts positions, where its config does not say
     head: Any = None  # what a finished run has behind its pooling
+    most: int | None = None  # tokens that a finished run reads; its places behind those were never trained
 
     @property
     def counted(self) -> str:
@@ -247,7 +252,7 @@ def _source(
                 f"student.weights: {asked.spec.model} is a recurrent student, whose layers a BERT reads otherwise; use `kind: recurrent`"
             )
         counts = "zero" if getattr(asked.module, "pad", None) is None else "pad"
-        return Source(model, asked.tokenizer, counts, getattr(asked.module, "head", None))
+        return Source(model, asked.tokenizer, counts, getattr(asked.module, "head", None), asked.run.max_tokens)
     folder = _model_folder(student.weights, student.revision, "student.weights")
     transformer, _ = layout(folder)
     if files.read_json(transformer / "config.json").get("model_type") not in known.values():

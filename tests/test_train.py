@@ -364,7 +364,8 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
     unit = {"kind": "recurrent"}
     refused("student.layers: a unit of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
     refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
-    refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**unit, "layers": 1, "bottleneck": 33})
+    for student in ({**unit, "layers": 1}, {"kind": "bert", "weights": "teacher", "layers": [1]}):
+        refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33})
     refused("needs a revision", teacher={"model": "owner/name"})
     refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):

@@ -81,7 +81,7 @@ def shape(
             raise UserError(f"student.positions: {places} from weights that have {most}; ask for as many or fewer")
         own = {"vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), "max_position_embeddings": places, **(smaller or {})}
         config = BertConfig(**{**source.to_dict(), **own})
-    tables.check(spec.codes, config.hidden_size)
+    tables.check(spec.bottleneck, spec.codes, config.hidden_size)
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {

@@ -49,7 +49,7 @@ class BiLSTMStudent(nn.Module):
 
 def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
-    tables.check(spec.codes, spec.width)
+    tables.check(None, spec.codes, spec.width)
     return {
         "kind": "bilstm",
         "pieces": pieces,

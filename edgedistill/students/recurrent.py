@@ -72,9 +72,7 @@ def shape(
     positions behind the padding id.
     """
     width, places = source.hidden_size, source.max_position_embeddings
-    if spec.bottleneck is not None and spec.bottleneck > width:
-        raise UserError(f"student.bottleneck: {spec.bottleneck} is wider than the layers ({width}); give less, or leave it out")
-    tables.check(spec.codes, width)
+    tables.check(spec.bottleneck, spec.codes, width)
     unit = len(chosen(spec, source))
     counted = counted if spec.positions == "source" else spec.positions
     first = pad + 1 if counted == "pad" else 0

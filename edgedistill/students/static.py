@@ -46,7 +46,7 @@ class StaticStudent(nn.Module):
 
 def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
-    tables.check(spec.codes, spec.width)
+    tables.check(None, spec.codes, spec.width)
     return {
         "kind": "static",
         "pieces": pieces,

@@ -92,8 +92,10 @@ class Coded(nn.Module):
                 self.book.weight[block * CENTROIDS : block * CENTROIDS + len(values)] = torch.from_numpy(values)
 
 
-def check(codes: int | None, width: int) -> None:
-    """Raises UserError: codes that do not divide the width into blocks."""
+def check(bottleneck: int | None, codes: int | None, width: int) -> None:
+    """Raises UserError: a bottleneck wider than the layers, codes that do not divide their width into blocks."""
+    if bottleneck is not None and bottleneck > width:
+        raise UserError(f"student.bottleneck: {bottleneck} is wider than the layers ({width}); give less, or leave it out")
     if codes is not None and width % codes:
         known = ", ".join(str(count) for count in range(width, 0, -1) if width % count == 0)
         raise UserError(f"student.codes: {codes} codes do not divide a width of {width}; choose one of ({known})")
