@@ -10,7 +10,7 @@ from edgedistill.errors import UserError
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite of no known name."""
+    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite that cannot be read."""
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: no such folder; give the one that the recipe's paths start from")
     problems: list[str] = []
@@ -21,7 +21,7 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             problems += error.problems
     if spec.select is not None:
         try:
-            quality.tasks(spec.select.suite)
+            quality.suite(spec.select.suite, data)
         except UserError as error:
             problems += [f"select.suite: {problem}" for problem in error.problems]
     if problems:

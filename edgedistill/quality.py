@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -87,10 +88,14 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
     return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
 
 
-def tasks(name: str | Path) -> list[str]:
-    """The names of a suite's tasks, without reading their files."""
+def languages(name: str | Path) -> set[str]:
+    """What a suite's tasks are called, in parts: en and de of en-de; of translations also their columns. Reads none of their files."""
     whole, _, chosen = (str(name), "", "") if Path(name).is_file() else str(name).partition(":")
-    return chosen.split(",") if chosen else [part.name for part in _parse(files.find("suite", whole)).tasks]
+    path = files.find("suite", whole)
+    spec = _parse(path)
+    parts = (_only(spec, chosen.split(","), path) if chosen else spec).tasks
+    named = [each for part in parts for each in (part.name, getattr(part, "first", ""), getattr(part, "second", ""))]
+    return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
 
 
 def _only(spec: Spec, names: list[str], path: Path) -> Spec:

@@ -198,11 +198,11 @@ def _finish(spec: recipe.Recipe, out: Path, partial: Path, shape: dict[str, Any]
 
 def check_languages(spec: recipe.Recipe) -> None:
     """Raise UserError where a language of the pairs is in no task (en-de, ar-ar) of the suite that selects, and `select.without` does not
-    say so. The suite's description is read; its files may lie elsewhere."""
+    say so. A suite whose tasks name none of the languages is taken to be English."""
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
-    known = {language for task in quality.tasks(spec.select.suite) for language in re.split(r"[^a-z]+", task.lower())}
     of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel.languages(spec.corpus)}  # zh-CN is zh
+    known = quality.languages(spec.select.suite) & set(of.values()) or {"en"}
     unseen = [each for each in of if of[each] not in known and each not in spec.select.without]
     if unseen:
         fact = f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so nothing selects for them"

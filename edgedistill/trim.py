@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, readers, recipe, surgery
 from edgedistill import teacher as teachers
+from edgedistill.assistant import is_run
 from edgedistill.corpus import Say
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.students import teacher as encoder
@@ -45,6 +46,11 @@ def trim(
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    if is_run(model):
+        way_out = "student: {weights: assistant, tokenizer: assistant, trim: {}}, with that run as the assistant and no stages"
+        raise UserError(f"{model}: a run, which a recipe trims: {way_out} (see multi-stage-c96-m3-trimmed)")
+    if (Path(model) / "manifest.json").exists():
+        raise UserError(f"{model}: a bundle, which stays as it is; trim the model or the run it was made of, then export that")
     if not model.startswith("packaged:") and not Path(model).is_dir() and revision is None:
         raise UserError(f"{model}: no such folder; if it is a hub id, say --revision too, or its files may change unseen")
     folder = teachers.locate(recipe.Teacher(model=model, revision=revision))

@@ -399,3 +399,24 @@ def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: P
     (tmp_path / "half.partial").mkdir()
     with pytest.raises(UserError, match="its training has not finished; run edgedistill train again with --resume"):
         refused(world, data, tmp_path / "half")
+
+
+def test_a_suite_that_names_no_language_is_english(world: World, data: Path, taught: Path) -> None:
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
+    parts = [part.model_copy(update={"languages": ("en", "xx")}) for part in spec.corpus.pairs]
+    mini = spec.select.model_copy(update={"suite": "mini", "without": ["xx"]})
+    of_two = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini})
+    train.check_languages(of_two)
+    with pytest.raises(UserError, match="pairs: xx: no task of the suite mini"):
+        train.check_languages(of_two.model_copy(update={"select": mini.model_copy(update={"without": []})}))
+
+
+def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
+    """The stages of the run taught its fresh position table 32 places; what is made of it without stages keeps to those."""
+    read = run.open_run(whole).max_tokens
+    student = {**STUDENT, "trim": {}, "max_tokens": 64}
+    assistant = {"model": str(whole), "max_tokens": 64, "dtype": "fp32"}
+    spec = recipe.parse(written(world, "short", assistant=assistant, student=student, stages=[]), "test")
+    train.train(spec, tmp_path / "short", data, device="cpu", say=quiet, progress=False)
+    assert run.open_run(tmp_path / "short").max_tokens == read < 64

@@ -127,6 +127,16 @@ def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
     assert any(says in line for line in problems(**changes)), problems(**changes)
 
 
+def test_a_batch_of_one_compares_nothing() -> None:
+    says = "compares the texts of a batch with each other; set it to 2 or more"
+    added = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "gram"}}]}
+    for objective in ({"kind": "gram"}, {"kind": "ckd", "queue": 0}, added):
+        stage = {"name": "x", "objective": objective, "batch": 1}
+        assert any(says in line for line in problems(stages=[stage])), objective
+    for objective in ({"kind": "cosine"}, {"kind": "ckd", "queue": 8}):
+        recipe.parse({**GOOD, "stages": [{"name": "x", "objective": objective, "batch": 1}]}, "x")
+
+
 def test_matryoshkas_that_cannot_be() -> None:
     inner = {"kind": "cosine"}
     for fields, says in [

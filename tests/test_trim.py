@@ -140,6 +140,14 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp
     refused("was not written: a kept text's token vectors differ by", AnswerIsNo)
 
 
+def test_runs_and_bundles_are_told_where_to_go(world: World, texts: Path, tmp_path: Path) -> None:
+    for name, says in (("run.json", "a run, which a recipe trims: student: "), ("manifest.json", "a bundle, which stays as it is; trim")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("{}", encoding="utf-8")
+        with pytest.raises(UserError, match=says):
+            trim.trim(str(tmp_path / name), ["kept.txt"], tmp_path / "x", texts, say=quiet)
+
+
 def encoder_tensors(transformer: Path, rows: int) -> dict[str, torch.Tensor]:
     """The first rows of the word table, which are others than those kept."""
     tensors = load_file(transformer / "model.safetensors")

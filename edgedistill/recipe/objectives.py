@@ -170,6 +170,11 @@ def leaves(objective: Objective) -> list[Objective]:
     return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
 
 
+def among_the_batch(leaf: Objective) -> bool:
+    """Whether a term compares the texts of a batch with each other, and with nothing beside them."""
+    return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
+
+
 def reads_second_view(objective: Objective) -> bool:
     """Whether the objective compares a text with another view of it."""
     return any(isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1) for leaf in leaves(objective))
