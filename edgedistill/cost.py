@@ -32,7 +32,9 @@ from edgedistill import (
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.parallel import Pairs
+from edgedistill.students import recurrent
 from edgedistill.students.classifier import Classifier
+from edgedistill.students.output import own
 from edgedistill.vectors import embedded
 
 QUERIES = 200
@@ -53,12 +55,16 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         pieces = len(teacher.tokenizer)
     else:
         words = untrained.own_tokenizer(spec, teacher, texts, None, say, assistant)
-        student, _ = untrained.build(spec, teacher, words, data, assistant=assistant)
+        student, shape = untrained.build(spec, teacher, words, data, assistant=assistant)
         pieces = len(words)
         prepare.check_objectives(spec, student, teacher.dims, assistant)
         sides.check(spec, sides.Models(teacher, assistant), words)
         train.check_languages(spec)
     found: dict[str, Any] = {"name": spec.name, "parameters": run.count(student), "size_bytes": {}, "p50_ms": {}}
+    if not isinstance(spec.student, recipe.Itself):
+        found["max_tokens"] = shape["max_tokens"]
+    if isinstance(bare := own(student), recurrent.RecurrentStudent):
+        found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
     fp32 = graph.build(student)
     for precision in quantize.PRECISIONS:
         model = fp32 if precision == "fp32" else quantize.quantize(fp32, precision)
@@ -133,6 +139,10 @@ def table(found: dict[str, Any]) -> str:
     sheet.add_row("parameters", f"{parts['total']:,} = {shares}")
     if "words" in parts:
         sheet.add_row("of the embedding", f"{parts['words']:,} word table and its projection")
+    if "unit" in found:
+        sheet.add_row("layers", f"{found['unit']['layers']}, gone through {found['unit']['times']} times")
+    if "max_tokens" in found:
+        sheet.add_row("reads", f"{found['max_tokens']} tokens; longer texts are cut")
     sheet.add_row("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
     sheet.add_row(f"p50, 1 × {TOKENS} tokens", "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items()))
     if "texts" in found:

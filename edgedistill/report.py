@@ -230,7 +230,7 @@ def where(report: Report) -> str:
 
 def markdown(reports: list[Report]) -> str:
     """The README's table, one line a bundle, and below it where and when; what is kept only where a teacher was measured beside."""
-    compared = any(report["kept"] for report in reports)
+    compared = any(kept(report, name) for report in reports for name in suites(reports))
     columns = [(name, show) for name in suites(reports) for show in ([score, kept] if compared else [score])]
     heads = ["bundle", "params", "MB", *[name if show is score else "kept" for name, show in columns]]
     heads += ["p50 ms", "p99 ms", "texts/s", "RSS MB"]
