@@ -187,7 +187,6 @@ class Loop:
             self.log.bar.update(task, completed=self.step, loss=loss, dev=measured, rate=rate)
         if self.step > mark_step:  # nothing has measured these steps
             loss, rate = total / (self.step - mark_step), (self.step - mark_step) * self.stage.batch / (time.perf_counter() - mark)
-            self.log.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), texts_s=round(rate, 1))
             self.log.say(f"{self.stage.name}: {self.step:,} steps, loss {loss:.4f}, {rate:,.0f} texts/s")
         self._hand_over()
 

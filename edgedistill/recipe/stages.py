@@ -86,9 +86,9 @@ class Stage(Part):
     @model_validator(mode="after")
     def _views_are_read(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
-        alone = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
-        if self.batch == 1 and alone and self.triples is None:
-            raise ValueError(f"`batch` is 1, and {', '.join(alone)} compares the texts of a batch with each other; set it to 2 or more")
+        compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
+        if self.batch == 1 and compared and self.triples is None:
+            raise ValueError(f"`batch` is 1, and {", ".join(compared)} compares the texts of a batch with each other; set it to 2 or more")
         if self.triples is not None:
             if kinds != ["simcse"]:
                 raise ValueError(f"`triples` have no teacher vectors; simcse alone reads them, not {', '.join(kinds)}")
