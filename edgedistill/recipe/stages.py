@@ -88,7 +88,7 @@ class Stage(Part):
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
         if self.batch == 1 and compared and self.triples is None:
-            raise ValueError(f"`batch` is 1, and {", ".join(compared)} compares the texts of a batch with each other; set it to 2 or more")
+            raise ValueError(f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set it to 2 or more")
         if self.triples is not None:
             if kinds != ["simcse"]:
                 raise ValueError(f"`triples` have no teacher vectors; simcse alone reads them, not {', '.join(kinds)}")
