@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 
-from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, untrained
+from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, train, untrained
 from edgedistill.loop import Log, Loop, progress
 from edgedistill.tokens import tokenize
 from edgedistill.vectors import Vectors
@@ -52,7 +51,7 @@ def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded
 def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> Loop:
     """The stage's loop, its queue full, a few steps done."""
     log = Log(folder / "metrics.jsonl", progress(False), lambda line: None)
-    one = Loop(spec.stages[0], 0, spec.seed, made, Accelerator(cpu=True), folder, None, log)
+    one = Loop(spec.stages[0], 0, spec.seed, made, train.accelerator_for(spec, "cpu"), folder, None, log)
     one._set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
         queue.push(torch.from_numpy(made.vectors[np.arange(len(queue.ring))]))

@@ -45,7 +45,7 @@ def train(
 
 
 def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
-    accelerator = _accelerator(spec, device)
+    accelerator = accelerator_for(spec, device)
     started = time.perf_counter()
     if spec.student.kind == "teacher" and spec.finetuning is None:
         return baseline.keep(spec, out, partial, data, accelerator, say, progress)
@@ -166,7 +166,8 @@ def _difference(before: str, now: str) -> str:
     return "its length differs"
 
 
-def _accelerator(spec: recipe.Recipe, device: str) -> Accelerator:
+def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
+    """What a run trains on, in bf16 where its stages ask for that or the machine computes in it. Raises UserError: no such device."""
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
