@@ -136,18 +136,23 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _swap(new: Path, path: Path) -> None:
-    if path.exists():
-        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-        os.replace(path, old / "was")
+    if not path.exists():
         try:
             os.replace(new, path)
-        except BaseException:
-            os.replace(old / "was", path)
-            raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
-    else:
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return  # else another process has written the same just now
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    os.replace(path, old / "was")
+    try:
         os.replace(new, path)
+    except BaseException:
+        os.replace(old / "was", path)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def reserve(path: Path) -> None:

@@ -68,3 +68,21 @@ def test_other_errors_keep_their_name(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="os error 2"), files.new_folder(tmp_path / "y"):
         Tokenizer.from_file(str(tmp_path / "nowhere"))
     assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other's is there between the look and the renaming: the last one stays, whole, and nothing beside it."""
+    path, looked = tmp_path / "same", Path.exists
+
+    def exists(self: Path, **options: bool) -> bool:
+        found = looked(self, **options)
+        if self == path and not found:
+            path.mkdir()
+            (path / "a").write_text("the other's", encoding="utf-8")
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists)
+    with files.new_folder(path) as folder:
+        (folder / "a").write_text("mine", encoding="utf-8")
+    assert (path / "a").read_text(encoding="utf-8") == "mine"
+    assert [each.name for each in tmp_path.iterdir()] == ["same"]
