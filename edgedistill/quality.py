@@ -69,13 +69,8 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     `xsts:en-de,en-ru` reads those tasks of it alone, and is then the suite's name. Raises UserError: unknown name or task, bad YAML, a
     file or a column that is not there.
     """
-    whole, _, chosen = (str(name), "", "") if Path(name).is_file() else str(name).partition(":")
-    path = files.find("suite", whole)
-    spec = _parse(path)
+    title, path, spec = _described(name)
     data = data or os.environ.get("EDGEDISTILL_DATA")
-    title = spec.name or (path.parent.name if path.name == "suite.yaml" else path.stem)
-    if chosen:
-        title, spec = f"{title}:{chosen}", _only(spec, chosen.split(","), path)
     _, _, read, _ = _KINDS[spec.kind]
     texts, tasks = read(spec, partial(tables.locate, path, data=Path(data) if data else None))
     return Suite(title, spec.kind, spec.about, texts, tasks)
@@ -90,12 +85,18 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
 
 def languages(name: str | Path) -> set[str]:
     """What a suite's tasks are called, in parts: en and de of en-de; of translations also their columns. Reads none of their files."""
+    _, _, spec = _described(name)
+    named = [each for part in spec.tasks for each in (part.name, getattr(part, "first", ""), getattr(part, "second", ""))]
+    return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
+
+
+def _described(name: str | Path) -> tuple[str, Path, Spec]:
+    """(title, file, description) of a suite by path or shipped name; behind a colon the tasks that alone are asked for."""
     whole, _, chosen = (str(name), "", "") if Path(name).is_file() else str(name).partition(":")
     path = files.find("suite", whole)
     spec = _parse(path)
-    parts = (_only(spec, chosen.split(","), path) if chosen else spec).tasks
-    named = [each for part in parts for each in (part.name, getattr(part, "first", ""), getattr(part, "second", ""))]
-    return {code for each in named for code in re.split(r"[^a-z]+", each.lower()) if code}
+    title = spec.name or (path.parent.name if path.name == "suite.yaml" else path.stem)
+    return (f"{title}:{chosen}", path, _only(spec, chosen.split(","), path)) if chosen else (title, path, spec)
 
 
 def _only(spec: Spec, names: list[str], path: Path) -> Spec:
