@@ -11,7 +11,9 @@ from edgedistill import report
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
-TABLES = {"results": [REPORTS / "english.json", REPORTS / "flagship.json"], "languages": [REPORTS / "languages.json"]}
+TABLES = {
+    name: [REPORTS / f"{source}.json"] for name, source in (("flagships", "flagship"), ("results", "english"), ("languages", "languages"))
+}
 
 if __name__ == "__main__":
     changed = [name for name, sources in TABLES.items() if report.update_readme(ROOT / "README.md", sources, name)]
