@@ -11,9 +11,7 @@ from edgedistill import report
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
-TABLES = {
-    name: [REPORTS / f"{source}.json"] for name, source in (("flagships", "flagship"), ("results", "english"), ("languages", "languages"))
-}
+TABLES = {"flagships": [REPORTS / "flagship.json"], "results": [REPORTS / "english.json"], "languages": [REPORTS / "languages.json"]}
 
 if __name__ == "__main__":
     changed = [name for name, sources in TABLES.items() if report.update_readme(ROOT / "README.md", sources, name)]
