@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from edgedistill.corpus import PARAGRAPHS
+
 SIZES = {"fp32": "float32", "w8": "8-bit weights, the safe default", "int8": "8-bit products, fastest at batch 1"}
 
 UNMOVED = 0.99999  # the cosine from which a text alone and in a batch are the same but for float32's last digits
@@ -111,6 +113,7 @@ def _sources(manifest: dict[str, Any]) -> str:
     if not licences:
         return ""
     lines = ["| texts trained on | | licence, as their source states it |", "|---|---:|---|"]
+    licences = {PARAGRAPHS: "those of the files above", **licences}
     lines += [
         f"| {each['name']} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
         for each in manifest["run"]["corpus"]["sources"]

@@ -20,6 +20,7 @@ from edgedistill.errors import UserError
 BUCKETS = 256
 BLOCK = 65_536  # rows looked at together
 FORMAT = 1  # part of every cache key: raise it when what is written changes
+PARAGRAPHS = "paragraphs of their lines"  # what `sources` calls them
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # what may stand at the ends of a word
 Say = Callable[[str], None]
 
@@ -72,9 +73,8 @@ def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, see
     """
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, data)
-    name = files.key(
-        format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed", "licences"}), seed=seed, sources=[s.made_of for s in sources]
-    )
+    spared = {"seed", "licences"} | {name for name in ("paragraphs", "limits") if not getattr(spec, name, True)}  # as before there were any
+    name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude=spared), seed=seed, sources=[s.made_of for s in sources])
     folder = files.cache_folder() / "corpora" / name
     if not (folder / "corpus.json").exists():
         say(f"reading {sum(1 for s in sources if not s.leak)} source(s) of texts")
@@ -162,22 +162,24 @@ def _write(spec: recipe.Files | recipe.Hub | recipe.Prose, sources: list[_Source
     spool, buckets = folder / "spool", folder / "buckets"
     buckets.mkdir()
     counts, read = _spool(spec, sources, spool, buckets)
-    keep = _limited(spec, counts, distinct(buckets, sum(counts)))
+    clean = distinct(buckets, sum(counts))
+    names = [s.name for s in sources if not s.leak]
+    keep = _limited(spec, names, counts, clean)
     kept = keep.count(0, len(keep))
     if kept <= spec.held_out:
         some = f"{kept:,} of {read:,} texts are left after cleaning, {spec.held_out:,} are to be held out"
         raise UserError(f"corpus: nothing to train on: {some}; add texts, or lower corpus.held_out")
-    held = set(np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False).tolist())
-    fingerprint = _keep(spool, keep, held, folder)
-    names = [s.name for s in sources if not s.leak]
-    per_source = [keep.count(a, b) for a, b in pairwise(ends(counts))]
+    held = np.fromiter(_rows(keep, np.random.default_rng(seed).choice(kept, spec.held_out, replace=False, shuffle=False)), np.int64)
+    more = [] if spec.paragraphs is None else _paragraphs(spec.paragraphs, spool, clean, keep, held, counts, seed)
+    fingerprint, added = _keep(spool, keep, set(held.tolist()), more, folder)
+    per_source = [(name, keep.count(a, b)) for name, (a, b) in zip(names, pairwise(ends(counts)), strict=True)]
     meta = {
         "format": FORMAT,
         "fingerprint": fingerprint,
         "read": read,
-        "texts": kept,
-        "trained": kept - spec.held_out,
-        "sources": [{"name": n, "texts": t} for n, t in zip(names, per_source, strict=True)],
+        "texts": kept + added,
+        "trained": kept + added - spec.held_out,
+        "sources": [{"name": n, "texts": t} for n, t in [*per_source, *([(PARAGRAPHS, added)] if added else [])]],
     }
     spool.unlink()
     buckets.rmdir()
@@ -271,9 +273,13 @@ def distinct(buckets: Path, rows: int) -> Marks:
     return keep
 
 
-def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, counts: list[int], keep: Marks) -> Marks:
-    if isinstance(spec, recipe.Files) and spec.limit_per_file:
-        keep = evenly(keep, [(start, end, spec.limit_per_file) for start, end in pairwise(ends(counts))])
+def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, names: list[str], counts: list[int], keep: Marks) -> Marks:
+    if isinstance(spec, recipe.Files) and (spec.limit_per_file or spec.limits):
+        unknown = sorted(set(spec.limits) - set(names))
+        if unknown:
+            raise UserError(f"corpus.limits: {unknown[0]} is none of the files of corpus.texts ({', '.join(names[:8])}); correct the name")
+        most = [spec.limits.get(name, spec.limit_per_file or count) for name, count in zip(names, counts, strict=True)]
+        keep = evenly(keep, [(start, end, each) for (start, end), each in zip(pairwise(ends(counts)), most, strict=True)])
     return evenly(keep, [(0, len(keep), spec.limit)]) if spec.limit else keep
 
 
@@ -290,15 +296,59 @@ def evenly(keep: Marks, spans: list[tuple[int, int, int]]) -> Marks:
     return thinned
 
 
-def _keep(spool: Path, keep: Marks, held: set[int], folder: Path) -> str:
-    """Write the kept lines, the held-out ones last, and where each begins. Returns the fingerprint."""
+def _rows(keep: Marks, ranks: np.ndarray) -> Iterator[int]:
+    """The rows kept at these places among all that are kept, ascending."""
+    first = 0
+    for rows in keep.blocks(0, len(keep)):
+        yield from rows[np.sort(ranks[(ranks >= first) & (ranks < first + len(rows))]) - first].tolist()
+        first += len(rows)
+
+
+def _paragraphs(
+    spec: recipe.Paragraphs, spool: Path, clean: Marks, keep: Marks, held: np.ndarray, counts: list[int], seed: int
+) -> Iterator[bytes]:
+    """Lines that follow each other in a source, joined until they have as many words as was drawn; neither leaks nor held-out ones.
+
+    They begin at lines that are kept, so that no source is all paragraphs, and go on with any. Where a source ends first,
+    what has two lines is a text all the same.
+    """
+    drawn = np.random.default_rng([seed, 1])
+    starts = evenly(keep, [(0, len(keep), spec.texts)])
+    with spool.open("rb", 1 << 20) as lines:
+        for start, end in pairwise(ends(counts)):
+            growing: list[tuple[int, list[bytes]]] = []
+            for at in range(start, end, BLOCK):
+                rows = np.arange(at, min(end, at + BLOCK))
+                usable, starting = clean.has(rows) & ~np.isin(rows, held), starts.has(rows)
+                for good, first, line in zip(usable, starting, lines, strict=False):  # lines go on behind the block
+                    if not good:
+                        continue
+                    if first:
+                        growing.append((int(drawn.integers(*spec.words, endpoint=True)), []))
+                    for _, parts in growing:
+                        parts.append(line[:-1])
+                    done = [sum(part.count(b" ") + 1 for part in parts) >= wanted for wanted, parts in growing]
+                    yield from (b" ".join(parts) for (_, parts), whole in zip(growing, done, strict=True) if whole and len(parts) > 1)
+                    growing = [each for each, whole in zip(growing, done, strict=True) if not whole]
+            yield from (b" ".join(parts) for _, parts in growing if len(parts) > 1)
+
+
+def _keep(spool: Path, keep: Marks, held: set[int], more: Iterable[bytes], folder: Path) -> tuple[str, int]:
+    """Write the kept lines, `more` texts behind them, the held-out lines last, and where each begins.
+
+    Returns the fingerprint, and how many were more.
+    """
     later: list[bytes] = []
+    added = 0
     with spool.open("rb", 1 << 20) as lines, _Spelled(folder) as written:
         numbered = enumerate(lines)
-        for rank, row in enumerate(row for rows in keep.blocks(0, len(keep)) for row in rows.tolist()):
+        for row in (row for rows in keep.blocks(0, len(keep)) for row in rows.tolist()):
             line = next(line for number, line in numbered if number == row)
-            (later.append if rank in held else written.write)(line[:-1])
+            (later.append if row in held else written.write)(line[:-1])
+        for text in more:
+            written.write(text)
+            added += 1
         written.total.update(b"\0held out\0")
         for line in later:
             written.write(line)
-    return written.total.hexdigest()
+    return written.total.hexdigest(), added

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,40 @@ def test_limits_draw_evenly(tmp_path: Path) -> None:
     assert texts[0] == "a 0"
     assert {t[0] for t in texts} == {"a", "b"}
     assert max(int(t[2:]) for t in texts) >= 80
+    some = all_of(build(tmp_path, "*.txt", limit_per_file=10, limits={"b.txt": 30}))
+    assert [sum(t[0] == name for t in some) for name in "ab"] == [10, 30]
+    more = all_of(build(tmp_path, "*.txt", limits={"b.txt": 30}))
+    assert [sum(t[0] == name for t in more) for name in "ab"] == [100, 30]
+    with pytest.raises(UserError, match=r"corpus\.limits: c\.txt is none of the files"):
+        build(tmp_path, "*.txt", limits={"c.txt": 30})
+
+
+def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(50)), encoding="utf-8")
+    (tmp_path / "leak.txt").write_text("a 3\n", encoding="utf-8")
+    plain = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10)
+    made = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})
+    held = made.texts(made.held_out)
+    assert held == plain.texts(plain.held_out)
+    assert all_of(made)[: plain.trained] == all_of(plain)[: plain.trained]
+    more = all_of(made)[plain.trained : made.trained]
+    assert 18 <= len(more) <= 20
+    assert made.sources[-1] == {"name": "paragraphs of their lines", "texts": len(more)}
+    for text in more:
+        lines = [" ".join(pair) for pair in pairwise(text.split())][::2]
+        numbers = [int(line[2:]) for line in lines]
+        assert len({line[0] for line in lines}) == 1  # of one source
+        assert numbers == sorted(numbers)
+        assert not {*lines} & {*held, "a 3"}
+        assert 3 <= len(lines) <= 4 or numbers[-1] >= 47  # or the source ended
+    assert {text[0] for text in more} == {"a", "b"}
+    assert all_of(build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})) == all_of(made)
+
+
+def test_words_of_paragraphs_must_ascend() -> None:
+    with pytest.raises(ValueError, match="must ascend"):
+        recipe.Paragraphs(texts=1, words=(9, 8))
 
 
 def test_words_are_counted(tmp_path: Path) -> None:

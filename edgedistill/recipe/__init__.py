@@ -26,7 +26,7 @@ from edgedistill.recipe.objectives import (
 )
 from edgedistill.recipe.part import Head, Part, Pieces, Pooling, Precision, Width, Words, by_kind
 from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
-from edgedistill.recipe.sources import Corpus, Files, Hub, Pairs, Parallel, Prose, Teacher
+from edgedistill.recipe.sources import Corpus, Files, Hub, Pairs, Paragraphs, Parallel, Prose, Teacher
 from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs
 from edgedistill.recipe.students import Bert, BiLSTM, Embeddings, Itself, Learned, Recurrent, Static, Student, Trim, Trimmed, Unigram
 from edgedistill.recipe.targets import (
@@ -101,6 +101,7 @@ __all__ = [
     "Objective",
     "One",
     "Pairs",
+    "Paragraphs",
     "Parallel",
     "Part",
     "Pca",

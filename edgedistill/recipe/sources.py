@@ -49,6 +49,26 @@ HoldSeed = Annotated[
 ]
 
 
+class Paragraphs(Part):
+    """Texts as long as paragraphs, made of lines that follow each other in a source; the teacher reads them like any other."""
+
+    texts: int = Field(ge=1, description="how many, beside the lines themselves; they begin at lines spread evenly over those")
+    words: tuple[int, int] = Field(
+        (35, 100), strict=False, description="a number is drawn between these two, lines are added until it is reached"
+    )
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Paragraphs:
+        if not 1 <= self.words[0] <= self.words[1]:
+            raise ValueError(f"`words` {list(self.words)} must ascend from 1 or more")
+        return self
+
+
+Joined = Annotated[
+    Paragraphs | None, Field(description="add texts of neighbouring lines; sentences alone teach no student to read documents")
+]
+
+
 class Hub(Part):
     """A hub data set, at a revision."""
 
@@ -62,6 +82,7 @@ class Hub(Part):
     min_words: int = Field(1, ge=1)
     max_words: int | None = Field(None, ge=1)
     held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+    paragraphs: Joined = None
     seed: HoldSeed = None
 
 
@@ -73,10 +94,12 @@ class Files(Part):
     column: str = Field("text", description="the column of .tsv, .csv, .jsonl and .parquet files")
     exclude: list[str] = Field([], description="globs of files (a text in any column) whose texts must not be trained on: leaks")
     limit_per_file: int | None = Field(None, ge=1, description="at most this many texts of one file, drawn evenly")
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="of files by name, in place of `limit_per_file`")
     limit: int | None = Field(None, ge=1, description="at most this many texts in all, drawn evenly")
     min_words: int = Field(1, ge=1)
     max_words: int | None = Field(None, ge=1)
     held_out: int = Field(0, ge=0, description="texts set aside: never trained on, used to compare student and teacher")
+    paragraphs: Joined = None
     seed: HoldSeed = None
     licences: dict[str, str] = Field({}, description="file name: its texts' licence, for the card of what is trained on them")
 
@@ -90,6 +113,7 @@ class Prose(Part):
     min_words: int = Field(4, ge=1)
     max_words: int | None = Field(64, ge=1)
     held_out: int = Field(0, ge=0)
+    paragraphs: Joined = None
     seed: HoldSeed = None
 
 
