@@ -40,17 +40,19 @@ def _all(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
-    """Adam's moments by parameter name: `exp_avg/model.x` and so on."""
-    return {f"{what}/{name}": value for p, name in names.items() for what, value in optimizer.state[p].items()}
+def optimizer_state(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
+    """What optimizers remember, by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
+    states = (each for optimizer in optimizers for each in optimizer.state.items())
+    return {f"{what}/{names[p]}": value for p, values in states for what, value in values.items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
-    """Put saved moments back."""
-    for parameter, name in names.items():
-        values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == name}
-        if values:
-            optimizer.state[parameter] = {what: value.to(parameter.device) if what != "step" else value for what, value in values.items()}
+def load_optimizer(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
+    """Put it back."""
+    for optimizer in optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == names[parameter]}
+            if values:
+                optimizer.state[parameter] = {k: value.to(parameter.device) if k != "step" else value for k, value in values.items()}
 
 
 def random_state() -> dict[str, Tensor]:

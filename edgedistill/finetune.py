@@ -181,7 +181,7 @@ class Tuning:
             torch.manual_seed(self.seed)
             self.tops = -math.inf
         else:
-            checkpoint.load_optimizer(self.optimizer, self.names, tensors.get("optimizer", {}))
+            checkpoint.load_optimizer([self.optimizer], self.names, tensors.get("optimizer", {}))
             checkpoint.set_random_state(tensors["random"])
             self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
         self.module.train()
@@ -250,7 +250,7 @@ class Tuning:
     def _save(self) -> None:
         tensors = {
             "module": self.module.state_dict(),
-            "optimizer": checkpoint.optimizer_state(self.optimizer, self.names),
+            "optimizer": checkpoint.optimizer_state([self.optimizer], self.names),
             "random": checkpoint.random_state(),
         }
         names = ("trial", "step", "misses", "done", "total", "counted", "best", "tried", "tops")

@@ -207,7 +207,7 @@ class Loop:
             objectives.fill(objective, torch.from_numpy(vectors[self.first]))
         self.module = Trained(self.student, projection, objective, self.embedded).to(self.accelerator.device)
         _learn(self.student, only_embeddings=self.embedded)
-        self.optimizer = optimizer(self.module, self.stage, self.accelerator.device.type)
+        self.optimizers = optimizers(self.module, self.stage, self.accelerator.device.type)
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = checkpoint.Average(self.student, self.stage.ema) if self.stage.ema else None
         if self.selection:
@@ -223,7 +223,7 @@ class Loop:
 
     def _restore(self, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
         self.module.load_state_dict(tensors["module"])
-        checkpoint.load_optimizer(self.optimizer, self.names, tensors.get("optimizer", {}))
+        checkpoint.load_optimizer(self.optimizers, self.names, tensors.get("optimizer", {}))
         if self.average:
             self.average.weights = {k: v.to(self.accelerator.device) for k, v in tensors["average"].items()}
         if self.selection:
@@ -250,14 +250,16 @@ class Loop:
         views = [(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)) for ids, mask in read]
         targets = None if vectors is None else torch.from_numpy(vectors).to(device)
         rate = self.stage.learning_rate * schedule(self.stage, self.step, self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         loss = self.prepared(views, targets)
-        self.optimizer.zero_grad()
         self.accelerator.backward(loss)
         if self.stage.clip:
             self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         if targets is not None:
             objectives.remember(self.module.objective, targets)
         if self.average:
@@ -284,7 +286,7 @@ class Loop:
             return
         tensors = {
             "module": self.module.state_dict(),
-            "optimizer": checkpoint.optimizer_state(self.optimizer, self.names),
+            "optimizer": checkpoint.optimizer_state(self.optimizers, self.names),
             "random": checkpoint.random_state(),
         }
         if self.average:
@@ -328,15 +330,24 @@ def schedule(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> fl
     return 1 - done if stage.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
-def optimizer(module: nn.Module, stage: recipe.Stage, device: str) -> torch.optim.AdamW:
-    """AdamW, fused (one pass over memory a step); no decay on vectors (biases, norms) and on the word table."""
-    decayed: list[nn.Parameter] = []
-    spared: list[nn.Parameter] = []
+def optimizers(module: Trained, stage: recipe.Stage, device: str) -> list[torch.optim.Optimizer]:
+    """AdamW, fused (one pass over memory a step); no decay on vectors (biases, norms) and on the word table.
+
+    With `optimizer: muon` the matrices of the student's layers leave it for Muon, whose steps are scaled to AdamW's usual size
+    (Liu et al. 2025, Eq. 4), so that one learning rate serves both.
+    """
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
-    for parameter in module.parameters():
-        (spared if parameter.ndim < 2 or id(parameter) in tables else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": stage.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in ("cpu", "cuda"))
+    groups: dict[str, list[nn.Parameter]] = {"muon": [], "decayed": [], "spared": []}
+    for name, parameter in module.named_parameters():
+        matrix = parameter.ndim > 1 and id(parameter) not in tables
+        layers = name.startswith("student.") and "embedding" not in name and ".head." not in name
+        groups["muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"].append(parameter)
+    decays = [{"params": groups["decayed"], "weight_decay": stage.weight_decay}, {"params": groups["spared"], "weight_decay": 0.0}]
+    adam = torch.optim.AdamW([g for g in decays if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in ("cpu", "cuda"))
+    if not groups["muon"]:
+        return [adam]
+    muon = torch.optim.Muon(groups["muon"], lr=stage.learning_rate, weight_decay=stage.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, adam]
 
 
 def progress(shown: bool) -> Progress:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from edgedistill import quality, readers, recipe
 from edgedistill.errors import UserError
 
+MUON = (2, 9)  # the torch that brought it
+
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite that cannot be read."""
+    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite that cannot be read,
+    an optimizer that torch does not have yet.
+    """
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: no such folder; give the one that the recipe's paths start from")
     problems: list[str] = []
@@ -24,6 +29,10 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             quality.suite(spec.select.suite, data)
         except UserError as error:
             problems += [f"select.suite: {problem}" for problem in error.problems]
+    torch = version("torch")
+    if tuple(int(part) for part in torch.split(".")[:2]) < MUON:
+        muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
+        problems += [f"stages[{number}].optimizer: muon needs torch 2.9, this is {torch}; update it, or choose adamw" for number in muon]
     if problems:
         raise UserError(*problems)
 

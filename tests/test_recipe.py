@@ -98,6 +98,12 @@ def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
     assert any(says in line for line in problems(student=student))
 
 
+def test_muon_wants_layers() -> None:
+    stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
+    assert any("muon is for the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
+    recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
+
+
 PCA = {"reduce": {"kind": "pca"}, "dims": 128}
 SPLIT = {"kind": "split", "parts": [{**PCA, "dims": 96}, {**PCA, "dims": 32}]}
 

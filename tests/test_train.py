@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import loop, prepare, recipe, run, train, untrained
+from edgedistill import loop, preflight, prepare, recipe, run, train, untrained
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from tests.conftest import World, sentences
@@ -104,16 +104,17 @@ def write_triples(world: World, count: int) -> None:
     [
         ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, [12, 66]),
         ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, [12]),
-        ({"kind": "bert", "weights": "teacher", "layers": 1, "codes": 8, "head": "linear", "dropout": 0.1}, [12]),
+        ({"kind": "bert", "weights": "teacher", "layers": 1, "codes": 8, "head": "linear", "dropout": 0.1, "optimizer": "muon"}, [12]),
     ],
-    ids=["bert", "recurrent", "codes"],
+    ids=["bert", "recurrent", "codes and muon"],
 )
 def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, student: dict[str, Any], kills: list[int]) -> None:
     """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the uninterrupted run."""
+    optimizer = {"optimizer": student["optimizer"]} if "optimizer" in student else {}
     changes = {
-        "stages": TWO_STAGES,
+        "stages": [{**stage, **optimizer} for stage in TWO_STAGES],
         "select": {**SELECT, "suite": suite_of(world)},
-        "student": student,
+        "student": {name: value for name, value in student.items() if name != "optimizer"},
         "targets": {"reduce": {"kind": "pca"}, "dims": 24, "align": "procrustes"},
     }
     write_triples(world, 60)
@@ -134,6 +135,38 @@ def test_killed_and_resumed_gives_the_same_bytes(world: World, tmp_path: Path, s
         [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")
     ]
     assert selected == [[25, 50, 60, 25, 50, 60]] * 2
+
+
+def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same student, one step: what Muon moves has all its directions moved alike, the rest moves as under AdamW."""
+    student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 8, "weight_decay": 0.0, "warmup": 0.0, "dtype": "fp32"}
+    start, moved = {}, {}
+    monkeypatch.setattr(loop.Loop, "_batch", lambda self, old=loop.Loop._batch: start.update(weights_of(self.student)) or old(self))
+    for optimizer in ("adamw", "muon"):
+        go(world, tmp_path / optimizer, student=student, stages=[{**stage, "optimizer": optimizer}])
+        ended = load_file(tmp_path / optimizer / "student.safetensors")
+        moved[optimizer] = {name: ended[name] - start[name] for name in ended}
+    for name, step in moved["muon"].items():
+        inside = ".layer." in name and step.ndim == 2
+        assert torch.equal(step, moved["adamw"][name]) is not inside, name
+        if inside:
+            sizes = torch.linalg.svdvals(step)
+            assert sizes[: len(sizes) // 2].min() > 0.5 * sizes.max(), name
+            assert sizes.max() == pytest.approx(0.2 * max(step.shape) ** 0.5 * 1e-3, rel=0.35)
+
+
+def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in student.state_dict().items()}
+
+
+def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "version", lambda name: "2.8.0+cpu")
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "optimizer": "muon"}
+    text = {"name": "x", "teacher": {"model": "x"}, "corpus": {"kind": "prose"}, "student": {"kind": "bilstm"}, "stages": [stage]}
+    with pytest.raises(UserError, match=r"stages\[0\].optimizer: muon needs torch 2.9, this is 2.8.0"):
+        preflight.check(recipe.parse(text, "x"), None)
+    preflight.check(recipe.parse({**text, "stages": [{**stage, "optimizer": "adamw"}]}, "x"), None)
 
 
 def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:

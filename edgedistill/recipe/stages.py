@@ -75,7 +75,10 @@ class Stage(Part):
     warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps")
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     weight_decay: float = Field(0.01, ge=0, description="not on biases, norms and the word table")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
+    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="of adamw")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: the matrices of the student's layers by orthogonalised momentum (Jordan et al. 2024), all else by adamw"
+    )
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of a moving average of the weights; the average is what is selected")
     max_tokens: int = Field(64, ge=3, description="longer texts are cut here in training")

@@ -86,6 +86,10 @@ class Recipe(Part):
         if not isinstance(self.student, Itself):
             for number, stage in enumerate(self.distilling):
                 self._views_differ(f"stages[{number}]", stage, self.student)
+                if isinstance(self.student, Static) and stage.optimizer == "muon":
+                    raise ValueError(
+                        f"stages[{number}].optimizer: muon is for the matrices of layers, a static student has none; leave it out"
+                    )
         return self
 
     def _views_differ(self, place: str, stage: Stage, student: Bert | BiLSTM | Recurrent | Static) -> None:
