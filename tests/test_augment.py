@@ -148,9 +148,12 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
 
 @pytest.fixture(scope="module")
 def masked_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_masked_model(tmp_path_factory.mktemp("mlm"))
+
+
+def make_masked_model(folder: Path) -> Path:
     from transformers import BertConfig, BertForMaskedLM
 
-    folder = tmp_path_factory.mktemp("mlm")
     words = make_tokenizer()
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
@@ -177,9 +180,12 @@ def test_a_masked_model_refills_some_words_and_leaves_the_rest_letter_for_letter
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_translator(tmp_path_factory.mktemp("marian"))
+
+
+def make_translator(folder: Path) -> Path:
     from transformers import MarianConfig, MarianMTModel
 
-    folder = tmp_path_factory.mktemp("marian")
     words = make_tokenizer()
     torch.manual_seed(1)
     sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))}

@@ -17,7 +17,7 @@ import yaml
 from edgedistill import bench, bundle, cost, export, files, quality, recipe, speed, train
 from edgedistill.errors import UserError
 from tests.conftest import make_tokenizer, sentences
-from tests.test_augment import wordnet_is_here
+from tests.test_augment import make_masked_model, make_translator, wordnet_is_here
 from tests.test_surgery import unigram
 
 PLAN = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
@@ -67,8 +67,8 @@ class Tiny:
         self.plain = _model(folder / "plain", make_tokenizer())
         self.narrow = _model(folder / "narrow", make_tokenizer(), width=16)
         self.multilingual = _model(folder / "multilingual", unigram(), chain=True)
-        self.translator = self._translator()
-        self.masked = self._masked()
+        self.translator = make_translator(folder / "translator")
+        self.masked = make_masked_model(folder / "masked")
 
     def spec(self, name: str) -> recipe.Recipe:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
@@ -116,23 +116,6 @@ class Tiny:
             train.train(spec, out, self.data, device="cpu", say=quiet, progress=False)
             self.known[key] = name
         return out
-
-    def _translator(self) -> Path:
-        from transformers import MarianConfig, MarianMTModel
-
-        words = make_tokenizer()
-        sides = {
-            f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 8))
-        }
-        ids = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0, "bos_token_id": 2}
-        config = MarianConfig(vocab_size=len(words), d_model=8, max_position_embeddings=32, **sides, **ids)
-        return _saved(MarianMTModel(config), words, self.folder / "translator")
-
-    def _masked(self) -> Path:
-        from transformers import BertConfig, BertForMaskedLM
-
-        words = make_tokenizer()
-        return _saved(BertForMaskedLM(BertConfig(vocab_size=len(words), **_shape(1, 16))), words, self.folder / "masked")
 
 
 def _small(node: Any, key: str = "") -> Any:
