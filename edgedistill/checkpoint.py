@@ -42,17 +42,21 @@ def _all(folder: Path) -> list[Path]:
 
 def optimizer_state(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
     """What optimizers remember, by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
-    states = (each for optimizer in optimizers for each in optimizer.state.items())
-    return {f"{what}/{names[p]}": value for p, values in states for what, value in values.items()}
+    states = ((optimizer.state[p], names[p]) for optimizer in optimizers for p in _parameters(optimizer))
+    return {f"{what}/{name}": value for state, name in states for what, value in state.items()}
 
 
 def load_optimizer(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
     """Put it back."""
     for optimizer in optimizers:
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == names[parameter]}
+        for p in _parameters(optimizer):
+            values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == names[p]}
             if values:
-                optimizer.state[parameter] = {k: value.to(parameter.device) if k != "step" else value for k, value in values.items()}
+                optimizer.state[p] = {what: value.to(p.device) if what != "step" else value for what, value in values.items()}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def random_state() -> dict[str, Tensor]:
