@@ -287,12 +287,11 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
             tiny.made(name)
         return
     out = tiny.made(name)
-    expected = cost.cost(spec, tiny.data, quiet)
     record = files.read_json(out / "run.json")
-    assert record["parameters"] == expected["parameters"]
     assert [stage["steps"] for stage in record["stages"]] == [10 * len(getattr(stage, "rates", None) or [1]) for stage in spec.stages]
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
+    assert record["parameters"] == cost.cost(spec, tiny.data, quiet)["parameters"]
     folder = tiny.folder / "bundles" / name
     # a whitened direction of a tiny teacher is noise, which eight bits do not keep
     export.export(out, ["fp32" if spec.student.kind == "teacher" else "w8"], folder, quiet)
