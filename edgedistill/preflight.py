@@ -29,10 +29,10 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             quality.suite(spec.select.suite, data)
         except UserError as error:
             problems += [f"select.suite: {problem}" for problem in error.problems]
-    torch = version("torch")
-    if tuple(int(part) for part in torch.split(".")[:2]) < MUON:
-        muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
-        problems += [f"stages[{number}].optimizer: muon needs torch 2.9, this is {torch}; update it, or choose adamw" for number in muon]
+    muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
+    if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON:
+        say = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
+        problems += [f"stages[{number}].optimizer: {say}" for number in muon]
     if problems:
         raise UserError(*problems)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -179,28 +179,21 @@ def parts_of_speech() -> bool:
         return False
 
 
-def _shape(layers: int, width: int) -> dict[str, int]:
-    return {
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "intermediate_size": 2 * width,
-        "max_position_embeddings": 64,
-    }
-
-
 def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) -> Path:
     """An encoder of six layers; with `chain` a sentence-transformers folder, else a plain AutoModel's, with its pooler."""
     from transformers import AutoConfig, AutoModel
 
     torch.manual_seed(0)
     kind = "xlm-roberta" if words.pad_token == "<pad>" else "bert"
-    config = AutoConfig.for_model(kind, vocab_size=len(words), pad_token_id=words.pad_token_id, **_shape(6, width))
+    sizes = {"hidden_size": width, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 2 * width}
+    ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
+    config = AutoConfig.for_model(kind, **ids, **sizes, max_position_embeddings=64)
     model = AutoModel.from_config(config, add_pooling_layer=not chain)
     for parameter in model.parameters():  # spread the weights, so that texts differ
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.15)
-    _saved(model, words, folder)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
     if chain:
         parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
         kinds = [
@@ -208,12 +201,6 @@ def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) ->
         ]
         files.write_json(folder / "modules.json", kinds)
         files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True})
-    return folder
-
-
-def _saved(model: Any, words: Any, folder: Path) -> Path:
-    model.save_pretrained(folder)
-    words.save_pretrained(folder)
     return folder
 
 
@@ -229,7 +216,10 @@ def _write_data(data: Path) -> None:
     import pyarrow.parquet as pq
 
     pool = iter(sentences(4000, seed=5))
-    take: Callable[[int], list[str]] = lambda count: [next(pool) for _ in range(count)]  # noqa: E731
+
+    def take(count: int) -> list[str]:
+        return [next(pool) for _ in range(count)]
+
     corpus = {name: take(40) for name in UNLABELED}
     (data / "unlabeled").mkdir(parents=True)
     for name, texts in corpus.items():
