@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -93,7 +94,7 @@ def finetune(
     spec: recipe.Recipe,
     start: Start,
     data: Path | None,
-    device: torch.device,
+    accelerator: Accelerator,
     partial: Path,
     selected: dict[str, Any] | None,
     log: loops.Log,
@@ -104,7 +105,7 @@ def finetune(
     """
     stage, number = spec.finetuning, len(spec.stages) - 1
     assert stage is not None
-    place, seed = f"stages[{number}]", prepare.stage_seed(spec.seed, number)
+    place, seed, device = f"stages[{number}]", prepare.stage_seed(spec.seed, number), accelerator.device
     task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"{place}.task")
     if stage.positive is not None and stage.positive not in task.labels:
         raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
@@ -114,7 +115,7 @@ def finetune(
     torch.manual_seed(seed)
     dims, pair = run.width(start.student), len(stage.task.texts) == 2
     module = Classifier(start.student, dims, len(task.labels), pair, stage.hidden, stage.dropout).to(device)
-    tuning = Tuning(stage, number, seed, module, learned, task, start, device, partial, selected, log)
+    tuning = Tuning(stage, number, seed, module, learned, task, start, accelerator, partial, selected, log)
     return module, tuning.go()
 
 
@@ -130,13 +131,14 @@ class Tuning:
         learned: Lesson,
         task: Labelled,
         start: Start,
-        device: torch.device,
+        accelerator: Accelerator,
         partial: Path,
         selected: dict[str, Any] | None,
         log: loops.Log,
     ) -> None:
         self.stage, self.number, self.seed, self.module, self.learned, self.task = stage, number, seed, module, learned, task
-        self.device, self.partial, self.selected, self.log = device, partial, selected, log
+        self.accelerator, self.device = accelerator, accelerator.device
+        self.partial, self.selected, self.log = partial, selected, log
         prompt, most = str(start.shape.get("prompt", "")), int(start.shape["max_tokens"])
         self.read = lambda rows: Tokens(rows.items, start.words, prompt, most)
         self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
@@ -174,7 +176,7 @@ class Tuning:
     def _begin(self, tensors: dict[str, dict[str, Tensor]] | None) -> None:
         """Weights, optimizer and generator as at the start of a rate, or from the checkpoint."""
         self.module.load_state_dict(load_file(self.partial / START) if tensors is None else tensors["module"])
-        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rates[self.trial])
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rates[self.trial], fused=self.device.type in ("cpu", "cuda"))
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self._window: tuple[int, list[tuple[np.ndarray, np.ndarray]]] = (-1, [])
         if tensors is None:
@@ -212,10 +214,11 @@ class Tuning:
             texts, most = len(learned.tokens), stage.max_tokens
             self._window = (number, batches.window(number, texts, None, learned.tokens, stage.batch, stage.bucket, most, self.seed))
         rows, _ = self._window[1][within]
-        logits = self.module(*learned.tokens.batch(rows, self.device))
+        with self.accelerator.autocast():
+            logits = self.module(*learned.tokens.batch(rows, self.device))
         taught = None if learned.teacher is None else torch.from_numpy(learned.teacher[rows]).to(self.device)
         alpha = stage.teacher.alpha if stage.teacher is not None else 1.0
-        value = loss(logits, torch.from_numpy(learned.labels[rows]).to(self.device), taught, alpha)
+        value = loss(logits.float(), torch.from_numpy(learned.labels[rows]).to(self.device), taught, alpha)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rates[self.trial] * loops.schedule(stage, self.step, self.steps)
         self.optimizer.zero_grad()

@@ -95,7 +95,7 @@ def _finetuned(
     """Fine-tune in place and leave the classifier's files in `partial`. Returns what run.json says of it."""
     if accelerator.num_processes > 1:
         raise UserError("finetune: runs in one process; start it without accelerate launch")
-    module, task = finetune.finetune(spec, start, data, accelerator.device, partial, best, log)
+    module, task = finetune.finetune(spec, start, data, accelerator, partial, best, log)
     finetune.write(partial, module, task["labels"])
     for name in ("dev", "test"):
         if task[name] is not None:
@@ -171,7 +171,7 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
-    names = {stage.dtype for stage in spec.distilling}
+    names = {stage.dtype for stage in spec.stages}
     if len(names) > 1:
         raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
     AcceleratorState._reset_state()  # of a run before this one in the same process: its precision would stay

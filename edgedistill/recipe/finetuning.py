@@ -115,6 +115,7 @@ class Finetune(Part):
     patience: int | None = Field(None, ge=1, description="stop after this many measurements without gain")
     max_tokens: int = Field(128, ge=3, description="longer texts are cut here in training")
     bucket: int = Field(50, ge=1, description="batches are cut from this many batches' worth of shuffled rows, sorted by length; 1: none")
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
