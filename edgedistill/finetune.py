@@ -137,8 +137,7 @@ class Tuning:
         log: loops.Log,
     ) -> None:
         self.stage, self.number, self.seed, self.module, self.learned, self.task = stage, number, seed, module, learned, task
-        self.accelerator, self.device = accelerator, accelerator.device
-        self.partial, self.selected, self.log = partial, selected, log
+        self.accelerator, self.partial, self.selected, self.log = accelerator, partial, selected, log
         prompt, most = str(start.shape.get("prompt", "")), int(start.shape["max_tokens"])
         self.read = lambda rows: Tokens(rows.items, start.words, prompt, most)
         self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
@@ -176,7 +175,8 @@ class Tuning:
     def _begin(self, tensors: dict[str, dict[str, Tensor]] | None) -> None:
         """Weights, optimizer and generator as at the start of a rate, or from the checkpoint."""
         self.module.load_state_dict(load_file(self.partial / START) if tensors is None else tensors["module"])
-        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rates[self.trial], fused=self.device.type in ("cpu", "cuda"))
+        fused = self.accelerator.device.type in loops.FUSED
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rates[self.trial], fused=fused)
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self._window: tuple[int, list[tuple[np.ndarray, np.ndarray]]] = (-1, [])
         if tensors is None:
@@ -208,17 +208,17 @@ class Tuning:
             bar.update(task, completed=self.step, loss=value, dev=self.tops, rate=rate)
 
     def _one(self) -> float:
-        stage, learned = self.stage, self.learned
+        stage, learned, device = self.stage, self.learned, self.accelerator.device
         number, within = divmod(self.step, stage.bucket)
         if self._window[0] != number:
             texts, most = len(learned.tokens), stage.max_tokens
             self._window = (number, batches.window(number, texts, None, learned.tokens, stage.batch, stage.bucket, most, self.seed))
         rows, _ = self._window[1][within]
         with self.accelerator.autocast():
-            logits = self.module(*learned.tokens.batch(rows, self.device))
-        taught = None if learned.teacher is None else torch.from_numpy(learned.teacher[rows]).to(self.device)
+            logits = self.module(*learned.tokens.batch(rows, device))
+        taught = None if learned.teacher is None else torch.from_numpy(learned.teacher[rows]).to(device)
         alpha = stage.teacher.alpha if stage.teacher is not None else 1.0
-        value = loss(logits.float(), torch.from_numpy(learned.labels[rows]).to(self.device), taught, alpha)
+        value = loss(logits.float(), torch.from_numpy(learned.labels[rows]).to(device), taught, alpha)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rates[self.trial] * loops.schedule(stage, self.step, self.steps)
         self.optimizer.zero_grad()
@@ -231,7 +231,7 @@ class Tuning:
     def scores(self, tokens: Tokens, gold: np.ndarray) -> dict[str, float]:
         """Accuracy and F1 of the module as it stands."""
         self.module.eval()
-        found = logits_of(self.module, tokens, self.device).argmax(1)
+        found = logits_of(self.module, tokens, self.accelerator.device).argmax(1)
         self.module.train()
         return labelled.scores(found, gold, self.task.labels, self.stage.positive)
 

@@ -24,6 +24,7 @@ from edgedistill.students.output import own
 CHECKPOINT_SECONDS = 60.0
 
 LOG_SECONDS = 30.0
+FUSED = ("cpu", "cuda")  # devices whose Adam makes one pass over memory a step
 
 
 def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
@@ -331,7 +332,7 @@ def schedule(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> fl
 
 
 def optimizers(module: Trained, stage: recipe.Stage, device: str) -> list[torch.optim.Optimizer]:
-    """AdamW, fused (one pass over memory a step); no decay on vectors (biases, norms) and on the word table.
+    """AdamW, fused where it can be; no decay on vectors (biases, norms) and on the word table.
 
     With `optimizer: muon` the matrices of the student's layers leave it for Muon, whose steps are scaled to AdamW's usual size
     (Liu et al. 2025, Eq. 4), so that one learning rate serves both.
@@ -343,7 +344,7 @@ def optimizers(module: Trained, stage: recipe.Stage, device: str) -> list[torch.
         layers = name.startswith("student.") and "embedding" not in name and ".head." not in name
         groups["muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"].append(parameter)
     decays = [{"params": groups["decayed"], "weight_decay": stage.weight_decay}, {"params": groups["spared"], "weight_decay": 0.0}]
-    adam = torch.optim.AdamW([g for g in decays if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in ("cpu", "cuda"))
+    adam = torch.optim.AdamW([g for g in decays if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in FUSED)
     if not groups["muon"]:
         return [adam]
     muon = torch.optim.Muon(groups["muon"], lr=stage.learning_rate, weight_decay=stage.weight_decay, adjust_lr_fn="match_rms_adamw")
