@@ -81,6 +81,7 @@ def test_all_the_problems_at_once() -> None:
         ({"kind": "static", "dims": 4}, "`dims` is the output of a head; choose `head: linear` or leave it out"),
         ({"kind": "static", "weights": "idf"}, "student.weights: input should be 'sif' or 'equal', not 'idf'"),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
+        ({"kind": "bilstm", "head": "none", "dims": 4}, "`dims` is the output of a head"),
         ({"kind": "bilstm", "trim": {}, "vocabulary": 900}, "`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one"),
         (
             {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": 0}},

@@ -175,7 +175,8 @@ class BiLSTM(Part):
     max_tokens: int = Field(128, ge=3, le=8192)
 
     @model_validator(mode="after")
-    def _one_vocabulary(self) -> BiLSTM:
+    def _head_with_dims(self) -> BiLSTM:
+        _dims_of_a_head(self.head, self.dims)
         _one_of(self.trim, self.vocabulary, self.unigram)
         return self
 
