@@ -121,6 +121,18 @@ def _synonyms(wordnet: Any, word: str) -> list[str]:
     return sorted(name for name in names if name.lower() != word)
 
 
+def check(spec: recipe.View, seed: int, texts: Corpus, data: Path | None, place: str, say: Say) -> None:
+    """Raise UserError where views cannot be had. A file's are read, and kept; a model is looked for, and not opened."""
+    if isinstance(spec, recipe.Synonym):
+        Synonyms(spec, seed, place)
+    elif isinstance(spec, recipe.ViewFile):
+        remade(spec, seed, texts, data, place, "cpu", say)
+    elif isinstance(spec, recipe.Mlm):
+        teachers.folder(spec.model, spec.revision, place)
+    elif isinstance(spec, recipe.BackTranslation):
+        _translators(spec, place)
+
+
 def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, device: str, say: Say = lambda line: None) -> Corpus:
     """The views of every text, row beside row: those of a file, or a model's, which are made at the first call.
 
@@ -134,9 +146,13 @@ def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, d
         folder = teachers.folder(spec.model, spec.revision, place)
         made_of = {"mlm": files.sha256_folder(folder, teachers.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, device, place), say)
-    both = [teachers.folder(each.model, each.revision, f"{place}.{way}") for way, each in (("there", spec.there), ("back", spec.back))]
+    both = _translators(spec, place)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in both], "beams": spec.beams}
     return _stored(texts, made_of, lambda _: _there_and_back([_Translator(folder, spec.beams, device, place) for folder in both]), say)
+
+
+def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
+    return [teachers.folder(each.model, each.revision, f"{place}.{way}") for way, each in (("there", spec.there), ("back", spec.back))]
 
 
 _TRANSLATORS_FILES = (*teachers.MODEL_FILES, ".spm")
@@ -177,13 +193,16 @@ class _Table:
             for path in found:
                 for text, view in readers.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
                     marks.append(_mark(text))
-                    ends.append(ends[-1] + spool.write(view.encode("utf-8", "replace")))
+                    ends.append(ends[-1] + spool.write(readers.normalise(view).encode("utf-8", "replace")))
         self.marks, self.first = np.unique(np.array(marks, np.uint64), return_index=True)
         self.ends = np.array(ends, np.int64)
-        missing = [text for chunk in texts.chunks(SHARD) for text, at in zip(chunk, self._find(chunk), strict=True) if at < 0]
-        if missing:
-            lacking = f"{len(missing):,} of the corpus' {len(texts):,} texts are not in {', '.join(path.name for path in found)}"
-            raise UserError(f"{place}: {lacking}, the first of them {missing[0][:60]!r}; add their views, or take the texts out")
+        at = np.concatenate([self._find(chunk) for chunk in texts.chunks(SHARD)])
+        empty = (at >= 0) & np.append(np.diff(self.ends) == 0, False)[at]
+        for lacking, what in ((np.flatnonzero(at < 0), "are not in"), (np.flatnonzero(empty), "have an empty view in")):
+            if len(lacking):
+                fact = f"{len(lacking):,} of the corpus' {len(texts):,} texts {what} {', '.join(path.name for path in found)}"
+                first = texts.texts(lacking[:1])[0][:60]
+                raise UserError(f"{place}: {fact}, the first of them {first!r}; add their views, or take the texts out")
 
     def _find(self, texts: list[str]) -> np.ndarray:
         """Where each text's view is, −1 where it has none, (n,)."""

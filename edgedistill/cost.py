@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from edgedistill import (
+    augment,
     baseline,
     corpus,
     finetune,
     graph,
-    labelled,
     loop,
     prepare,
     quantize,
@@ -26,7 +26,6 @@ from edgedistill import (
     sides,
     targets,
     train,
-    transfer_set,
     untrained,
 )
 from edgedistill import teacher as teachers
@@ -72,12 +71,17 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["size_bytes"][precision] = len(data_bytes)
         found["p50_ms"][precision] = round(_p50(data_bytes, pieces), 3)
     if texts is not None:
+        if spec.targets is not None:
+            targets.check(spec.targets, texts.trained)
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
         found["teacher_passes"] = _to_embed(spec, sides.Models(teacher, assistant), texts)
         found["student_passes"] = 0
         for number, stage in enumerate(spec.distilling):
             triples = prepare.stage_triples(spec, number, data, say)
             rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
+            rows -= loop.queued(stage, rows, f"stages[{number}]")
+            if stage.view is not None and isinstance(texts, corpus.Corpus):
+                augment.check(stage.view, spec.seed, texts, data, f"stages[{number}].view", say)
             found["student_passes"] += loop.steps(stage, rows) * stage.batch * stage.views
     if spec.finetuning is not None:
         _add_finetuning(found, spec, spec.finetuning, student, data)
@@ -86,13 +90,12 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
 
 def _add_finetuning(found: dict[str, Any], spec: recipe.Recipe, stage: recipe.Finetune, student: Any, data: Path | None) -> None:
     """The classifier's parameters, the labelled rows, and the passes over them; of a transfer set the most there can be."""
-    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"stages[{len(spec.stages) - 1}].task")
-    texts, rows = len(stage.task.texts), len(task.train.items)
+    task, rows = finetune.plan(spec, data)
+    texts = len(stage.task.texts)
     module = Classifier(student, run.width(student), len(task.labels), texts == 2, stage.hidden, stage.dropout)
     found["parameters"] = finetune.parameters(module)
-    found["labelled"] = {"train": rows, "dev": len(task.dev.items)}
+    found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
     if stage.augment is not None:
-        rows = min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, texts == 2)))
         found["labelled"]["transfer"] = rows
     passes = loop.steps(stage, rows) * stage.batch * texts * len(finetune.rates(stage))
     found["student_passes"] = found.get("student_passes", 0) + passes

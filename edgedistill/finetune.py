@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import batches, checkpoint, files, labelled, prepare, recipe, run, untrained
+from edgedistill import batches, checkpoint, files, labelled, prepare, recipe, run, transfer_set, untrained
 from edgedistill import loop as loops
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
 from edgedistill.labelled import Labelled
-from edgedistill.lesson import Lesson, Tokens, lesson, logits_of
+from edgedistill.lesson import Lesson, Tokens, lesson, logits_of, task_teacher
 from edgedistill.students import classifier
 from edgedistill.students.classifier import Classifier
 
@@ -63,14 +63,20 @@ def _itself(spec: recipe.Recipe, partial: Path) -> Start:
 
 
 def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
-    """The student of a finished run. Raises UserError where it is another than this recipe's."""
+    """The student of a finished run."""
+    opened = _begun(spec, folder)
+    _keep_tokenizer(opened.tokenizer(), partial)
+    return Start(opened.student(), opened.shape, opened.tokenizer())
+
+
+def _begun(spec: recipe.Recipe, folder: Path) -> run.Run:
+    """The finished run that a recipe goes on from. Raises UserError where its student is another than the recipe's."""
     opened = run.open_run(folder)
     if opened.recipe.student != spec.student:
         raise UserError(f"{folder}: its student is not this recipe's; give both the same `student`, or another start")
     if opened.shape.get("blocks"):
         raise UserError(f"{folder}: a student of split teachers, whose blocks a classifier does not read; choose another start")
-    _keep_tokenizer(opened.tokenizer(), partial)
-    return Start(opened.student(), opened.shape, opened.tokenizer())
+    return opened
 
 
 def _keep_tokenizer(words: PreTrainedTokenizerBase, partial: Path) -> None:
@@ -106,17 +112,40 @@ def finetune(
     stage, number = spec.finetuning, len(spec.stages) - 1
     assert stage is not None
     place, seed, device = f"stages[{number}]", prepare.stage_seed(spec.seed, number), accelerator.device
-    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"{place}.task")
-    if stage.positive is not None and stage.positive not in task.labels:
-        raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
+    task, _ = plan(spec, data)
     learned = lesson(stage, task, start.words, start.shape, data, seed, place, device, partial, log.say)
-    if stage.batch > len(learned.tokens):
-        raise UserError(f"{place}.batch: {stage.batch:,} of a task of {len(learned.tokens):,} training rows; lower it")
+    _fits(stage, len(learned.tokens), place)
     torch.manual_seed(seed)
     dims, pair = run.width(start.student), len(stage.task.texts) == 2
     module = Classifier(start.student, dims, len(task.labels), pair, stage.hidden, stage.dropout).to(device)
     tuning = Tuning(stage, number, seed, module, learned, task, start, accelerator, partial, selected, log)
     return module, tuning.go()
+
+
+def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
+    """(the task, how many rows it is trained on; with a transfer set, how many at the most).
+
+    Raises UserError where the stage asks for what is not there: rows, a start, a task's teacher, a label, a batch of so many rows.
+    """
+    stage, place = spec.finetuning, f"stages[{len(spec.stages) - 1}]"
+    assert stage is not None
+    if stage.start is not None:
+        _begun(spec, Path(stage.start))
+    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"{place}.task")
+    if stage.positive is not None and stage.positive not in task.labels:
+        raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
+    if stage.teacher is not None:
+        task_teacher(stage.teacher, task, f"{place}.teacher")
+    rows = len(task.train.items)
+    if stage.augment is not None:
+        rows = min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, len(stage.task.texts) == 2)))
+    _fits(stage, rows, place)
+    return task, rows
+
+
+def _fits(stage: recipe.Finetune, rows: int, place: str) -> None:
+    if stage.batch > rows:
+        raise UserError(f"{place}.batch: {stage.batch:,} of a task of {rows:,} training rows; lower it")
 
 
 class Tuning:

@@ -102,12 +102,7 @@ def _taught(
     spec: recipe.TaskTeacher, task: Labelled, items: list[Item], place: str, device: torch.device, partial: Path, say: Say
 ) -> np.ndarray:
     """The task teacher's logits of every item, (n, C); made once, then read from the run that is under way."""
-    opened = run.open_run(Path(spec.run))
-    if opened.task is None:
-        raise UserError(f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is finetune")
-    if opened.labels != task.labels or opened.task["pair"] != (len(items[0]) == 2):
-        theirs = f"{', '.join(opened.labels)} of {'pairs' if opened.task['pair'] else 'texts'}"
-        raise UserError(f"{place}: {spec.run} tells {theirs} apart, this task {', '.join(task.labels)}; give a teacher of this task")
+    opened = task_teacher(spec, task, place)
     path = partial / LOGITS
     if not path.exists():
         say(f"{place}: logits of {len(items):,} items")
@@ -116,3 +111,14 @@ def _taught(
         with files.new_file(path) as temporary, temporary.open("wb") as file:
             np.save(file, logits_of(opened.classifier().to(device), tokens, device))
     return np.asarray(np.load(path))
+
+
+def task_teacher(spec: recipe.TaskTeacher, task: Labelled, place: str) -> run.Run:
+    """The run that labels a task's rows. Raises UserError where it was not fine-tuned, or on another task."""
+    opened = run.open_run(Path(spec.run))
+    if opened.task is None:
+        raise UserError(f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is finetune")
+    if opened.labels != task.labels or opened.task["pair"] != (len(task.train.items[0]) == 2):
+        theirs = f"{', '.join(opened.labels)} of {'pairs' if opened.task['pair'] else 'texts'}"
+        raise UserError(f"{place}: {spec.run} tells {theirs} apart, this task {', '.join(task.labels)}; give a teacher of this task")
+    return opened

@@ -112,7 +112,7 @@ def make(
         notes: list[dict[str, Any]] = []
         for number, (plan, found) in enumerate(zip(blocks, sources, strict=True)):
             start = sum(len(each.bias) for each in maps)
-            place = f"targets.parts[{number}]" if isinstance(spec, recipe.Split) else "targets"
+            place = _place(spec, number)
             theirs = joined(plan, found, rows).astype(np.float64)
             affine, note = fit(plan.projected, theirs, own[:, start : start + plan.projected.dims], place)
             maps.append(affine)
@@ -120,6 +120,16 @@ def make(
         write(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": seed, "blocks": notes})
         say("targets: " + "; ".join(_said(note) for note in notes))
     return Targets(blocks, read(folder), sources)
+
+
+def check(spec: recipe.One | recipe.Split | recipe.Concat, texts: int) -> None:
+    """Raise UserError where so many texts are too few to fit the reducers on."""
+    for number, plan in enumerate(plans(spec)):
+        _enough(plan.projected, min(spec.sample, texts), _place(spec, number))
+
+
+def _place(spec: recipe.One | recipe.Split | recipe.Concat, number: int) -> str:
+    return f"targets.parts[{number}]" if isinstance(spec, recipe.Split) else "targets"
 
 
 def _said(note: dict[str, Any]) -> str:
@@ -160,8 +170,7 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
         raise UserError(f"{place}.reduce: {led}; set dims: {width} and rank: {width} or less")
     if isinstance(reduce, recipe.Pca | recipe.Cca) and dims > width:
         raise UserError(f"{place}.dims: {reduce.kind} makes {dims} numbers of {width}; it can only take away")
-    if len(vectors) <= dims and not isinstance(reduce, recipe.Whole | recipe.Gaussian):
-        raise UserError(f"{place}.sample: {len(vectors):,} texts to fit {dims} numbers on; more are needed")
+    _enough(spec, len(vectors), place)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
         half = reduce.power / 2 if reduce.rank else reduce.power  # leading back multiplies by it once more
@@ -185,6 +194,11 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
         rotation = turn(unit(affine(vectors)), unit(student))
         affine = Affine(affine.weight @ rotation, affine.bias @ rotation)
     return affine, note
+
+
+def _enough(spec: recipe.Projected, texts: int, place: str) -> None:
+    if texts <= spec.dims and not isinstance(spec.reduce, recipe.Whole | recipe.Gaussian):
+        raise UserError(f"{place}.sample: {texts:,} texts to fit {spec.dims} numbers on; more are needed")
 
 
 def pca(vectors: np.ndarray, dims: int, centre: bool = True, power: float = 0.0) -> tuple[Affine, float]:

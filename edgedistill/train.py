@@ -52,6 +52,8 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
     if spec.finetuning is not None and not spec.distilling:
         return _only_finetune(spec, out, partial, data, accelerator, say, progress)
     check_languages(spec)
+    if spec.finetuning is not None:
+        finetune.plan(spec, data)  # now: what is missing there must not be found behind the other stages
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
@@ -171,11 +173,8 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
-    names = {stage.dtype for stage in spec.stages}
-    if len(names) > 1:
-        raise UserError(f"stages: more than one dtype ({', '.join(sorted(names))}); all stages of a run share one")
     AcceleratorState._reset_state()  # of a run before this one in the same process: its precision would stay
-    half = bool(names) and teachers.dtype(names.pop()) == torch.bfloat16
+    half = bool(spec.stages) and teachers.dtype(spec.stages[0].dtype) == torch.bfloat16  # all stages share one
     return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
 
 

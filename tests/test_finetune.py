@@ -330,6 +330,32 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     assert (found["labelled"]["transfer"], found["student_passes"]) == (900, 896)
 
 
+def test_check_refuses_what_training_would(tasks: World, tmp_path: Path) -> None:
+    """And a stage that only comes after the others is looked at before them."""
+    distil = tasks.recipe()["stages"]
+    plain = {"run": str(tmp_path / "none")}
+    wide = {"kind": "pca"}
+    for change, says in (
+        (
+            {"stages": [{**distil[0], "view": {"kind": "crop"}, "objective": {"kind": "congen", "queue": 5000}}]},
+            r"stages\[0\].objective: a queue of 5,000 texts",
+        ),
+        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.sample: 16 texts to fit 16 numbers on"),
+        ({"stages": [*distil, stage(single(), batch=512)]}, r"stages\[1\].batch: 512 of a task of 240 training rows; lower it"),
+        ({"stages": [*distil, stage(single(), positive="plant")]}, r"stages\[1\].positive: no label 'plant'"),
+        ({"stages": [*distil, stage(single(), teacher=plain)]}, "none: "),
+        ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, "none: "),
+    ):
+        spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")
+        with pytest.raises(UserError, match=says):
+            cost.cost(spec, tasks.data, quiet)
+        if spec.distilling and spec.finetuning:
+            said: list[str] = []
+            with pytest.raises(UserError, match=says):
+                train.train(spec, tmp_path / "run", tasks.data, say=said.append, progress=False)
+            assert not any("texts" in line for line in said)
+
+
 def test_the_shipped_recipes_belong_together() -> None:
     """Whoever starts from another recipe's run has its student; whoever learns from one has its task; baselines differ in the start."""
     found = {name: recipe.read(path) for name, path in files.shipped("recipe").items() if path.parent.name == "sra"}

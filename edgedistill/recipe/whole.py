@@ -83,6 +83,8 @@ class Recipe(Part):
             raise ValueError("the teacher itself is not trained; leave `stages` out")
         if len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("two stages have the same name")
+        if len(dtypes := sorted({stage.dtype for stage in self.stages})) > 1:
+            raise ValueError(f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one")
         if not isinstance(self.student, Itself):
             for number, stage in enumerate(self.distilling):
                 self._views_differ(f"stages[{number}]", stage, self.student)
