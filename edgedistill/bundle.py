@@ -58,7 +58,8 @@ class Bundle:
         self._tokenizer.enable_truncation(self.max_tokens)
 
     def __repr__(self) -> str:
-        return f"<{self.manifest['name']}, {self.precision}: {self.manifest['dims'][0]} numbers a text>"
+        gives = f"{len(self.labels)} labels a {'pair' if self.pair else 'text'}" if self.labels else f"{self.dims[0]} numbers a text"
+        return f"<{self.manifest['name']}, {self.precision}: {gives}>"
 
     def encode(self, texts: Sequence[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False) -> np.ndarray:
         """(n, d) float32 unit rows, in the order of the texts; `dim` keeps the first numbers of a Matryoshka student's vectors.
@@ -114,7 +115,7 @@ class Bundle:
         if isinstance(items, str):
             raise UserError("items: one string; put it in a list")
         for at, item in enumerate(items):
-            texts = [item] if isinstance(item, str) else list(item)
+            texts = list(item) if isinstance(item, Sequence) and not isinstance(item, str) else [item]
             if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
                 wanted = "two texts" if self.pair else "one text"
                 raise UserError(

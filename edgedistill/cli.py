@@ -95,12 +95,11 @@ def check(
     from edgedistill.errors import require
 
     specs = [recipe.read(name, changes or []) for name in names]
-    for spec in specs:
-        preflight.check(spec, data)
+    preflight.check_all(specs, data)
     require("torch", "check", "train")
     from edgedistill import cost
 
-    found = [cost.cost(spec, data, say) for spec in specs]
+    found = cost.costs(specs, data, say)
     answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
@@ -128,8 +127,7 @@ def train(
         raise UserError(f"--device: {unknown('device', device, ('auto', 'cpu', 'cuda'))}")
     if len(specs) > 1 and out is not None:
         raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
-    for spec in specs:
-        preflight.check(spec, data)
+    preflight.check_all(specs, data)
     require("torch", "train", "train")
     if len(specs) > 1:
         from edgedistill import series
@@ -264,7 +262,7 @@ def main() -> None:
         code, shown = way_out.code, way_out.code != INTERRUPTED
         message = "interrupted" if code == INTERRUPTED else "wrong arguments; stderr says which"
     except UserError as error:
-        code, message, numbers = 2, str(error), {"problems": list(error.problems)}
+        code, message, numbers = 2, str(error), {"problems": list(error.problems), **error.numbers}
     except AnswerIsNo as error:
         code, message, numbers = 1, str(error), error.numbers
     except KeyboardInterrupt:

@@ -30,6 +30,7 @@ from edgedistill import (
 )
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
+from edgedistill.errors import UserError
 from edgedistill.parallel import Pairs
 from edgedistill.students import recurrent
 from edgedistill.students.classifier import Classifier
@@ -38,6 +39,17 @@ from edgedistill.vectors import embedded
 
 QUERIES = 200
 TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
+
+
+def costs(specs: list[recipe.Recipe], data: Path | None, say: Say) -> list[dict[str, Any]]:
+    """The costs of several; what is wrong with one of them is said with its name."""
+    found = []
+    for spec in specs:
+        try:
+            found.append(cost(spec, data, say))
+        except UserError as error:
+            raise UserError(*error.of(spec.name, specs)) from error
+    return found
 
 
 def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from types import ModuleType
 from typing import Any
 
 
 class UserError(Exception):
-    """Something the user can fix (exit 2): one line a problem, each *place: fact; way out*."""
+    """Something the user can fix (exit 2): one line a problem, each *place: fact; way out*. `numbers` goes into the command's JSON."""
 
-    def __init__(self, *problems: str) -> None:
+    def __init__(self, *problems: str, numbers: dict[str, Any] | None = None) -> None:
         self.problems = problems
+        self.numbers = numbers or {}
         super().__init__("\n".join(problems))
+
+    def of(self, name: str, among: Sized) -> list[str]:
+        """The problems, each with the name of what has it, where that is one of several."""
+        return [f"{name}: {problem}" if len(among) > 1 else problem for problem in self.problems]
 
 
 class AnswerIsNo(Exception):

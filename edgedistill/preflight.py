@@ -12,6 +12,18 @@ from edgedistill.errors import UserError
 MUON = (2, 9)  # the torch that brought it
 
 
+def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
+    """Raise UserError with what is wrong around each recipe; of several, each line says whose it is."""
+    problems: list[str] = []
+    for spec in specs:
+        try:
+            check(spec, data)
+        except UserError as error:
+            problems += error.of(spec.name, specs)
+    if problems:
+        raise UserError(*dict.fromkeys(problems))
+
+
 def check(spec: recipe.Recipe, data: Path | None) -> None:
     """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite that cannot be read,
     an optimizer that torch does not have yet.

@@ -18,20 +18,26 @@ def series(
 
     resume: what was killed goes on, what is finished is left alone, the others begin. Returns {"runs": one object a recipe: recipe,
     run, status (trained or kept), and what run.json holds}.
-    Raises UserError where two recipes share a name, before anything is trained; AnswerIsNo after all of them, where some failed, with
-    the same runs (status failed, error) as its numbers.
+    Raises UserError before anything is trained, where two recipes share a name or a run is there already and is not to be taken up; after
+    all of them, where some failed, with the same runs (status failed, error) as its numbers; AnswerIsNo where a bug of ours is among them.
     """
     names = [spec.name for spec in specs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename one")
+    if not resume and (there := [folder / name for name in names if (folder / name).exists()]):
+        raise UserError(*(f"{each}: exists already; keep it and train the others with --resume, or delete it" for each in there))
     runs = []
     for number, spec in enumerate(specs, 1):
         say(f"{number} of {len(specs)}: {spec.name}")
         runs.append(_one(spec, folder / spec.name, data, resume, device, say, progress))
     failed = [each for each in runs if each["status"] == "failed"]
     if failed:
-        lines = "\n".join(f"{each['recipe']}: {each['error']}" for each in failed)
-        raise AnswerIsNo(f"{len(failed)} of {len(runs)} recipes failed, the others are done\n{lines}", {"runs": runs})
+        others = ", the others are done" if len(failed) < len(runs) else ""
+        head = f"{len(failed)} of {len(runs)} recipes failed{others}; mend these and train them all again with --resume"
+        said = "\n".join([head, *(f"{each['recipe']}: {each['error']}" for each in failed)])
+        if any(each.get("bug") for each in failed):
+            raise AnswerIsNo(said, {"runs": runs})
+        raise UserError(said, numbers={"runs": runs})
     return {"runs": runs}
 
 
@@ -47,5 +53,5 @@ def _one(spec: recipe.Recipe, out: Path, data: Path | None, resume: bool, device
         return {**told, "status": "failed", "error": str(error)}
     except Exception as error:  # noqa: BLE001 - our bug: its traceback is shown here, and the others still have their turn
         traceback.print_exc()
-        return {**told, "status": "failed", "error": f"{type(error).__name__}: {error}"}
+        return {**told, "status": "failed", "error": f"{type(error).__name__}: {error}", "bug": True}
     return {**told, "status": "trained", **info}

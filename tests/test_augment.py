@@ -142,7 +142,7 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
     spec = view_file(tmp_path, texts)
     made = (tmp_path / "views.tsv").read_text(encoding="utf-8")
     (tmp_path / "views.tsv").write_text(made.replace("view 1 of it", " ").replace("view 4 of it", ""), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv, the first"):
+    with pytest.raises(UserError, match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv"):
         augment.remade(spec, 0, built, None, "stages[0].view", "cpu")
     spec = view_file(tmp_path, texts[:2] + texts[5:])
     with pytest.raises(UserError, match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of them"):

@@ -485,6 +485,9 @@ def test_what_a_classifier_refuses(tuned: Path) -> None:
         two.classify(["a"])
     with pytest.raises(UserError, match="one string; put it in a list"):
         one.classify("a")
+    with pytest.raises(UserError, match=r"items\[0\]: tiny takes one text an item"):
+        one.classify([1])  # type: ignore[list-item]
+    assert (repr(one), repr(two)) == ("<tiny, fp32: 2 labels a text>", "<tiny, fp32: 2 labels a pair>")
 
 
 def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> None:

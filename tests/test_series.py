@@ -54,7 +54,7 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
         return real(spec, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(train, "train", falls)
-    with pytest.raises(AnswerIsNo, match=r"2 of 4 recipes failed, the others are done\nbad: stages.*a queue of 4,000") as caught:
+    with pytest.raises(AnswerIsNo, match=r"2 of 4 recipes failed, the others are done; mend .*\nbad: stages.*a queue of 4,000") as caught:
         go(specs, world, tmp_path)
     assert [each["status"] for each in caught.value.numbers["runs"]] == ["trained", "failed", "failed", "trained"]
     assert caught.value.numbers["runs"][2]["error"] == "RuntimeError: ours"
@@ -76,8 +76,12 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
     assert any("going on from step" in line for line in told)
     assert sha256_file(tmp_path / "b/student.safetensors") == whole
     assert (tmp_path / "a/run.json").stat().st_mtime_ns == first
-    with pytest.raises(AnswerIsNo, match="a: was made of another recipe; delete it, or rename the recipe"):
+    with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: was made of another recipe") as theirs:
         go([made(world, "a", steps=5), specs[3]], world, tmp_path, resume=True)
+    assert [each["status"] for each in theirs.value.numbers["runs"]] == ["failed", "kept"]
+    with pytest.raises(UserError, match="a: exists already; keep it and train the others with --resume"):
+        go([specs[0], made(world, "c")], world, tmp_path)
+    assert not (tmp_path / "c").exists()
 
 
 def test_what_a_series_refuses_before_it_trains(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +93,9 @@ def test_what_a_series_refuses_before_it_trains(world: World, tmp_path: Path, mo
     refused = CliRunner().invoke(app, ["train", "a.yaml", "b.yaml", "--out", "x"])
     assert isinstance(refused.exception, UserError)
     assert str(refused.exception).startswith("--out: one folder for 2 recipes; leave it out")
+    missing = CliRunner().invoke(app, ["train", "a.yaml", "b.yaml", "--set", "corpus.texts.0=no.txt", "--data", str(world.data)])
+    assert isinstance(missing.exception, UserError)
+    assert [line.split(":")[:2] for line in missing.exception.problems] == [["a", " corpus.texts"], ["b", " corpus.texts"]]
     assert sorted(os.listdir()) == ["a.yaml", "b.yaml"]
 
 
