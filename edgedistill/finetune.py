@@ -277,7 +277,7 @@ class Tuning:
         mean = self.total / self.counted
         self.total, self.counted = 0.0, 0
         self.log.write(stage=self.stage.name, rate=self.rates[self.trial], step=self.step, loss=round(mean, 6), dev=score)
-        self.log.say(f"{title}: step {self.step:,} of {self.steps:,}, loss {mean:.4f}, dev {self.stage.measure} {score:.4f}")
+        self.log.say(f"{title}: step {self.step:,} of {self.steps:,}, mean loss {mean:.4f}, dev {self.stage.measure} {score:.4f}")
 
     def _save(self) -> None:
         tensors = {

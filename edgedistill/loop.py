@@ -195,7 +195,7 @@ class Loop:
             self.log.bar.update(task, completed=self.step, loss=loss, dev=measured, rate=rate)
         if self.step > mark_step:  # nothing has measured these steps
             loss, rate = total / (self.step - mark_step), (self.step - mark_step) * self.stage.batch / (time.perf_counter() - mark)
-            self.log.say(f"{self.stage.name}: {self.step:,} steps, loss {loss:.4f}, {rate:,.0f} texts/s")
+            self.log.say(f"{self.stage.name}: {self.step:,} steps, mean loss {loss:.4f}, {rate:,.0f} texts/s")
         self._hand_over()
 
     def _set_up(self) -> None:
@@ -286,7 +286,7 @@ class Loop:
             self.student.load_state_dict(own)
         self.log.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
         at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
-        self.log.say(f"{at}, loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        self.log.say(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
         return score
 
     def _save(self) -> None:

@@ -40,7 +40,7 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
         try:
             quality.suite(spec.select.suite, data)
         except UserError as error:
-            problems += [f"select.suite: {problem}" for problem in error.problems]
+            problems += [f"select.suite: {problem}, or --set select.suite=mini, which needs no data" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
     if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON:
         say = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"

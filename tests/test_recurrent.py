@@ -37,7 +37,7 @@ def columns(source: str, **spec: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("source", "bottleneck", "embedding", "words"),
-    [  # methods §5.2: the paper prints `embedding` for XLM-R (192.40, 32.49, 64.59) and for MiniLM `words` (32.05, 64.10; whole: 96.21)
+    [  # Ding et al. 2022: the paper prints `embedding` for XLM-R (192.40, 32.49, 64.59) and for MiniLM `words` (32.05, 64.10; whole: 96.21)
         ("XLM-R", None, 192_398_592, 250_002 * 768),
         ("XLM-R", 128, 32_495_616, 250_002 * 128 + 128 * 768),
         ("XLM-R", 256, 64_594_176, 250_002 * 256 + 256 * 768),

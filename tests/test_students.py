@@ -14,7 +14,7 @@ PIECES = 30_522
 
 @pytest.mark.parametrize(
     ("width", "layers", "heads", "intermediate", "embedding", "encoder", "pooler"),
-    [  # methods §0.1: BERT-Tiny, Mini, Small, TinyBERT-L4-312, MiniLM-L3
+    [  # BERT-Tiny, Mini, Small, TinyBERT-L4-312, MiniLM-L3
         (128, 2, 2, 512, 3_972_864, 396_544, 16_512),
         (256, 4, 4, 1024, 7_945_728, 3_159_040, 65_792),
         (512, 4, 8, 2048, 15_891_456, 12_609_536, 262_656),

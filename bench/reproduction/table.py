@@ -76,7 +76,7 @@ def judged(paper: Paper, reports: Reports, resamples: int) -> list[dict[str, Any
                 low, high = np.percentile(100 * np.asarray(total), INTERVAL)
                 interval = (float(low), float(high))
         number = min(len(values) for values in found.values())
-        held = verdict(mean, deviation, interval) if number > 1 else "inconclusive"
+        held = verdict(mean, deviation, interval) if number > 1 else "one seed says nothing"
         out.append({"ordering": ordering, "suite": suite, "seeds": number, "mean": mean, "deviation": deviation})
         out[-1] |= {"interval": interval, "verdict": held, "missing": []}
     return out
@@ -147,7 +147,7 @@ def _explained(reports: Reports) -> list[str]:
         f"Teacher: {', '.join(teachers) or 'none yet'}.",
         "Difference: the weighted sum of the arms' means over seeds; sd: pooled over the arms. Interval: paired bootstrap over the suite's "
         "test pairs, the same samples for all runs. Reproduced: above 0 by more than the sd, and the interval above 0; contradicted: the "
-        "same below 0; else inconclusive. Numbers are of this teacher, corpus and student: only orders are compared with the paper.",
+        "same below 0; else inconclusive; one seed is never enough. Numbers are of this teacher, corpus and student: only orders are compared with the paper.",
     ]
 
 

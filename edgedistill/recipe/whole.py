@@ -69,7 +69,7 @@ class Recipe(Part):
     @model_validator(mode="before")
     @classmethod
     def _from_the_assistant(cls, value: Any) -> Any:
-        """A recurrent student takes layers and tokenizer from the assistant where there is one, unless told otherwise (methods §5.1)."""
+        """A recurrent student takes layers and tokenizer from the assistant where there is one, unless told otherwise."""
         student = value.get("student") if isinstance(value, dict) else None
         if not isinstance(student, dict) or student.get("kind") != "recurrent" or not value.get("assistant"):
             return value
