@@ -246,7 +246,8 @@ class _HeldOut:
                 at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as problem:
-            self.say(f"{described.get('name')}: its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead")
+            said = f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead"
+            self.say(f"{described.get('name')}: {said}")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
 

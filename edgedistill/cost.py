@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from edgedistill import (
-    augment,
     baseline,
     corpus,
     finetune,
@@ -83,18 +82,11 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["size_bytes"][precision] = len(data_bytes)
         found["p50_ms"][precision] = round(_p50(data_bytes, pieces), 3)
     if texts is not None:
-        if spec.targets is not None:
-            targets.check(spec.targets, texts.trained)
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
         found["teacher_passes"] = _to_embed(spec, sides.Models(teacher, assistant), texts)
         found["student_passes"] = 0
-        for number, stage in enumerate(spec.distilling):
-            triples = prepare.stage_triples(spec, number, data, say)
-            rows = (len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained) if triples is None else len(triples)
-            rows -= loop.queued(stage, rows, f"stages[{number}]")
-            if stage.view is not None and isinstance(texts, corpus.Corpus):
-                augment.check(stage.view, spec.seed, texts, data, f"stages[{number}].view", say)
-            found["student_passes"] += loop.steps(stage, rows) * stage.batch * stage.views
+        for stage, ahead in zip(spec.distilling, prepare.look_ahead(spec, texts, data, say), strict=True):
+            found["student_passes"] += loop.steps(stage, ahead.rows) * stage.batch * stage.views
     if spec.finetuning is not None:
         _add_finetuning(found, spec, spec.finetuning, student, data)
     return found

@@ -32,14 +32,6 @@ def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
     return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))
 
 
-def queued(stage: recipe.Stage, texts: int, place: str) -> int:
-    """How many of a stage's texts start its queue and are not trained on. Raises UserError where none would be left."""
-    wanted = objectives.memory(stage.objective)
-    if wanted >= texts > 0:
-        raise UserError(f"{place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; lower it")
-    return wanted
-
-
 class Trained(nn.Module):
     """What the optimizer sees: the student, a projection onto the teacher's space that is dropped afterwards, the objective."""
 
@@ -148,7 +140,7 @@ class Loop:
         rows = None if self.stage.longest is None else self.feed.short(self.stage.longest)
         if rows is not None and len(rows) == 0:
             raise UserError(f"{place}.longest: no text of the corpus has {self.stage.longest} tokens or fewer; raise it")
-        wanted = queued(self.stage, self.feed.texts if rows is None else len(rows), place)
+        wanted = prepare.queued(self.stage, self.feed.texts if rows is None else len(rows), place)
         if not wanted:
             return rows, None
         rows = np.arange(self.feed.texts) if rows is None else rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import assistant as assistants
-from edgedistill import corpus, feed, given, objectives, parallel, recipe, run, sides, targets, triples, untrained
+from edgedistill import augment, corpus, feed, given, objectives, parallel, recipe, run, sides, targets, triples, untrained
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Corpus, Say
 from edgedistill.errors import UserError
@@ -48,6 +48,7 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
         words = untrained.own_tokenizer(spec, teacher, texts, partial, say, assistant)
         student, shape = untrained.build(spec, teacher, words, data, untrained.look(spec, words, texts, say), assistant)
         check_objectives(spec, student, teacher.dims, assistant)
+        own = [stage.triples for stage in look_ahead(spec, texts, data, say)]
         most = shape["max_tokens"]
         if isinstance(texts, Pairs):
             models = sides.Models(teacher, assistant)
@@ -55,14 +56,17 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
             tokens = sides.tokens(spec, texts, words, most, say)
             _weigh(spec, student, words, list(zip(tokens, (texts.first.trained, texts.second.trained), strict=True)))
             feeds = sides.feeds(
-                spec, texts, tokens, models, most, device, lambda at: _of_triples(spec, at, words, most, data, say), say, progress
+                spec, texts, tokens, models, most, device, lambda at: _of_triples(spec, at, own[at], words, most, say), say, progress
             )
             return Made(texts, sides.matched(feeds), feeds, words, student, shape, _dropped_head(spec))
         vectors = wanted(spec, teacher, texts, (student, words, most), data, partial, device, say, progress)
         longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else most
         cut = tokenize(texts, words.backend_tokenizer, min(longest, most), words.pad_token_id or 0, say)
         _weigh(spec, student, words, [(cut, texts.trained)])
-        feeds = [_feed(spec, number, texts, cut, words, vectors, most, device, data, say) for number in range(len(spec.distilling))]
+        feeds = [
+            _of_triples(spec, number, found, words, most, say) or _feed(spec, number, texts, cut, words, vectors, most, device, data, say)
+            for number, found in enumerate(own)
+        ]
     return Made(texts, vectors, feeds, words, student, shape, _dropped_head(spec))
 
 
@@ -95,21 +99,17 @@ def _feed(
     data: Path | None,
     say: Say,
 ) -> Feed:
-    """What a stage reads: the corpus' texts, or triples of its own."""
+    """What a stage over the corpus' texts reads."""
     stage = spec.distilling[number]
-    found = _of_triples(spec, number, words, max_tokens, data, say)
-    if found is not None:
-        return found
     wanted = vectors if objectives.reads_teacher(stage.objective) else None
     seed = stage_seed(spec.seed, number)
     return feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
 
 
 def _of_triples(
-    spec: recipe.Recipe, number: int, words: PreTrainedTokenizerBase, max_tokens: int, data: Path | None, say: Say
+    spec: recipe.Recipe, number: int, found: triples.Triples | None, words: PreTrainedTokenizerBase, max_tokens: int, say: Say
 ) -> Feed | None:
     """The feed of a stage with triples of its own."""
-    found = stage_triples(spec, number, data, say)
     return None if found is None else feed.of_triples(found, words, min(spec.distilling[number].max_tokens, max_tokens), say)
 
 
@@ -118,13 +118,38 @@ def stage_seed(seed: int, number: int) -> int:
     return seed * 1_000_003 + number
 
 
-def stage_triples(spec: recipe.Recipe, number: int, data: Path | None, say: Say) -> triples.Triples | None:
-    """The triples a stage trains on, without the corpus' leaks; None where it trains on the corpus itself."""
-    stage = spec.distilling[number]
-    if stage.triples is None:
-        return None
+class Ahead(NamedTuple):
+    """What a stage learns from: its own triples, or the corpus where it has none; how many rows, those of its queue left out."""
+
+    triples: triples.Triples | None
+    rows: int
+
+
+def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, data: Path | None, say: Say) -> list[Ahead]:
+    """What each stage will learn from, looked at before anything is embedded.
+
+    Raises UserError for triples without their columns, a queue that leaves no text, views that cannot be had, too few texts for a reducer.
+    """
+    if spec.targets is not None:
+        targets.check(spec.targets, texts.trained)
     leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
-    return triples.build(stage.triples, leaks, data, f"stages[{number}].triples", say)
+    found = []
+    for number, stage in enumerate(spec.distilling):
+        place = f"stages[{number}]"
+        own = None if stage.triples is None else triples.build(stage.triples, leaks, data, f"{place}.triples", say)
+        rows = len(own) if own is not None else len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained
+        if stage.view is not None and isinstance(texts, Corpus):
+            augment.check(stage.view, stage_seed(spec.seed, number), texts, data, f"{place}.view", say)
+        found.append(Ahead(own, rows - queued(stage, rows, place)))
+    return found
+
+
+def queued(stage: recipe.Stage, texts: int, place: str) -> int:
+    """How many of a stage's texts start its queue and are not trained on. Raises UserError where none would be left."""
+    wanted = objectives.memory(stage.objective)
+    if wanted >= texts > 0:
+        raise UserError(f"{place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; lower it")
+    return wanted
 
 
 def wanted(

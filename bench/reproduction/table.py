@@ -147,7 +147,8 @@ def _explained(reports: Reports) -> list[str]:
         f"Teacher: {', '.join(teachers) or 'none yet'}.",
         "Difference: the weighted sum of the arms' means over seeds; sd: pooled over the arms. Interval: paired bootstrap over the suite's "
         "test pairs, the same samples for all runs. Reproduced: above 0 by more than the sd, and the interval above 0; contradicted: the "
-        "same below 0; else inconclusive; one seed is never enough. Numbers are of this teacher, corpus and student: only orders are compared with the paper.",
+        "same below 0; else inconclusive; one seed is never enough. Numbers are of this teacher, corpus and student: only orders are "
+        "compared with the paper.",
     ]
 
 
