@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from edgedistill.errors import AnswerIsNo, UserError
 DEFAULT_SUITE = "mini"
 AGREEMENT_TEXTS = 5000  # at most, drawn evenly from the held-out ones: the teacher has to encode them
 UNREAD = 0.01  # the share of a suite's texts with unknown pieces from which on it is said
+LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 Say = Callable[[str], None]
 
 
@@ -74,7 +76,7 @@ def bench(
     measured = [target for name in bundles for target in targets(name)]
     opened = _suites(suites, measured, data)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
-    with _progress(steps) as tell:
+    with _progress(steps, say) as tell:
         _accuracy(measured, opened, data, _opener(threads, device), say, tell)
         texts = opened[0].sample(plan.queries, plan.seed)
         pairs = [speed.Target(target.folder, target.precision) for target in measured]
@@ -289,9 +291,10 @@ def _figure(value: float | None) -> str:
 
 
 class _progress:
-    """A bar on a terminal, nothing elsewhere; drawn between measurements only, never during one."""
+    """A bar on a terminal, elsewhere a line every half minute; drawn between measurements only, never during one."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, say: Say) -> None:
+        self.say, self.said = say, time.perf_counter()
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=steps)
@@ -305,6 +308,9 @@ class _progress:
         self.done += 1
         self.bar.update(self.task, description=line, completed=self.done)
         self.bar.refresh()
+        if self.bar.disable and time.perf_counter() - self.said > LINE_SECONDS:
+            self.said = time.perf_counter()
+            self.say(f"{self.done} of {self.bar.tasks[0].total:.0f} done; {line}")
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
