@@ -122,7 +122,7 @@ def _synonyms(wordnet: Any, word: str) -> list[str]:
 
 
 def check(spec: recipe.View, seed: int, texts: Corpus, data: Path | None, place: str, say: Say) -> None:
-    """Raise UserError where views cannot be had. A file's are read, and kept; a model is looked for, and not opened."""
+    """Raise UserError where views cannot be had. A file's are read, and kept; a model is fetched, and not opened."""
     if isinstance(spec, recipe.Synonym):
         Synonyms(spec, seed, place)
     elif isinstance(spec, recipe.ViewFile):
@@ -136,7 +136,7 @@ def check(spec: recipe.View, seed: int, texts: Corpus, data: Path | None, place:
 def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, device: str, say: Say = lambda line: None) -> Corpus:
     """The views of every text, row beside row: those of a file, or a model's, which are made at the first call.
 
-    Raises UserError: a model that does not open, a view file that lacks texts.
+    Raises UserError: a model that does not open, a view file that lacks texts or has empty views.
     """
     if isinstance(spec, recipe.ViewFile):
         found = readers.matching(spec.files, data, f"{place}.files")
@@ -193,7 +193,7 @@ class _Table:
             for path in found:
                 for text, view in readers.columns_in(path, (spec.text, spec.view), f"{place}.text and .view"):
                     marks.append(_mark(text))
-                    ends.append(ends[-1] + spool.write(readers.normalise(view).encode("utf-8", "replace")))
+                    ends.append(ends[-1] + spool.write(view.encode("utf-8", "replace")))
         self.marks, self.first = np.unique(np.array(marks, np.uint64), return_index=True)
         self.ends = np.array(ends, np.int64)
         at = np.concatenate([self._find(chunk) for chunk in texts.chunks(SHARD)])

@@ -45,6 +45,7 @@ def _fit_itself(
     assert isinstance(spec.student, recipe.Itself) and spec.corpus is not None
     assert not isinstance(spec.corpus, recipe.Parallel), "the recipe has made sure"
     texts, first = corpus.build(spec.corpus, data, spec.seed, say), None
+    prepare.check_targets(spec, texts.trained, teacher, data)
     if spec.student.onto is not None:
         other = spec.model_copy(update={"student": spec.student.onto})
         words = untrained.own_tokenizer(other, teacher, texts, None)

@@ -229,14 +229,14 @@ class _HeldOut:
         key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
         if key not in self.made:
             assert self.teacher is not None
-            texts, source = self._texts(described)
+            texts, source = self._texts(described, target.manifest["name"])
             self.say(f"agreement of {target.manifest['name']} with the teacher: {len(texts):,} {source}")
             opened = self.load(self.teacher)
             lengths = np.array([len(ids) for ids in opened.tokenize(texts)])
             self.made[key] = (texts, opened.encode(texts), lengths, source)
         return self.made[key]
 
-    def _texts(self, described: dict[str, Any]) -> tuple[list[str], str]:
+    def _texts(self, described: dict[str, Any], name: str) -> tuple[list[str], str]:
         """The held-out texts of a recipe's corpus, where its files are here; else the suites' own."""
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
@@ -249,7 +249,7 @@ class _HeldOut:
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as problem:
             said = f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead"
-            self.say(f"{described.get('name')}: {said}")
+            self.say(f"{name}: {said}")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
 
@@ -291,10 +291,10 @@ def _figure(value: float | None) -> str:
 
 
 class _progress:
-    """A bar on a terminal, elsewhere a line every half minute; drawn between measurements only, never during one."""
+    """A bar on a terminal, elsewhere a line every half minute at most; drawn between measurements only, never during one."""
 
     def __init__(self, steps: int, say: Say) -> None:
-        self.say, self.said = say, time.perf_counter()
+        self.say, self.said, self.steps = say, time.perf_counter(), steps
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=steps)
@@ -310,7 +310,7 @@ class _progress:
         self.bar.refresh()
         if self.bar.disable and time.perf_counter() - self.said > LINE_SECONDS:
             self.said = time.perf_counter()
-            self.say(f"{self.done} of {self.bar.tasks[0].total:.0f} done; {line}")
+            self.say(f"{self.done} of {self.steps} done; {line}")
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,7 +115,7 @@ class Bundle:
         if isinstance(items, str):
             raise UserError("items: one string; put it in a list")
         for at, item in enumerate(items):
-            texts = list(item) if isinstance(item, Sequence) and not isinstance(item, str) else [item]
+            texts = list(item) if isinstance(item, Iterable) and not isinstance(item, str) else [item]
             if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
                 wanted = "two texts" if self.pair else "one text"
                 raise UserError(

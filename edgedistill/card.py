@@ -97,7 +97,8 @@ def _javascript(manifest: dict[str, Any]) -> str:
 
 def _made(manifest: dict[str, Any]) -> str:
     corpus = manifest["run"].get("corpus")
-    texts = f" on {corpus['texts'] - corpus['held_out']:,} texts ({corpus['held_out']:,} more were held out)" if corpus else ""
+    held = f" ({corpus['held_out']:,} more were held out)" if corpus and corpus["held_out"] else ""
+    texts = f" on {corpus['texts'] - corpus['held_out']:,} texts{held}" if corpus else ""
     stages = ", ".join(f"{stage['name']} ({stage['steps']:,} steps)" for stage in manifest["run"].get("stages", []))
     trained = "Nothing was trained: these are the teacher's own weights."
     if stages:
@@ -112,7 +113,7 @@ def _sources(manifest: dict[str, Any]) -> str:
     licences = (manifest["recipe"].get("corpus") or {}).get("licences")
     if not licences:
         return ""
-    lines = ["| texts, those held out among them | | licence, as their source states it |", "|---|---:|---|"]
+    lines = ["| texts, held-out ones included | | licence, as their source states it |", "|---|---:|---|"]
     licences = {PARAGRAPHS: "those of the files above", **licences}
     lines += [
         f"| {each['name']} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"

@@ -30,6 +30,7 @@ from edgedistill import (
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
+from edgedistill.labelled import Labelled
 from edgedistill.parallel import Pairs
 from edgedistill.students import recurrent
 from edgedistill.students.classifier import Classifier
@@ -41,23 +42,27 @@ TOKENS = 16  # of the query that is timed: about the median of a search query or
 
 
 def costs(specs: list[recipe.Recipe], data: Path | None, say: Say) -> list[dict[str, Any]]:
-    """The costs of several; what is wrong with one of them is said with its name."""
-    found = []
+    """The costs of several. Raises UserError with what is wrong with any of them, each with its name."""
+    found, problems = [], list[str]()
     for spec in specs:
         try:
             found.append(cost(spec, data, say))
         except UserError as error:
-            raise UserError(*error.of(spec.name, specs)) from error
+            problems += error.of(spec.name, specs)
+    if problems:
+        raise UserError(*problems)
     return found
 
 
 def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
-    """The costs of one recipe; the corpus is built (and kept) when its files are there, nothing is embedded or trained.
+    """The costs of one recipe; the corpus is built (and kept) where training reads it, nothing is embedded or trained.
 
     `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
     """
     teacher, assistant = untrained.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
-    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None else None
+    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and spec.reads_corpus else None
+    ahead = prepare.look_ahead(spec, texts, teacher, data, say) if texts is not None else []
+    learned = finetune.plan(spec, data) if spec.finetuning is not None else None
     if isinstance(spec.student, recipe.Itself):
         baseline.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
@@ -85,16 +90,15 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
         found["teacher_passes"] = _to_embed(spec, sides.Models(teacher, assistant), texts)
         found["student_passes"] = 0
-        for stage, ahead in zip(spec.distilling, prepare.look_ahead(spec, texts, data, say), strict=True):
-            found["student_passes"] += loop.steps(stage, ahead.rows) * stage.batch * stage.views
-    if spec.finetuning is not None:
-        _add_finetuning(found, spec, spec.finetuning, student, data)
+        for stage, each in zip(spec.distilling, ahead, strict=True):
+            found["student_passes"] += loop.steps(stage, each.rows) * stage.batch * stage.views
+    if spec.finetuning is not None and learned is not None:
+        _add_finetuning(found, spec.finetuning, student, *learned)
     return found
 
 
-def _add_finetuning(found: dict[str, Any], spec: recipe.Recipe, stage: recipe.Finetune, student: Any, data: Path | None) -> None:
+def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any, task: Labelled, rows: int) -> None:
     """The classifier's parameters, the labelled rows, and the passes over them; of a transfer set the most there can be."""
-    task, rows = finetune.plan(spec, data)
     texts = len(stage.task.texts)
     module = Classifier(student, run.width(student), len(task.labels), texts == 2, stage.hidden, stage.dropout)
     found["parameters"] = finetune.parameters(module)

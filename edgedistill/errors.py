@@ -33,7 +33,7 @@ class AnswerIsNo(Exception):
         super().__init__(message)
 
 
-MANY = 40  # names; more are no help in one line
+MANY = 40  # names, such as the keys of a part of a recipe; more are no help in one line
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:

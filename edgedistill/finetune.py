@@ -47,8 +47,7 @@ def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> St
         return _itself(spec, partial)
     if stage.start is not None:
         return _continued(spec, Path(stage.start), partial)
-    reads = any(part is not None for part in (spec.student.trim, spec.student.vocabulary, spec.student.unigram))
-    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and reads else None
+    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and spec.reads_corpus else None
     teacher, assistant = untrained.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
     words = untrained.own_tokenizer(spec, teacher, texts, partial, say, assistant)
     student, shape = untrained.build(spec, teacher, words, data, assistant=assistant)
@@ -138,7 +137,7 @@ def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
         task_teacher(stage.teacher, task, f"{place}.teacher")
     rows = len(task.train.items)
     if stage.augment is not None:
-        rows = min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, len(stage.task.texts) == 2)))
+        rows = max(rows, min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, len(stage.task.texts) == 2))))
     _fits(stage, rows, place)
     return task, rows
 

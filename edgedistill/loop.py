@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import batches, checkpoint, files, objectives, prepare, quality, recipe, run
 from edgedistill.corpus import Say
-from edgedistill.errors import UserError
 from edgedistill.students.output import own
 
 CHECKPOINT_SECONDS = 60.0
@@ -138,8 +137,6 @@ class Loop:
         """(the rows this stage trains on, None for all; the rows its queue starts from, which are none of those)."""
         place = f"stages[{self.number}]"
         rows = None if self.stage.longest is None else self.feed.short(self.stage.longest)
-        if rows is not None and len(rows) == 0:
-            raise UserError(f"{place}.longest: no text of the corpus has {self.stage.longest} tokens or fewer; raise it")
         wanted = prepare.queued(self.stage, self.feed.texts if rows is None else len(rows), place)
         if not wanted:
             return rows, None

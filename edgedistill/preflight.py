@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from edgedistill import quality, readers, recipe
+from edgedistill import files, quality, readers, recipe
 from edgedistill.errors import UserError
 
 MUON = (2, 9)  # the torch that brought it
@@ -14,6 +14,8 @@ MUON = (2, 9)  # the torch that brought it
 
 def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
     """Raise UserError with what is wrong around each recipe; of several, each line says whose it is."""
+    if data is not None and not data.is_dir():
+        raise UserError(f"--data {data}: no such folder; give the one that the recipes' paths start from")
     problems: list[str] = []
     for spec in specs:
         try:
@@ -21,15 +23,11 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
         except UserError as error:
             problems += error.of(spec.name, specs)
     if problems:
-        raise UserError(*dict.fromkeys(problems))
+        raise UserError(*problems)
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raise UserError with all of these: a data folder that is not there, patterns that match no file, a suite that cannot be read,
-    an optimizer that torch does not have yet.
-    """
-    if data is not None and not data.is_dir():
-        raise UserError(f"--data {data}: no such folder; give the one that the recipe's paths start from")
+    """Raise UserError with all of these: patterns that match no file, a suite that cannot be read, an optimizer torch does not have yet."""
     problems: list[str] = []
     for patterns, place in _patterns(spec):
         try:
@@ -40,7 +38,9 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
         try:
             quality.suite(spec.select.suite, data)
         except UserError as error:
-            problems += [f"select.suite: {problem}, or --set select.suite=mini, which needs no data" for problem in error.problems]
+            shipped = spec.select.suite in files.shipped("suite") and not isinstance(spec.corpus, recipe.Parallel)
+            other = ", or --set select.suite=mini, which needs no data" if shipped else ""
+            problems += [f"select.suite: {problem}{other}" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
     if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON:
         say = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
@@ -51,8 +51,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     """Patterns of the files that training reads, and where the recipe names them."""
-    if not spec.distilling and spec.targets is None:
-        return  # the teacher as it is, or a student that only labels teach: the corpus is for bench, or for a tokenizer
+    if not spec.reads_corpus:
+        return  # the teacher as it is, or a student that only labels teach: the corpus is for bench
     if isinstance(spec.corpus, recipe.Files):
         yield spec.corpus.texts, "corpus.texts"
     if isinstance(spec.corpus, recipe.Parallel):

@@ -45,27 +45,29 @@ def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, pa
     with accelerator.main_process_first():
         teacher, assistant = untrained.open_teacher(spec.teacher, data), open_assistant(spec)  # first: one that is not there costs a moment
         texts = open_corpus(spec.corpus, data, spec.seed, say)
+        ahead = look_ahead(spec, texts, teacher, data, say)
         words = untrained.own_tokenizer(spec, teacher, texts, partial, say, assistant)
         student, shape = untrained.build(spec, teacher, words, data, untrained.look(spec, words, texts, say), assistant)
         check_objectives(spec, student, teacher.dims, assistant)
-        own = [stage.triples for stage in look_ahead(spec, texts, data, say)]
         most = shape["max_tokens"]
         if isinstance(texts, Pairs):
             models = sides.Models(teacher, assistant)
             sides.check(spec, models, words)
             tokens = sides.tokens(spec, texts, words, most, say)
             _weigh(spec, student, words, list(zip(tokens, (texts.first.trained, texts.second.trained), strict=True)))
-            feeds = sides.feeds(
-                spec, texts, tokens, models, most, device, lambda at: _of_triples(spec, at, own[at], words, most, say), say, progress
-            )
+            others = [_of_triples(stage, each.triples, words, most, say) for stage, each in zip(spec.distilling, ahead, strict=True)]
+            feeds = sides.feeds(spec, texts, tokens, models, most, device, others, say, progress)
             return Made(texts, sides.matched(feeds), feeds, words, student, shape, _dropped_head(spec))
-        vectors = wanted(spec, teacher, texts, (student, words, most), data, partial, device, say, progress)
         longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else most
         cut = tokenize(texts, words.backend_tokenizer, min(longest, most), words.pad_token_id or 0, say)
+        for number, stage in enumerate(spec.distilling):
+            if stage.longest is not None:
+                queued(stage, len(cut.short(stage.longest, texts.trained)), f"stages[{number}]")
+        vectors = wanted(spec, teacher, texts, (student, words, most), data, partial, device, say, progress)
         _weigh(spec, student, words, [(cut, texts.trained)])
         feeds = [
-            _of_triples(spec, number, found, words, most, say) or _feed(spec, number, texts, cut, words, vectors, most, device, data, say)
-            for number, found in enumerate(own)
+            _of_triples(stage, each.triples, words, most, say) or _feed(spec, number, texts, cut, words, vectors, most, device, data, say)
+            for number, (stage, each) in enumerate(zip(spec.distilling, ahead, strict=True))
         ]
     return Made(texts, vectors, feeds, words, student, shape, _dropped_head(spec))
 
@@ -107,10 +109,10 @@ def _feed(
 
 
 def _of_triples(
-    spec: recipe.Recipe, number: int, found: triples.Triples | None, words: PreTrainedTokenizerBase, max_tokens: int, say: Say
+    stage: recipe.Stage, found: triples.Triples | None, words: PreTrainedTokenizerBase, max_tokens: int, say: Say
 ) -> Feed | None:
     """The feed of a stage with triples of its own."""
-    return None if found is None else feed.of_triples(found, words, min(spec.distilling[number].max_tokens, max_tokens), say)
+    return None if found is None else feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
 
 
 def stage_seed(seed: int, number: int) -> int:
@@ -125,31 +127,43 @@ class Ahead(NamedTuple):
     rows: int
 
 
-def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, data: Path | None, say: Say) -> list[Ahead]:
+def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, teacher: untrained.Asked, data: Path | None, say: Say) -> list[Ahead]:
     """What each stage will learn from, looked at before anything is embedded.
 
-    Raises UserError for triples without their columns, a queue that leaves no text, views that cannot be had, too few texts for a reducer.
+    Raises UserError for triples without their columns, a queue that leaves no text, views that cannot be had, and as `targets.check`.
     """
-    if spec.targets is not None:
-        targets.check(spec.targets, texts.trained)
+    check_targets(spec, texts.trained, teacher, data)
     leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
     found = []
     for number, stage in enumerate(spec.distilling):
         place = f"stages[{number}]"
-        own = None if stage.triples is None else triples.build(stage.triples, leaks, data, f"{place}.triples", say)
-        rows = len(own) if own is not None else len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained
+        if stage.triples is not None:
+            own = triples.build(stage.triples, leaks, data, f"{place}.triples", say)
+            found.append(Ahead(own, len(own)))
+            continue
+        rows = len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained
+        if rows == 0:
+            raise UserError(f"{place}.pairs: none are left of {', '.join(stage.pairs or [])} to train on; name others")
+        found.append(Ahead(None, rows - queued(stage, rows, place)))
         if stage.view is not None and isinstance(texts, Corpus):
             augment.check(stage.view, stage_seed(spec.seed, number), texts, data, f"{place}.view", say)
-        found.append(Ahead(own, rows - queued(stage, rows, place)))
     return found
 
 
 def queued(stage: recipe.Stage, texts: int, place: str) -> int:
-    """How many of a stage's texts start its queue and are not trained on. Raises UserError where none would be left."""
+    """How many of a stage's texts start its queue and are not trained on. Raises UserError where that leaves none."""
     wanted = objectives.memory(stage.objective)
-    if wanted >= texts > 0:
+    if texts == 0:
+        raise UserError(f"{place}.longest: no text of the corpus has {stage.longest} tokens or fewer; raise it")
+    if wanted >= texts:
         raise UserError(f"{place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; lower it")
     return wanted
+
+
+def check_targets(spec: recipe.Recipe, texts: int, teacher: untrained.Asked, data: Path | None) -> None:
+    """Raise UserError for `targets` that cannot be made of their teachers' numbers or of so many texts."""
+    if spec.targets is not None:
+        targets.check(spec.targets, lambda of: (untrained.open_teacher(of, data) if of else teacher).dims, texts)
 
 
 def wanted(

@@ -17,15 +17,16 @@ def series(
     """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and teacher vectors.
 
     resume: what was killed goes on, what is finished is left alone, the others begin. Returns {"runs": one object a recipe: recipe,
-    run, status (trained or kept), and what run.json holds}.
+    run, status (trained or kept), and what run.json holds; `bug` with a status of failed where it is not the user's to mend}.
     Raises UserError before anything is trained, where two recipes share a name or a run is there already and is not to be taken up; after
     all of them, where some failed, with the same runs (status failed, error) as its numbers; AnswerIsNo where a bug of ours is among them.
     """
     names = [spec.name for spec in specs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename one")
-    if not resume and (there := [folder / name for name in names if (folder / name).exists()]):
-        raise UserError(*(f"{each}: exists already; keep it and train the others with --resume, or delete it" for each in there))
+    there = [path for name in names for path in (folder / name, run.partial(folder / name)) if path.exists()]
+    if there and not resume:
+        raise UserError(*(f"{each}: exists already; go on with --resume, which keeps what is done, or delete it" for each in there))
     runs = []
     for number, spec in enumerate(specs, 1):
         say(f"{number} of {len(specs)}: {spec.name}")
@@ -33,11 +34,11 @@ def series(
     failed = [each for each in runs if each["status"] == "failed"]
     if failed:
         others = ", the others are done" if len(failed) < len(runs) else ""
-        head = f"{len(failed)} of {len(runs)} recipes failed{others}; mend these and train them all again with --resume"
-        said = "\n".join([head, *(f"{each['recipe']}: {each['error']}" for each in failed)])
+        head = f"{len(failed)} of {len(runs)} recipes failed{others}; when that is mended, train them all again with --resume"
+        lines = [head, *(f"{each['recipe']}: {problem}" for each in failed for problem in each["error"].splitlines())]
         if any(each.get("bug") for each in failed):
-            raise AnswerIsNo(said, {"runs": runs})
-        raise UserError(said, numbers={"runs": runs})
+            raise AnswerIsNo("\n".join(lines), {"runs": runs})
+        raise UserError(*lines, numbers={"runs": runs})
     return {"runs": runs}
 
 

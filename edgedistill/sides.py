@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -85,11 +84,11 @@ def feeds(
     models: Models,
     max_tokens: int,
     device: str,
-    other: Callable[[int], Feed | None],
+    others: list[Feed | None],
     say: Say,
     progress: bool,
 ) -> list[Feed]:
-    """What each stage reads. `max_tokens`: the student's own limit; `other`: the feed of a stage that does not read the pairs.
+    """What each stage reads. `max_tokens`: the student's own limit; `others`: of each stage the feed, where it does not read the pairs.
 
     Teacher and assistant read each side's texts once, whatever the number of pairs and stages; their vectors are cached.
     """
@@ -104,13 +103,11 @@ def feeds(
 
     found: list[Feed] = []
     for number, stage in enumerate(spec.distilling):
-        elsewhere = other(number)
+        elsewhere = others[number]
         if elsewhere is not None:
             found.append(elsewhere)
             continue
         index, match = pairs.of(stage.pairs), stage.match or recipe.Match()
-        if len(index) == 0:
-            raise UserError(f"stages[{number}].pairs: none are left of {', '.join(stage.pairs or [])} to train on; name others")
         matched = Matched(index, rows(match, "first"), rows(match, "second") if match.language == "own" else None)
         sides = [SideTokens(each, index[:, at]) for at, each in enumerate(cut)]
         found.append(PairFeed(sides, min(stage.max_tokens, max_tokens), matched))

@@ -99,7 +99,6 @@ def make(
     student's unit vectors (n, d) of rows. Raises UserError: widths that do not go together, a sample too small to fit on.
     """
     blocks = plans(spec)
-    sources = [[vectors(teacher) for teacher, _ in plan.sources] for plan in blocks]
     if not folder.exists():
         rows = np.sort(np.random.default_rng([seed, 0]).choice(texts, min(spec.sample, texts), replace=False))
         looks = any(plan.projected.looks for plan in blocks)
@@ -108,6 +107,7 @@ def make(
             raise UserError(
                 f"targets.dims: {spec.width} numbers cannot follow the student's own, which are {own.shape[1]}; make them equal"
             )
+        sources = [[vectors(teacher) for teacher, _ in plan.sources] for plan in blocks]
         maps: list[Affine] = []
         notes: list[dict[str, Any]] = []
         for number, (plan, found) in enumerate(zip(blocks, sources, strict=True)):
@@ -119,13 +119,13 @@ def make(
             notes.append({**note, "teachers": [teacher.name if teacher else None for teacher, _ in plan.sources], "weight": plan.weight})
         write(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": seed, "blocks": notes})
         say("targets: " + "; ".join(_said(note) for note in notes))
-    return Targets(blocks, read(folder), sources)
+    return Targets(blocks, read(folder), [[vectors(teacher) for teacher, _ in plan.sources] for plan in blocks])
 
 
-def check(spec: recipe.One | recipe.Split | recipe.Concat, texts: int) -> None:
-    """Raise UserError where so many texts are too few to fit the reducers on."""
+def check(spec: recipe.One | recipe.Split | recipe.Concat, width: Callable[[recipe.Teacher | None], int], texts: int) -> None:
+    """Raise UserError for `dims` that a reducer cannot make of its teachers' numbers, or fit on so many texts; nothing is embedded."""
     for number, plan in enumerate(plans(spec)):
-        _enough(plan.projected, min(spec.sample, texts), _place(spec, number))
+        _possible(plan.projected, sum(width(teacher) for teacher, _ in plan.sources), min(spec.sample, texts), _place(spec, number))
 
 
 def _place(spec: recipe.One | recipe.Split | recipe.Concat, number: int) -> str:
@@ -163,14 +163,7 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
     Returns (map (e, d), what it did). Raises UserError: `dims` that the reducer cannot give, fewer texts than numbers.
     """
     width, dims, reduce = vectors.shape[1], spec.dims, spec.reduce
-    if isinstance(reduce, recipe.Whole) and dims != width:
-        raise UserError(f"{place}.dims: without a reducer the teacher's vectors keep {width} numbers, not {dims}; choose a `reduce`")
-    if isinstance(reduce, recipe.Pca) and reduce.rank and (dims != width or reduce.rank > width):
-        led = f"rank {reduce.rank} leads {width} numbers back to {width}, not to {dims}"
-        raise UserError(f"{place}.reduce: {led}; set dims: {width} and rank: {width} or less")
-    if isinstance(reduce, recipe.Pca | recipe.Cca) and dims > width:
-        raise UserError(f"{place}.dims: {reduce.kind} makes {dims} numbers of {width}; it can only take away")
-    _enough(spec, len(vectors), place)
+    _possible(spec, width, len(vectors), place)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
         half = reduce.power / 2 if reduce.rank else reduce.power  # leading back multiplies by it once more
@@ -196,9 +189,17 @@ def fit(spec: recipe.Projected, vectors: np.ndarray, student: np.ndarray, place:
     return affine, note
 
 
-def _enough(spec: recipe.Projected, texts: int, place: str) -> None:
-    if texts <= spec.dims and not isinstance(spec.reduce, recipe.Whole | recipe.Gaussian):
-        raise UserError(f"{place}.sample: {texts:,} texts to fit {spec.dims} numbers on; more are needed")
+def _possible(spec: recipe.Projected, width: int, texts: int, place: str) -> None:
+    dims, reduce = spec.dims, spec.reduce
+    if isinstance(reduce, recipe.Whole) and dims != width:
+        raise UserError(f"{place}.dims: without a reducer the teacher's vectors keep {width} numbers, not {dims}; choose a `reduce`")
+    if isinstance(reduce, recipe.Pca) and reduce.rank and (dims != width or reduce.rank > width):
+        led = f"rank {reduce.rank} leads {width} numbers back to {width}, not to {dims}"
+        raise UserError(f"{place}.reduce: {led}; set dims: {width} and rank: {width} or less")
+    if isinstance(reduce, recipe.Pca | recipe.Cca) and dims > width:
+        raise UserError(f"{place}.dims: {reduce.kind} makes {dims} numbers of {width}; it can only take away")
+    if texts <= dims and not isinstance(reduce, recipe.Whole | recipe.Gaussian):
+        raise UserError(f"{place}.dims: {dims} numbers cannot be fitted on {texts:,} texts; add texts, raise targets.sample, or lower it")
 
 
 def pca(vectors: np.ndarray, dims: int, centre: bool = True, power: float = 0.0) -> tuple[Affine, float]:

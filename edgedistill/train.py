@@ -47,13 +47,15 @@ def train(
 def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
     accelerator = accelerator_for(spec, device)
     started = time.perf_counter()
+    if spec.finetuning is not None:  # looked at first: what is missing there is not to be found behind the other stages
+        if accelerator.num_processes > 1:
+            raise UserError("finetune: runs in one process; start it without accelerate launch")
+        finetune.plan(spec, data)
     if spec.student.kind == "teacher" and spec.finetuning is None:
         return baseline.keep(spec, out, partial, data, accelerator, say, progress)
     if spec.finetuning is not None and not spec.distilling:
         return _only_finetune(spec, out, partial, data, accelerator, say, progress)
     check_languages(spec)
-    if spec.finetuning is not None:
-        finetune.plan(spec, data)  # now: what is missing there must not be found behind the other stages
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     texts, student = made.texts, made.student
     selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
@@ -95,8 +97,6 @@ def _finetuned(
     log: loops.Log,
 ) -> dict[str, Any]:
     """Fine-tune in place and leave the classifier's files in `partial`. Returns what run.json says of it."""
-    if accelerator.num_processes > 1:
-        raise UserError("finetune: runs in one process; start it without accelerate launch")
     module, task = finetune.finetune(spec, start, data, accelerator, partial, best, log)
     finetune.write(partial, module, task["labels"])
     for name in ("dev", "test"):

@@ -335,22 +335,32 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     distil = tasks.recipe()["stages"]
     plain = {"run": str(tmp_path / "none")}
-    wide = {"kind": "pca"}
+    wide, view = {"kind": "pca"}, {"kind": "file", "files": ["views.tsv"]}
+    (tasks.data / "views.tsv").write_text("text\tview\nanother text\tits view\n", encoding="utf-8")
     for change, says in (
         (
             {"stages": [{**distil[0], "view": {"kind": "crop"}, "objective": {"kind": "congen", "queue": 5000}}]},
             r"stages\[0\].objective: a queue of 5,000 texts",
         ),
-        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.sample: 16 texts to fit 16 numbers on"),
+        (
+            {"stages": [{**distil[0], "view": view, "objective": {"kind": "dual_l2"}}]},
+            r"stages\[0\].view: 440 of the corpus' 440 texts are not in views.tsv",
+        ),
+        ({"stages": [{**distil[0], "longest": 3}]}, None),
+        ({"targets": {"reduce": wide, "dims": 64}}, "targets.dims: pca makes 64 numbers of 32; it can only take away"),
+        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.dims: 16 numbers cannot be fitted on 16 texts; add texts"),
         ({"stages": [*distil, stage(single(), batch=512)]}, r"stages\[1\].batch: 512 of a task of 240 training rows; lower it"),
         ({"stages": [*distil, stage(single(), positive="plant")]}, r"stages\[1\].positive: no label 'plant'"),
         ({"stages": [*distil, stage(single(), teacher=plain)]}, "none: "),
         ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, "none: "),
     ):
         spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")
-        with pytest.raises(UserError, match=says):
+        if says is None:  # only the tokens tell
             cost.cost(spec, tasks.data, quiet)
-        with pytest.raises(UserError, match=says):
+        else:
+            with pytest.raises(UserError, match=says):
+                cost.costs([spec], tasks.data, quiet)
+        with pytest.raises(UserError, match=says or r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer"):
             train.train(spec, tmp_path / "run", tasks.data, device="cpu", say=quiet, progress=False)
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
 
@@ -486,6 +496,7 @@ def test_what_a_classifier_refuses(tuned: Path) -> None:
         one.classify("a")
     with pytest.raises(UserError, match=r"items\[0\]: tiny takes one text an item"):
         one.classify([1])  # type: ignore[list-item]
+    assert two.classify(np.array([["a", "b"]])).labels == two.classify([("a", "b")]).labels  # type: ignore[arg-type]
     assert (repr(one), repr(two)) == ("<tiny, fp32: 2 labels a text>", "<tiny, fp32: 2 labels a pair>")
 
 

@@ -54,7 +54,7 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
         return real(spec, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(train, "train", falls)
-    with pytest.raises(AnswerIsNo, match=r"2 of 4 recipes failed, the others are done; mend .*\nbad: stages.*a queue of 4,000") as caught:
+    with pytest.raises(AnswerIsNo, match=r"2 of 4 recipes failed, the others are done; when .*\nbad: stages.*a queue of 4,000") as caught:
         go(specs, world, tmp_path)
     assert [each["status"] for each in caught.value.numbers["runs"]] == ["trained", "failed", "failed", "trained"]
     assert caught.value.numbers["runs"][2]["error"] == "RuntimeError: ours"
@@ -79,7 +79,7 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
     with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: was made of another recipe") as theirs:
         go([made(world, "a", steps=5), specs[3]], world, tmp_path, resume=True)
     assert [each["status"] for each in theirs.value.numbers["runs"]] == ["failed", "kept"]
-    with pytest.raises(UserError, match="a: exists already; keep it and train the others with --resume"):
+    with pytest.raises(UserError, match="a: exists already; go on with --resume, which keeps what is done"):
         go([specs[0], made(world, "c")], world, tmp_path)
     assert not (tmp_path / "c").exists()
 

@@ -186,7 +186,7 @@ def test_what_cannot_be_fitted() -> None:
     ]:
         with pytest.raises(UserError, match=says):
             fit(projected(**fields), POINTS, POINTS)
-    with pytest.raises(UserError, match=r"targets.parts\[1\].sample: 4 texts to fit 5 numbers on"):
+    with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 numbers cannot be fitted on 4 texts"):
         fit(projected(reduce={"kind": "pca"}), POINTS[:4], POINTS[:4], "targets.parts[1]")
 
 

@@ -66,6 +66,12 @@ class Recipe(Part):
         """The stage that learns from labels."""
         return self.stages[-1] if self.stages and isinstance(self.stages[-1], Finetune) else None
 
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn or trim a tokenizer."""
+        learns = any(getattr(self.student, part, None) is not None for part in ("trim", "vocabulary", "unigram"))
+        return bool(self.distilling) or learns or (isinstance(self.student, Itself) and self.targets is not None)
+
     @model_validator(mode="before")
     @classmethod
     def _from_the_assistant(cls, value: Any) -> Any:
@@ -84,7 +90,9 @@ class Recipe(Part):
         if len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("two stages have the same name")
         if len(dtypes := sorted({stage.dtype for stage in self.stages})) > 1:
-            raise ValueError(f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one")
+            raise ValueError(
+                f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one, give them the same `dtype`"
+            )
         if not isinstance(self.student, Itself):
             for number, stage in enumerate(self.distilling):
                 self._views_differ(f"stages[{number}]", stage, self.student)
