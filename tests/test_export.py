@@ -65,7 +65,7 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
     run.write_student(folder, common, module.state_dict())
     words.save_pretrained(folder / "tokenizer")
     stages = [{"name": "distil", "steps": 7}]
-    info = {**run.made_by(), "dims": module.dims, "parameters": run.count(module), "corpus": {"texts": 4321}, "stages": stages}
+    info = {**run.made_by(), "dims": module.dims, "parameters": run.count(module), "corpus": {"texts": 4321, "held_out": 21}, "stages": stages}
     files.write_json(folder / "run.json", info)
     return folder
 
@@ -189,7 +189,7 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
     assert f"down to cosine {manifest['precisions']['int8']['drift']['min']:.5f}" in text
     assert f"{manifest['parameters']['total']:,} parameters" in text
     assert "# tiny\n\nA tiny student.\n\nA bert student of `packaged:t`: a text of up to 32 tokens becomes 24 numbers" in text
-    assert "on 4,321 texts by the recipe `tiny`: distil (7 steps)" in text
+    assert "on 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
     assert 'backend="onnx"' in text
     assert "const { sentence_embedding } = await model(await tokenizer([" in text
 
@@ -198,7 +198,7 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
     assert "licence" not in card.card(manifest, [])
     manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
-    manifest["run"]["corpus"] = {"texts": 4321, "sources": [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]}
+    manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]}
     text = card.card(manifest, [])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
 
