@@ -65,7 +65,8 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
     run.write_student(folder, common, module.state_dict())
     words.save_pretrained(folder / "tokenizer")
     stages = [{"name": "distil", "steps": 7}]
-    info = {**run.made_by(), "dims": module.dims, "parameters": run.count(module), "corpus": {"texts": 4321, "held_out": 21}, "stages": stages}
+    corpus = {"texts": 4321, "held_out": 21}
+    info = {**run.made_by(), "dims": module.dims, "parameters": run.count(module), "corpus": corpus, "stages": stages}
     files.write_json(folder / "run.json", info)
     return folder
 
@@ -198,7 +199,8 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
     assert "licence" not in card.card(manifest, [])
     manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
-    manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]}
+    sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
+    manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
     text = card.card(manifest, [])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
 
