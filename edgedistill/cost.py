@@ -29,7 +29,7 @@ from edgedistill import (
 )
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
-from edgedistill.errors import UserError
+from edgedistill.errors import of_each
 from edgedistill.labelled import Labelled
 from edgedistill.parallel import Pairs
 from edgedistill.students import recurrent
@@ -43,15 +43,7 @@ TOKENS = 16  # of the query that is timed: about the median of a search query or
 
 def costs(specs: list[recipe.Recipe], data: Path | None, say: Say) -> list[dict[str, Any]]:
     """The costs of several. Raises UserError with what is wrong with any of them, each with its name."""
-    found, problems = [], list[str]()
-    for spec in specs:
-        try:
-            found.append(cost(spec, data, say))
-        except UserError as error:
-            problems += error.of(spec.name, specs)
-    if problems:
-        raise UserError(*problems)
-    return found
+    return of_each(specs, lambda spec: cost(spec, data, say))
 
 
 def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:

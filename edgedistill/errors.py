@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+N = TypeVar("N", bound="Named")
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -16,10 +19,6 @@ class UserError(Exception):
         self.problems = problems
         self.numbers = numbers or {}
         super().__init__("\n".join(problems))
-
-    def of(self, name: str, among: Sized) -> list[str]:
-        """The problems, each with the name of what has it, where that is one of several."""
-        return [f"{name}: {problem}" if len(among) > 1 else problem for problem in self.problems]
 
 
 class AnswerIsNo(Exception):
@@ -31,6 +30,26 @@ class AnswerIsNo(Exception):
     def __init__(self, message: str, numbers: dict[str, Any] | None = None) -> None:
         self.numbers = numbers or {}
         super().__init__(message)
+
+
+class Named(Protocol):
+    """What has a name, such as a recipe."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def of_each(items: Sequence[N], do: Callable[[N], T]) -> list[T]:
+    """`do` it to each. Raises UserError with the problems of all; of several items each problem with the name of its own."""
+    done, problems = list[T](), list[str]()
+    for item in items:
+        try:
+            done.append(do(item))
+        except UserError as error:
+            problems += [f"{item.name}: {problem}" if len(items) > 1 else problem for problem in error.problems]
+    if problems:
+        raise UserError(*problems)
+    return done
 
 
 MANY = 40  # names, such as the keys of a part of a recipe; more are no help in one line

@@ -98,6 +98,7 @@ def loss(logits: Tensor, labels: Tensor, teacher: Tensor | None, alpha: float) -
 def finetune(
     spec: recipe.Recipe,
     start: Start,
+    task: Labelled,
     data: Path | None,
     accelerator: Accelerator,
     partial: Path,
@@ -106,12 +107,11 @@ def finetune(
 ) -> tuple[Classifier, dict[str, Any]]:
     """Train on the task, keep what scored best on dev, measure test once. Returns (the classifier, what happened).
 
-    `selected`: what the stages before chose, which the checkpoints carry on.
+    `task`: as planned; `selected`: what the stages before chose, which the checkpoints carry on.
     """
     stage, number = spec.finetuning, len(spec.stages) - 1
     assert stage is not None
     place, seed, device = f"stages[{number}]", prepare.stage_seed(spec.seed, number), accelerator.device
-    task, _ = plan(spec, data)
     learned = lesson(stage, task, start.words, start.shape, data, seed, place, device, partial, log.say)
     _fits(stage, len(learned.tokens), place)
     torch.manual_seed(seed)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edgedistill import files, quality, readers, recipe
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, of_each
 
 MUON = (2, 9)  # the torch that brought it
 
@@ -16,14 +16,7 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
     """Raise UserError with what is wrong around each recipe; of several, each line says whose it is."""
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: no such folder; give the one that the recipes' paths start from")
-    problems: list[str] = []
-    for spec in specs:
-        try:
-            check(spec, data)
-        except UserError as error:
-            problems += error.of(spec.name, specs)
-    if problems:
-        raise UserError(*problems)
+    of_each(specs, lambda spec: check(spec, data))
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:

@@ -107,19 +107,21 @@ def make(
             raise UserError(
                 f"targets.dims: {spec.width} numbers cannot follow the student's own, which are {own.shape[1]}; make them equal"
             )
-        sources = [[vectors(teacher) for teacher, _ in plan.sources] for plan in blocks]
         maps: list[Affine] = []
         notes: list[dict[str, Any]] = []
-        for number, (plan, found) in enumerate(zip(blocks, sources, strict=True)):
+        for number, plan in enumerate(blocks):
             start = sum(len(each.bias) for each in maps)
-            place = _place(spec, number)
-            theirs = joined(plan, found, rows).astype(np.float64)
-            affine, note = fit(plan.projected, theirs, own[:, start : start + plan.projected.dims], place)
+            theirs = joined(plan, _of(plan, vectors), rows).astype(np.float64)
+            affine, note = fit(plan.projected, theirs, own[:, start : start + plan.projected.dims], _place(spec, number))
             maps.append(affine)
             notes.append({**note, "teachers": [teacher.name if teacher else None for teacher, _ in plan.sources], "weight": plan.weight})
         write(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": seed, "blocks": notes})
         say("targets: " + "; ".join(_said(note) for note in notes))
-    return Targets(blocks, read(folder), [[vectors(teacher) for teacher, _ in plan.sources] for plan in blocks])
+    return Targets(blocks, read(folder), [_of(plan, vectors) for plan in blocks])
+
+
+def _of(plan: Plan, vectors: Callable[[recipe.Teacher | None], Rows]) -> list[Rows]:
+    return [vectors(teacher) for teacher, _ in plan.sources]
 
 
 def check(spec: recipe.One | recipe.Split | recipe.Concat, width: Callable[[recipe.Teacher | None], int], texts: int) -> None:
