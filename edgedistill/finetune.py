@@ -24,7 +24,7 @@ from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
 from edgedistill.labelled import Labelled
-from edgedistill.lesson import Lesson, Tokens, lesson, logits_of, task_teacher
+from edgedistill.lesson import Lesson, Tokens, lesson, logits_of, mask_token, task_teacher
 from edgedistill.students import classifier
 from edgedistill.students.classifier import Classifier
 
@@ -124,7 +124,7 @@ def finetune(
 def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
     """(the task, how many rows it is trained on; with a transfer set, how many at the most).
 
-    Raises UserError where the stage asks for what is not there: rows, a start, a task's teacher, a label, a batch of so many rows.
+    Raises UserError where the stage asks for what is not there: rows, a start, a task's teacher, a label, a tagger, a batch of so many.
     """
     stage, place = spec.finetuning, f"stages[{len(spec.stages) - 1}]"
     assert stage is not None
@@ -137,9 +137,16 @@ def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
         task_teacher(stage.teacher, task, f"{place}.teacher")
     rows = len(task.train.items)
     if stage.augment is not None:
+        transfer_set.tagger(stage.augment, data, task.train.items, f"{place}.augment", lambda _: None)
         rows = max(rows, min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, len(stage.task.texts) == 2))))
     _fits(stage, rows, place)
     return task, rows
+
+
+def check_mask(spec: recipe.Recipe, words: PreTrainedTokenizerBase) -> None:
+    """Raises UserError where the last stage masks words and the student's tokenizer has no mask token."""
+    if spec.finetuning is not None and spec.finetuning.augment is not None:
+        mask_token(spec.finetuning.augment, words, f"stages[{len(spec.stages) - 1}].augment")
 
 
 def _fits(stage: recipe.Finetune, rows: int, place: str) -> None:

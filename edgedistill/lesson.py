@@ -89,13 +89,19 @@ def lesson(
 def _made(
     spec: recipe.Augment, items: list[Item], words: PreTrainedTokenizerBase, data: Path | None, seed: int, place: str, say: Say
 ) -> list[Item]:
+    mask = mask_token(spec, words, place)
+    started = time.perf_counter()
+    made = transfer_set.make(spec, items, mask, seed, transfer_set.tagger(spec, data, items, place, say))
+    say(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
+    return made
+
+
+def mask_token(spec: recipe.Augment, words: PreTrainedTokenizerBase, place: str) -> str:
+    """What a masked word becomes. Raises UserError where words are masked and the tokenizer has none."""
     mask: Any = words.mask_token
     if spec.mask and mask is None:
         raise UserError(f"{place}.mask: the student's tokenizer has no mask token; set mask: 0, or choose another tokenizer")
-    started = time.perf_counter()
-    made = transfer_set.make(spec, items, str(mask), seed, transfer_set.tagger(spec, data, items, place, say))
-    say(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
-    return made
+    return str(mask)
 
 
 def _taught(

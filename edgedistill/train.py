@@ -59,6 +59,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
         return _only_finetune(spec, task, out, partial, data, accelerator, say, progress)
     check_languages(spec)
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
+    finetune.check_mask(spec, made.words)
     texts, student = made.texts, made.student
     selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
     with loops.progress(progress) as bar:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +364,31 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
         with pytest.raises(UserError, match=says or r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer"):
             train.train(spec, tmp_path / "run", tasks.data, device="cpu", say=quiet, progress=False)
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
+
+
+def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
+    tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(loop.Loop, "go", lambda self: pytest.fail("a stage began"))
+    distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
+    (tasks.data / "katze.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
+    tagged = {"student": BILSTM, "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})]}
+    says = r"stages\[1\].augment.tags: katze.tsv has none of the training texts'"
+    with pytest.raises(UserError, match=says):
+        cost.costs([recipe.parse(tasks.recipe(**tagged), "test")], tasks.data, quiet)
+    with pytest.raises(UserError, match=says):
+        go(tasks, tmp_path / "tagged", tagged["stages"][-1], distil=True)
+    assert not (tmp_path / "cache" / "teachers").exists()
+
+    maskless = Path(shutil.copytree(tasks.teacher, tmp_path / "maskless"))
+    for path in maskless.glob("*token*.json"):
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if settings.pop("mask_token", None) is not None:
+            files.write_json(path, settings)
+    last = stage(single(), teacher=taught, augment={"pos": 0})
+    with pytest.raises(UserError, match=r"stages\[1\].augment.mask: the student's tokenizer has no mask token; set mask: 0"):
+        go(tasks, tmp_path / "masked", last, distil=True, teacher={"model": str(maskless)})
 
 
 def test_the_shipped_recipes_belong_together() -> None:
