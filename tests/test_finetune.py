@@ -325,7 +325,7 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     assert found["student_passes"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
     assert "240 to train on, 80 to select by" in cost.table(found)
     augmented = stage(
-        single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900}
+        single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900, "pos": 0}
     )
     found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), tasks.data, quiet)
     assert (found["labelled"]["transfer"], found["student_passes"]) == (900, 896)
