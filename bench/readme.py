@@ -12,7 +12,7 @@ from edgedistill import report
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {
-    "flagships": [REPORTS / "small.json", REPORTS / "flagship.json"],
+    "flagships": [REPORTS / "flagship.json"],
     "results": [REPORTS / "english.json"],
     "languages": [REPORTS / "languages.json"],
 }
