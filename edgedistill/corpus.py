@@ -277,7 +277,10 @@ def _limited(spec: recipe.Files | recipe.Hub | recipe.Prose, names: list[str], c
     if isinstance(spec, recipe.Files) and (spec.limit_per_file or spec.limits):
         unknown = sorted(set(spec.limits) - set(names))
         if unknown:
-            raise UserError(f"corpus.limits: {unknown[0]} is none of the files of corpus.texts ({', '.join(names[:8])}); correct the name")
+            known = ", ".join(names[:8])
+            raise UserError(
+                f"corpus.limits: {unknown[0]} is none of the files of corpus.texts ({known}); correct the name, or leave it out"
+            )
         most = [spec.limits.get(name, spec.limit_per_file or count) for name, count in zip(names, counts, strict=True)]
         keep = evenly(keep, [(start, end, each) for (start, end), each in zip(pairwise(ends(counts)), most, strict=True)])
     return evenly(keep, [(0, len(keep), spec.limit)]) if spec.limit else keep

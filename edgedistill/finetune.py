@@ -70,7 +70,7 @@ def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
 
 def _begun(spec: recipe.Recipe, folder: Path) -> run.Run:
     """The finished run that a recipe goes on from. Raises UserError where its student is another than the recipe's."""
-    opened = run.open_run(folder)
+    opened = run.open_run(folder, f"stages[{len(spec.stages) - 1}].start")
     if opened.recipe.student != spec.student:
         raise UserError(f"{folder}: its student is not this recipe's; give both the same `student`, or another start")
     if opened.shape.get("blocks"):

@@ -121,7 +121,7 @@ def _taught(
 
 def task_teacher(spec: recipe.TaskTeacher, task: Labelled, place: str) -> run.Run:
     """The run that labels a task's rows. Raises UserError where it was not fine-tuned, or on another task."""
-    opened = run.open_run(Path(spec.run))
+    opened = run.open_run(Path(spec.run), f"{place}.run")
     if opened.task is None:
         raise UserError(f"{place}: {spec.run} was not fine-tuned and has no labels; give a run whose last stage is finetune")
     if opened.labels != task.labels or opened.task["pair"] != (len(task.train.items[0]) == 2):

@@ -116,12 +116,13 @@ class Run:
         return made.eval()
 
 
-def open_run(folder: Path) -> Run:
-    """Open a finished run. Raises UserError for anything else, an interrupted run included."""
+def open_run(folder: Path, place: str = "") -> Run:
+    """Open a finished run; `place`: the recipe's field that names it. Raises UserError for anything else, an interrupted run included."""
+    at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
         if partial(folder).exists():
-            raise UserError(f"{folder}: its training has not finished; run edgedistill train again with --resume")
-        raise UserError(f"{folder}: not a run (no run.json); make one with edgedistill train")
+            raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
+        raise UserError(f"{at}: not a run (no run.json); make one with edgedistill train")
     spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
     return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"))
 

@@ -118,7 +118,7 @@ def _named_tokenizer(student: head.Headed, teacher: Asked, assistant: teachers.T
         assert assistant is not None, "the recipe has made sure"
         return assistant.tokenizer
     if assistants.is_run(student.tokenizer):
-        return run.open_run(Path(student.tokenizer)).tokenizer()
+        return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
     return teachers.tokenizer(_model_folder(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
 
 

@@ -352,8 +352,8 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
         ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.dims: 16 numbers cannot be fitted on 16 texts; add texts"),
         ({"stages": [*distil, stage(single(), batch=512)]}, r"stages\[1\].batch: 512 of a task of 240 training rows; lower it"),
         ({"stages": [*distil, stage(single(), positive="plant")]}, r"stages\[1\].positive: no label 'plant'"),
-        ({"stages": [*distil, stage(single(), teacher=plain)]}, "none: "),
-        ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, "none: "),
+        ({"stages": [*distil, stage(single(), teacher=plain)]}, r"stages\[1\]\.teacher\.run: .*none: not a run"),
+        ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, r"stages\[0\]\.start: .*none: not a run"),
     ):
         spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")
         if says is None:  # only the tokens tell
