@@ -30,7 +30,6 @@ from edgedistill import (
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import of_each
-from edgedistill.labelled import Labelled
 from edgedistill.parallel import Pairs
 from edgedistill.students import recurrent
 from edgedistill.students.classifier import Classifier
@@ -54,7 +53,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
     teacher, assistant = untrained.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
     texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and spec.reads_corpus else None
     ahead = prepare.look_ahead(spec, texts, teacher, data, say) if texts is not None else []
-    learned = finetune.plan(spec, data) if spec.finetuning is not None else None
+    learned = finetune.plan(spec, data, lambda _: None) if spec.finetuning is not None else None
     if isinstance(spec.student, recipe.Itself):
         baseline.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
@@ -85,13 +84,13 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         for stage, each in zip(spec.distilling, ahead, strict=True):
             found["student_passes"] += loop.steps(stage, each.rows) * stage.batch * stage.views
     if spec.finetuning is not None and learned is not None:
-        _add_finetuning(found, spec.finetuning, student, *learned)
+        _add_finetuning(found, spec.finetuning, student, learned)
     return found
 
 
-def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any, task: Labelled, rows: int) -> None:
+def _add_finetuning(found: dict[str, Any], stage: recipe.Finetune, student: Any, planned: finetune.Planned) -> None:
     """The classifier's parameters, the labelled rows, and the passes over them; of a transfer set the most there can be."""
-    texts = len(stage.task.texts)
+    (task, rows, _), texts = planned, len(stage.task.texts)
     module = Classifier(student, run.width(student), len(task.labels), texts == 2, stage.hidden, stage.dropout)
     found["parameters"] = finetune.parameters(module)
     found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}

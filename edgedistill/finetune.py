@@ -39,6 +39,16 @@ class Start(NamedTuple):
     words: PreTrainedTokenizerBase
 
 
+class Planned(NamedTuple):
+    """What the stage learns from, as far as it is known before anything is trained."""
+
+    task: Labelled
+    rows: int
+    """How many it is trained on; with a transfer set, how many at the most."""
+    tag: transfer_set.Tagger | None
+    """Parts of speech for the transfer set; None without one."""
+
+
 def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> Start:
     """A student that no stage has trained: untrained, of another run, or the teacher itself. Its tokenizer goes into `partial`."""
     stage = spec.finetuning
@@ -70,7 +80,7 @@ def _continued(spec: recipe.Recipe, folder: Path, partial: Path) -> Start:
 
 def _begun(spec: recipe.Recipe, folder: Path) -> run.Run:
     """The finished run that a recipe goes on from. Raises UserError where its student is another than the recipe's."""
-    opened = run.open_run(folder, f"stages[{len(spec.stages) - 1}].start")
+    opened = run.open_run(folder, f"{_place(spec)}.start")
     if opened.recipe.student != spec.student:
         raise UserError(f"{folder}: its student is not this recipe's; give both the same `student`, or another start")
     if opened.shape.get("blocks"):
@@ -98,8 +108,7 @@ def loss(logits: Tensor, labels: Tensor, teacher: Tensor | None, alpha: float) -
 def finetune(
     spec: recipe.Recipe,
     start: Start,
-    task: Labelled,
-    data: Path | None,
+    planned: Planned,
     accelerator: Accelerator,
     partial: Path,
     selected: dict[str, Any] | None,
@@ -107,12 +116,12 @@ def finetune(
 ) -> tuple[Classifier, dict[str, Any]]:
     """Train on the task, keep what scored best on dev, measure test once. Returns (the classifier, what happened).
 
-    `task`: as planned; `selected`: what the stages before chose, which the checkpoints carry on.
+    `selected`: what the stages before chose, which the checkpoints carry on.
     """
     stage, number = spec.finetuning, len(spec.stages) - 1
     assert stage is not None
-    place, seed, device = f"stages[{number}]", prepare.stage_seed(spec.seed, number), accelerator.device
-    learned = lesson(stage, task, start.words, start.shape, data, seed, place, device, partial, log.say)
+    task, place, seed, device = planned.task, _place(spec), prepare.stage_seed(spec.seed, number), accelerator.device
+    learned = lesson(stage, task, start.words, start.shape, planned.tag, seed, place, device, partial, log.say)
     _fits(stage, len(learned.tokens), place)
     torch.manual_seed(seed)
     dims, pair = run.width(start.student), len(stage.task.texts) == 2
@@ -121,12 +130,12 @@ def finetune(
     return module, tuning.go()
 
 
-def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
-    """(the task, how many rows it is trained on; with a transfer set, how many at the most).
+def plan(spec: recipe.Recipe, data: Path | None, say: Say) -> Planned:
+    """Read the task and look at all that goes with it.
 
     Raises UserError where the stage asks for what is not there: rows, a start, a task's teacher, a label, a tagger, a batch of so many.
     """
-    stage, place = spec.finetuning, f"stages[{len(spec.stages) - 1}]"
+    stage, place = spec.finetuning, _place(spec)
     assert stage is not None
     if stage.start is not None:
         _begun(spec, Path(stage.start))
@@ -135,18 +144,22 @@ def plan(spec: recipe.Recipe, data: Path | None) -> tuple[Labelled, int]:
         raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
     if stage.teacher is not None:
         task_teacher(stage.teacher, task, f"{place}.teacher")
-    rows = len(task.train.items)
+    rows, tag = len(task.train.items), None
     if stage.augment is not None:
-        transfer_set.tagger(stage.augment, data, task.train.items, f"{place}.augment", lambda _: None)
+        tag = transfer_set.tagger(stage.augment, data, task.train.items, f"{place}.augment", say)
         rows = max(rows, min(stage.augment.limit, rows * (1 + transfer_set.rounds(stage.augment, len(stage.task.texts) == 2))))
     _fits(stage, rows, place)
-    return task, rows
+    return Planned(task, rows, tag)
 
 
 def check_mask(spec: recipe.Recipe, words: PreTrainedTokenizerBase) -> None:
     """Raises UserError where the last stage masks words and the student's tokenizer has no mask token."""
     if spec.finetuning is not None and spec.finetuning.augment is not None:
-        mask_token(spec.finetuning.augment, words, f"stages[{len(spec.stages) - 1}].augment")
+        mask_token(spec.finetuning.augment, words, f"{_place(spec)}.augment")
+
+
+def _place(spec: recipe.Recipe) -> str:
+    return f"stages[{len(spec.stages) - 1}]"
 
 
 def _fits(stage: recipe.Finetune, rows: int, place: str) -> None:

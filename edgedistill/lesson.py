@@ -68,18 +68,19 @@ def lesson(
     task: Labelled,
     words: PreTrainedTokenizerBase,
     shape: dict[str, Any],
-    data: Path | None,
+    tag: transfer_set.Tagger | None,
     seed: int,
     place: str,
     device: torch.device,
     partial: Path,
     say: Say,
 ) -> Lesson:
-    """The training rows, with `augment` the transfer set behind them, labelled by the task's teacher."""
+    """The training rows, with `augment` the transfer set behind them, labelled by the task's teacher; `tag`: that set's."""
     items, most = list(task.train.items), min(stage.max_tokens, shape["max_tokens"])
     labels, logits, prompt = task.numbers(task.train), None, str(shape.get("prompt", ""))
     if stage.augment is not None:
-        items += _made(stage.augment, items, words, data, seed, f"{place}.augment", say)
+        assert tag is not None, "the plan has one"
+        items += _made(stage.augment, items, words, tag, seed, f"{place}.augment", say)
     if stage.teacher is not None:
         logits = _taught(stage.teacher, task, items, f"{place}.teacher", device, partial, say)
         labels = np.concatenate([labels, logits[len(labels) :].argmax(1)])
@@ -87,11 +88,11 @@ def lesson(
 
 
 def _made(
-    spec: recipe.Augment, items: list[Item], words: PreTrainedTokenizerBase, data: Path | None, seed: int, place: str, say: Say
+    spec: recipe.Augment, items: list[Item], words: PreTrainedTokenizerBase, tag: transfer_set.Tagger, seed: int, place: str, say: Say
 ) -> list[Item]:
     mask = mask_token(spec, words, place)
     started = time.perf_counter()
-    made = transfer_set.make(spec, items, mask, seed, transfer_set.tagger(spec, data, items, place, say))
+    made = transfer_set.make(spec, items, mask, seed, tag)
     say(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
     return made
 

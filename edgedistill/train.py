@@ -20,7 +20,6 @@ from edgedistill import loop as loops
 from edgedistill import teacher as teachers
 from edgedistill.corpus import Say
 from edgedistill.errors import UserError
-from edgedistill.labelled import Labelled
 
 
 def train(
@@ -48,15 +47,15 @@ def train(
 def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
     accelerator = accelerator_for(spec, device)
     started = time.perf_counter()
-    task: Labelled | None = None
+    planned: finetune.Planned | None = None
     if spec.finetuning is not None:  # looked at first: what is missing there is not to be found behind the other stages
         if accelerator.num_processes > 1:
             raise UserError("finetune: runs in one process; start it without accelerate launch")
-        task, _ = finetune.plan(spec, data)
-    if spec.student.kind == "teacher" and task is None:
+        planned = finetune.plan(spec, data, say)
+    if spec.student.kind == "teacher" and planned is None:
         return baseline.keep(spec, out, partial, data, accelerator, say, progress)
-    if task is not None and not spec.distilling:
-        return _only_finetune(spec, task, out, partial, data, accelerator, say, progress)
+    if planned is not None and not spec.distilling:
+        return _only_finetune(spec, planned, out, partial, data, accelerator, say, progress)
     check_languages(spec)
     made = prepare.prepare(spec, data, accelerator, partial, say, progress)
     finetune.check_mask(spec, made.words)
@@ -70,7 +69,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
                 loop.go()
         best = selection.best if selection and selection.best["stage"] else None
         start = finetune.Start(student, made.shape, made.words)
-        tuned = _finetuned(spec, start, task, data, accelerator, partial, best, log) if task is not None else {}
+        tuned = _finetuned(spec, start, planned, accelerator, partial, best, log) if planned is not None else {}
     info = {
         **run.made_by(),
         "seconds": round(time.perf_counter() - started, 1),
@@ -93,15 +92,14 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
 def _finetuned(
     spec: recipe.Recipe,
     start: finetune.Start,
-    task: Labelled,
-    data: Path | None,
+    planned: finetune.Planned,
     accelerator: Accelerator,
     partial: Path,
     best: dict[str, Any] | None,
     log: loops.Log,
 ) -> dict[str, Any]:
     """Fine-tune in place and leave the classifier's files in `partial`. Returns what run.json says of it."""
-    module, told = finetune.finetune(spec, start, task, data, accelerator, partial, best, log)
+    module, told = finetune.finetune(spec, start, planned, accelerator, partial, best, log)
     finetune.write(partial, module, told["labels"])
     for name in ("dev", "test"):
         if told[name] is not None:
@@ -110,14 +108,21 @@ def _finetuned(
 
 
 def _only_finetune(
-    spec: recipe.Recipe, task: Labelled, out: Path, partial: Path, data: Path | None, accelerator: Accelerator, say: Say, progress: bool
+    spec: recipe.Recipe,
+    planned: finetune.Planned,
+    out: Path,
+    partial: Path,
+    data: Path | None,
+    accelerator: Accelerator,
+    say: Say,
+    progress: bool,
 ) -> dict[str, Any]:
     """A run whose one stage learns from labels: nothing is distilled, the teacher embeds nothing."""
     started = time.perf_counter()
     start = finetune.begin(spec, data, partial, say)
     with loops.progress(progress) as bar:
         log = loops.Log(partial / "metrics.jsonl", bar, say)
-        tuned = _finetuned(spec, start, task, data, accelerator, partial, None, log)
+        tuned = _finetuned(spec, start, planned, accelerator, partial, None, log)
     seconds = round(time.perf_counter() - started, 1)
     nothing: dict[str, Any] = {"corpus": None, "selected": None}
     info = {**run.made_by(), "seconds": seconds, "dims": run.width(start.student), **nothing, "stages": log.stages, **tuned}
