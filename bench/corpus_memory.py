@@ -30,7 +30,8 @@ def write(path: Path, lines: int) -> None:
 
 def child(folder: Path) -> None:
     """Build the corpus, read it all once, and say what it took."""
-    from edgedistill import corpus, recipe
+    from edgedistill import recipe
+    from edgedistill.data import corpus
 
     started = time.perf_counter()
     made = corpus.build(recipe.Files(texts=["lines.txt"], held_out=5000), folder, 0)

@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from edgedistill import corpus, feed, files, machine, prepare, recipe, run, teacher, train, untrained
-from edgedistill.loop import Log, Loop, progress
-from edgedistill.tokens import tokenize
-from edgedistill.vectors import Vectors
+from edgedistill import files, machine, recipe, run
+from edgedistill.data import corpus
+from edgedistill.data.token_cache import tokenize
+from edgedistill.teacher import encoder
+from edgedistill.teacher.embedding_cache import Vectors
+from edgedistill.training import initialise, prepare, train
+from edgedistill.training.inputs import text_feed
+from edgedistill.training.loop import Log, Loop, progress
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -39,12 +43,12 @@ def random_vectors(count: int, dims: int, folder: Path) -> Vectors:
     return Vectors(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded: teacher.Teacher) -> prepare.Made:
+def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded: encoder.Teacher) -> prepare.Made:
     """What a run of the recipe's first stage works with."""
     words, stage = loaded.tokenizer, spec.stages[0]
-    student, shape = untrained.build(spec, loaded, words, None)
+    student, shape = initialise.build(spec, loaded, words, None)
     cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0)
-    read = feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
+    read = text_feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
     return prepare.Made(texts, vectors, [read], words, student, shape, False)
 
 
@@ -77,7 +81,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    teacher.no_denormals()
+    encoder.no_denormals()
     times: dict[str, list[float]] = {name: [] for name in OBJECTIVES}
     with tempfile.TemporaryDirectory() as name:
         loops: dict[str, Loop] = {}
@@ -86,7 +90,7 @@ def main() -> None:
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
             spec = recipe.read(asked.recipe, [*asked.changes, *more])
             assert spec.corpus is not None
-            texts, loaded = corpus.build(spec.corpus, asked.data, spec.seed, print), teacher.Teacher(spec.teacher)
+            texts, loaded = corpus.build(spec.corpus, asked.data, spec.seed, print), encoder.Teacher(spec.teacher)
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))
             (Path(name) / what).mkdir()
             loops[what] = loop(spec, prepared(spec, texts, vectors, loaded), Path(name) / what)

@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgedistill import corpus, files, machine, recipe, run, teacher
+from edgedistill import files, machine, recipe, run
+from edgedistill.data import corpus
+from edgedistill.teacher import encoder
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def main() -> None:
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, asked.data, spec.seed, print)
     texts = built.texts(np.random.default_rng(0).choice(len(built), min(asked.texts, len(built)), replace=False))
-    mine = teacher.Teacher(spec.teacher)
+    mine = encoder.Teacher(spec.teacher)
     theirs = SentenceTransformer(str(mine.folder), device="cpu")
     mine.embed(texts[:256])
     theirs.encode(texts[:256])

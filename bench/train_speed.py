@@ -17,8 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import corpus, files, machine, recipe, run, teacher, train, untrained
-from edgedistill.vectors import embed_corpus
+from edgedistill import files, machine, recipe, run
+from edgedistill.data import corpus
+from edgedistill.teacher import encoder
+from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.training import initialise, train
 
 BATCH = 256
 STEPS, WARM = 60, 20
@@ -39,8 +42,8 @@ def theirs(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: P
     from torch.nn import Identity
     from transformers import TrainerCallback
 
-    loaded = teacher.Teacher(spec.teacher)
-    student, _ = untrained.build(spec, loaded, loaded.tokenizer, None)
+    loaded = encoder.Teacher(spec.teacher)
+    student, _ = initialise.build(spec, loaded, loaded.tokenizer, None)
     student.model.save_pretrained(folder / "student")  # type: ignore[union-attr, operator]
     loaded.tokenizer.save_pretrained(folder / "student")
     transformer = Transformer(str(folder / "student"), max_seq_length=spec.stages[0].max_tokens)
@@ -83,7 +86,7 @@ def main() -> None:
     spec = recipe.read(asked.recipe, changes)
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, asked.data, spec.seed, print)
-    vectors = embed_corpus(teacher.Teacher(spec.teacher), built, say=print)
+    vectors = embed_corpus(encoder.Teacher(spec.teacher), built, say=print)
     rows = np.random.default_rng(0).choice(built.trained, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgedistill.bundle import load
+    from edgedistill.runtime.bundle import load
 
 __all__ = ["load"]
 
@@ -19,7 +19,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "load":
-        from edgedistill.bundle import load
+        from edgedistill.runtime.bundle import load
 
         return load
     if name == "__version__":

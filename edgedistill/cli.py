@@ -91,13 +91,14 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
-    from edgedistill import preflight, recipe
+    from edgedistill import recipe
     from edgedistill.errors import require
+    from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
     preflight.check_all(specs, data)
     require("torch", "check", "train")
-    from edgedistill import cost
+    from edgedistill.planning import cost
 
     found = cost.costs(specs, data, say)
     answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
@@ -119,8 +120,9 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a recipe's student; the run folder appears when it is whole. Several share the teacher's vectors, and take turns."""
-    from edgedistill import preflight, recipe
+    from edgedistill import recipe
     from edgedistill.errors import require, unknown
+    from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
     if device not in ("auto", "cpu", "cuda"):
@@ -130,12 +132,12 @@ def train(
     preflight.check_all(specs, data)
     require("torch", "train", "train")
     if len(specs) > 1:
-        from edgedistill import series
+        from edgedistill.training import several
 
-        made = series.series(specs, Path("runs"), data, resume, device, say, progress=sys.stderr.isatty())
+        made = several.series(specs, Path("runs"), data, resume, device, say, progress=sys.stderr.isatty())
         answer(made, as_json, "\n".join(each["run"] for each in made["runs"]))
         return
-    from edgedistill import train as training
+    from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
     try:
@@ -158,7 +160,7 @@ def export(
     from edgedistill.errors import require
 
     require("torch", "export", "train")
-    from edgedistill import export as exporting
+    from edgedistill.export import bundle_writer as exporting
 
     out = out or Path("bundles") / run.resolve().name
     made = exporting.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, say)
@@ -183,7 +185,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure bundles. Accuracy, what was kept of the teacher, latency, size, memory."""
-    from edgedistill import bench as benching
+    from edgedistill.evaluation import bench as benching
 
     made = benching.bench(bundles, suite or [], data, threads, device, out, html, say)
     answer(made, as_json)
@@ -198,7 +200,7 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Embed a text a line. Files of any size need the same memory."""
-    from edgedistill import embed as embedding
+    from edgedistill.runtime import embed_file as embedding
 
     answer(embedding.embed(name, file, out, threads=threads), as_json)
 
@@ -206,7 +208,7 @@ def embed(
 @app.command(epilog="Example: edgedistill verify bundles/bert-2x128")
 def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: Json = False) -> None:
     """Check a bundle's bytes and vectors. Against its manifest, and against those it was made with."""
-    from edgedistill import verify as verification
+    from edgedistill.runtime import verify as verification
 
     found = verification.verify(bundle)
     answer(found, as_json, f"{bundle}: as it was made")
@@ -229,7 +231,7 @@ def trim(
     from edgedistill.errors import require
 
     require("torch", "trim", "train")
-    from edgedistill import trim as trimming
+    from edgedistill.vocabulary import trim_model as trimming
 
     found = trimming.trim(model, texts, out, data, others, min_count, revision, say)
     answer(found, as_json, trimming.table(found))

@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import bench, bundle, corpus, export, loop, recipe, run, speed, train
+from edgedistill import recipe, run
+from edgedistill.data import corpus
+from edgedistill.evaluation import bench, speed
+from edgedistill.export import bundle_writer
+from edgedistill.runtime import bundle
+from edgedistill.training import loop, train
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the others are measured by it
 PRECISIONS = ["fp32", "w8", "int8"]
@@ -45,7 +50,7 @@ def demo(minutes: float, out: Path, say: Say, recipes: Sequence[str | Path] = RE
         clock.lap("train")
     for name in names:
         say(f"\n{name}: exporting {', '.join(PRECISIONS)}")
-        export.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, say)
+        bundle_writer.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, say)
     clock.lap("export")
     say(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in a process of its own")
     paths = {"out": out / "reports.json", "html": out / "report.html"}

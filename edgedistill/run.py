@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, objectives, recipe, targets
+from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, classifier, recurrent, static, teacher
+from edgedistill.students import affine, classifier, kinds, sentence_transformer
 from edgedistill.students.output import Output
 
-BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
-    "bert": bert.build,
-    "bilstm": bilstm.build,
-    "recurrent": recurrent.build,
-    "static": static.build,
-}
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
 
 
@@ -97,11 +91,11 @@ class Run:
     def student(self) -> nn.Module:
         """The student in eval mode on the processor, fp32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
         if self.kind in ("teacher", "reduced"):
-            read = teacher.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+            read = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
             if (self.folder / "student.safetensors").exists():  # fine-tuned
                 read.load_state_dict(load_file(self.folder / "student.safetensors"))
-            return read if self.kind == "teacher" else reduced(read, targets.read(self.folder / "targets"), self.shape["blocks"])
-        module = BUILD[self.kind](self.shape)
+            return read if self.kind == "teacher" else reduced(read, affine.read_maps(self.folder / "targets"), self.shape["blocks"])
+        module = kinds.BUILD[self.kind](self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
         module.load_state_dict(load_file(self.folder / "student.safetensors"))
@@ -111,7 +105,7 @@ class Run:
         """The student with the classifier that was trained behind it, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
         assert self.task is not None
         student = self.student()
-        made = classifier.Classifier(student, width(student), len(self.labels), self.task["pair"], self.task["hidden"])
+        made = classifier.Classifier(student, kinds.width(student), len(self.labels), self.task["pair"], self.task["hidden"])
         made.load_state_dict(load_file(self.folder / "head.safetensors"), strict=False)
         return made.eval()
 
@@ -132,7 +126,12 @@ def partial(folder: Path) -> Path:
     return folder.with_name(folder.name + ".partial")
 
 
-def reduced(module: nn.Module, maps: list[targets.Affine], blocks: list[tuple[int, float]] | None) -> Output:
+def is_run(name: str | None) -> bool:
+    """Whether that is the folder of a run, finished or not."""
+    return name is not None and ((Path(name) / "run.json").exists() or partial(Path(name)).exists())
+
+
+def reduced(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None) -> Output:
     """A teacher with the maps of its targets behind it: the targets themselves, as a student."""
     weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
     linear = nn.Linear(weight.shape[1], weight.shape[0])
@@ -140,35 +139,6 @@ def reduced(module: nn.Module, maps: list[targets.Affine], blocks: list[tuple[in
         linear.weight.copy_(weight)
         linear.bias.copy_(torch.from_numpy(np.concatenate([each.bias for each in maps])))
     return Output(module, linear, blocks).eval()
-
-
-def count(module: nn.Module) -> dict[str, int]:
-    """Parameters {embedding, encoder, head, total} of any student."""
-    if isinstance(module, recurrent.RecurrentStudent):
-        return recurrent.parameters(module)
-    if isinstance(module, Output):
-        more = 0 if module.linear is None else sum(p.numel() for p in module.linear.parameters())
-        found = count(module.inner)
-        return {**found, "head": found["head"] + more, "total": found["total"] + more}
-    if isinstance(module, bert.BertStudent):
-        return bert.parameters(module)
-    if isinstance(module, bilstm.BiLSTMStudent):
-        return bilstm.parameters(module)
-    if isinstance(module, static.StaticStudent):
-        return static.parameters(module)
-    assert isinstance(module, teacher.TeacherStudent)
-    model: Any = module.model
-    embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    embedding = sum(p.numel() for p in embeddings.parameters())
-    head = sum(p.numel() for p in module.dense.parameters())
-    total = sum(p.numel() for p in module.parameters())
-    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
-
-
-def width(student: nn.Module) -> int:
-    """How many numbers a student's vectors have."""
-    sized: Any = student
-    return int(sized.dims)
 
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import edgedistill
-from edgedistill import cli, files, verify
+from edgedistill import cli, files
 from edgedistill.cli import app
+from edgedistill.runtime import verify
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent

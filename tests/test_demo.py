@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgedistill import bundle, corpus, demo, recipe, report, run, speed
+from edgedistill import demo, recipe, run
+from edgedistill.data import corpus
+from edgedistill.evaluation import report, speed
+from edgedistill.runtime import bundle
 from tests.conftest import World, sentences
 
 PLAN = speed.Plan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)

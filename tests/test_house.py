@@ -15,66 +15,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edgedistill import files, quality, recipe
+from edgedistill import files, recipe
+from edgedistill.evaluation import scoring
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-RECIPE = [
-    *["recipe.part", "recipe.sources", "recipe.students", "recipe.targets", "recipe.objectives", "recipe.views", "recipe.stages"],
-    *["recipe.finetuning", "recipe.whole", "recipe.reading", "recipe"],
+GROUND = ["__init__", "errors", "files", "machine", "session"]
+EDGE = ["recipe", "runtime", "data", "evaluation", "planning.preflight"]  # numpy, tokenizers and onnxruntime at most
+TORCH = ["objectives", "students", "graph", "run", "teacher", "vocabulary", "training", "export", "planning.cost", "demo"]
+# From the ground up: a room imports only rooms before it.
+ROOMS = [
+    *[*GROUND, "recipe", "objectives", "runtime", "data", "evaluation", "students", "graph", "run", "teacher", "vocabulary"],
+    *["training", "export", "planning", "demo", "cli", "__main__"],
 ]
-SHARED = ["__init__", "errors", "files", *RECIPE, "prose", "readers", "corpus", "labelled", "pair_tables", "parallel"]
-SUITES = [
-    *["suites", "suites.tables", "suites.vectors", "suites.sts", "suites.retrieval", "suites.bitext", "suites.transfer"],
-    *["suites.similarity", "suites.task"],
-]
-EDGE = [*SUITES, "machine", "report", "plots", "page", "bundle", "verify", "embed", "quality", "speed", "bench", "preflight"]
-TORCH = [
-    *["triples", "tokens", "batches", "checkpoint", "vocabulary", "translations", "surgery"],
-    *["students", "students.pooling", "students.tables", "students.head", "students.bert", "students.narrow", "students.bilstm"],
-    *["students.recurrent", "students.static", "students.classifier", "transfer_set"],
-    *[
-        "students.teacher",
-        "students.output",
-        "objectives.queue",
-        "objectives.softmax",
-        "objectives.regression",
-        "objectives.contrastive",
-        "objectives.relational",
-        "objectives.pairs",
-        "objectives",
-    ],
-    *[
-        *["graph.sheet", "graph.bert", "graph.bilstm", "graph.static", "graph.compare", "graph.traced", "graph"],
-        "quantize",
-        "teacher",
-        "vectors",
-        "augment",
-        "given",
-        "targets",
-        "feed",
-        "run",
-        "assistant",
-        "sides",
-        "untrained",
-        "prepare",
-        "loop",
-        "baseline",
-        "lesson",
-        "finetune",
-    ],
-    "train",
-    *["card", "layout", "verdict", "export", "cost", "demo", "trim", "series"],
-]
-ORDER = [*SHARED, *EDGE, *TORCH, "cli", "__main__"]  # a module imports only what stands before it
-BORROWED = {  # edge module: by whom
-    "quality": ["loop", "train"],
-    "bundle": ["export", "demo", "verdict"],
-    "verify": ["export", "verdict"],
-    "bench": ["demo"],
-    "speed": ["demo"],
-}
 
 HEAVY = {"torch", "transformers", "onnx", "onnxscript", "sentence_transformers", "accelerate", "safetensors", "optimum"}
 HEAVY_AT_START = HEAVY | {"pyarrow", "pandas", "matplotlib", "sklearn", "datasets"}
@@ -89,8 +43,12 @@ def module_name(path: Path) -> str:
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if "shipped" not in path.parts}
 
 
+def within(module: str, places: list[str]) -> bool:
+    return any(module == place or module.startswith(f"{place}.") for place in places)
+
+
 def imported(module: str) -> Iterator[tuple[str, bool]]:
-    """(dotted name, whether at module level) of every import; those of our own without `edgedistill.`, down to the module."""
+    """(dotted name, whether at module level) of every import."""
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
     typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)}
@@ -106,47 +64,89 @@ def imported(module: str) -> Iterator[tuple[str, bool]]:
 
 
 def own_imports(module: str) -> set[str]:
-    """Our own modules that a module imports, lazily or not."""
+    """What a module imports of ours, lazily or not, without `edgedistill.`: data.corpus.build."""
+    found = {name.partition(".")[2] for name, _ in imported(module) if name.split(".")[0] == "edgedistill"}
+    return {name or "__init__" for name in found}
+
+
+def modules_of(names: set[str]) -> set[str]:
+    """errors.UserError -> errors."""
     found = set()
-    for name, _ in imported(module):
-        if name.split(".")[0] == "edgedistill":
-            parts = name.split(".")[1:]
-            while parts and ".".join(parts) not in SOURCES:
-                parts.pop()  # edgedistill.errors.UserError -> errors
-            found.add(".".join(parts) or "__init__")
-    return found - {module}
+    for name in names:
+        parts = name.split(".")
+        while parts and ".".join(parts) not in SOURCES:
+            parts.pop()
+        found.add(".".join(parts) or "__init__")
+    return found
 
 
-def test_every_module_has_its_place() -> None:
-    assert len(SOURCES) >= 25
-    assert not set(SOURCES) - set(ORDER), "give the new module its place in ORDER"
+def room(module: str) -> str:
+    return module.split(".")[0]
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_arrows_never_turn_back(module: str) -> None:
-    if module == "__init__":  # `edgedistill.load` is looked up on first use, nothing before
-        assert not [name for name, at_start in imported(module) if at_start and name.startswith("edgedistill")]
-        return
-    later = [name for name in own_imports(module) if ORDER.index(name) > ORDER.index(module)]
-    assert not later, f"{module} imports {later}, which stand after it"
+def test_every_room_has_its_place() -> None:
+    assert len(SOURCES) >= 100
+    assert {room(module) for module in SOURCES} <= set(ROOMS), "give the new room its place in ROOMS"
+    for module in SOURCES:
+        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), f"{module}: with torch or without?"
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if module in EDGE])
+@pytest.mark.parametrize("name", sorted({room(module) for module in SOURCES} - {"__init__"}))
+def test_arrows_never_turn_back(name: str) -> None:
+    back = [
+        f"{module} -> {other}"
+        for module in SOURCES
+        if room(module) == name
+        for other in modules_of(own_imports(module))
+        if ROOMS.index(room(other)) > ROOMS.index(name)
+    ]
+    assert not back
+    assert not [n for n, at_start in imported("__init__") if at_start and n.startswith("edgedistill")]  # looked up on first use
+
+
+def test_within_a_room_no_circle() -> None:
+    arrows = {module: {o for o in modules_of(own_imports(module)) if room(o) == room(module)} - {module} for module in SOURCES}
+    arrows = {m: {o for o in to if not (m.startswith(f"{o}.") and SOURCES[o].name == "__init__.py")} for m, to in arrows.items()}
+    while arrows:
+        free = {module for module, to in arrows.items() if not to & set(arrows)}
+        assert free, f"a circle among {sorted(arrows)}"
+        arrows = {module: to for module, to in arrows.items() if module not in free}
+
+
+def test_other_rooms_use_what_a_room_offers() -> None:
+    """A room's `__init__` names in `__all__` the modules and values that other rooms may use."""
+    offered = {}
+    for name in {room(module) for module in SOURCES if "." in module}:
+        tree = ast.parse(SOURCES[name].read_text(encoding="utf-8"))
+        assert ast.get_docstring(tree), f"{name}: one sentence, what goes in and what comes out"
+        lists = [n.value for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
+        offered[name] = set(ast.literal_eval(lists[0]))
+    strange, used = [], {name: set() for name in offered}  # type: dict[str, set[str]]
+    for module in SOURCES:
+        for other in own_imports(module):
+            name, _, rest = other.partition(".")
+            if name in offered and name != room(module) and rest:
+                used[name].add(rest.split(".")[0])
+                if rest.split(".")[0] not in offered[name]:
+                    strange.append(f"{module} uses {other}")
+    assert not strange
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if within(module, [*GROUND, *EDGE])])
 def test_the_edge_side_keeps_to_itself(module: str) -> None:
-    assert not own_imports(module) & set(TORCH)
+    assert not [other for other in modules_of(own_imports(module)) if within(other, TORCH)]
     roots = {name.split(".")[0] for name, _ in imported(module)}
     assert not roots & HEAVY
     assert not {name.split(".")[0] for name, at_start in imported(module) if at_start} & HEAVY_AT_START
 
 
-@pytest.mark.parametrize("module", [module for module in SOURCES if module in TORCH])
-def test_the_torch_side_borrows_little(module: str) -> None:
-    foreign = {name for name in own_imports(module) & set(EDGE) if module not in BORROWED.get(name, ())}
-    assert not foreign
-
-
 def test_every_module_is_a_noun() -> None:
     assert not {part for module in SOURCES for part in module.split(".")} & NO_NOUN
+
+
+def test_tests_are_laid_out_as_the_rooms_are() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= {room(module) for module in SOURCES if "." in module}
 
 
 def run_python(*arguments: str, text: str = "") -> str:
@@ -160,7 +160,7 @@ STARTS = [
     "from edgedistill import load",
     "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['recipes']).exit_code == 0",
-    *[f"import edgedistill.{module}" for module in [*SHARED[1:], *EDGE] if module in SOURCES],
+    *[f"import edgedistill.{module}" for module in SOURCES if within(module, [*GROUND[1:], *EDGE])],
 ]
 
 
@@ -203,8 +203,8 @@ def test_every_suite_is_read() -> None:
     assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
-        assert quality._parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
-    assert quality.suite("mini").name == "mini"
+        assert scoring._parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
+    assert scoring.suite("mini").name == "mini"
 
 
 def test_every_target_is_found() -> None:
@@ -254,7 +254,7 @@ def test_constraints_name_every_direct_dependency() -> None:
 
 
 def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
-    from edgedistill import report
+    from edgedistill.evaluation import report
 
     copy = tmp_path / "README.md"
     copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")

@@ -18,13 +18,15 @@ import torch
 import typer
 from orderings import FOLDER, Arm, Paper, papers, slug
 
-from edgedistill import files, prepare, quality, recipe
+from edgedistill import files, recipe
 from edgedistill import run as runs_
-from edgedistill import train as training
 from edgedistill.errors import UserError, unknown
+from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites import retrieval
+from edgedistill.evaluation.suites.cosines import dot, encoded, unit
 from edgedistill.students.output import Output
-from edgedistill.suites import retrieval
-from edgedistill.suites.vectors import dot, encoded, unit
+from edgedistill.training import prepare
+from edgedistill.training import train as training
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Say = Callable[[str], None]
@@ -64,9 +66,9 @@ def measured(run: runs_.Run, suites: list[str], data: Path | None, folder: Path)
     items: dict[str, np.ndarray] = {}
     encode = _encoder(run) if suites != ["task"] else None
     for name in suites:
-        suite, answer = _classifier(run, data, folder) if name == "task" else (quality.suite(name, data), encode)
+        suite, answer = _classifier(run, data, folder) if name == "task" else (scoring.suite(name, data), encode)
         assert answer is not None
-        numbers[name] = quality.evaluate(suite, answer)
+        numbers[name] = scoring.evaluate(suite, answer)
         each = EACH.get(suite.kind)
         for task, (found, gold) in (each(suite, answer) if each else {}).items():
             items[f"{name}/{task}/found"] = found.astype(np.float32)
@@ -78,7 +80,7 @@ def measured(run: runs_.Run, suites: list[str], data: Path | None, folder: Path)
 WHOLE: dict[tuple[str, ...], np.ndarray] = {}  # a teacher's own vectors of a suite's texts, which all its reductions begin with
 
 
-def _encoder(run: runs_.Run) -> quality.Encode:
+def _encoder(run: runs_.Run) -> scoring.Encode:
     """Texts -> (n, d), each list of texts once; a reduced teacher's own vectors once for all arms of the queue."""
     student, words = run.student(), run.tokenizer()
     reduced = student if isinstance(student, Output) and run.recipe.student.kind == "teacher" else None
@@ -98,12 +100,12 @@ def _encoder(run: runs_.Run) -> quality.Encode:
     return encode
 
 
-def _sts(suite: quality.Suite, encode: quality.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+def _sts(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     vectors = unit(encoded(encode, suite.texts))
     return {name: (dot(vectors[pairs.first], vectors[pairs.second]), pairs.gold) for name, pairs in suite.tasks.items()}
 
 
-def _retrieval(suite: quality.Suite, encode: quality.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+def _retrieval(suite: scoring.Suite, encode: scoring.Encode) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
     return {name: (np.array(retrieval.each_query(task, encode)[0]), None) for name, task in suite.tasks.items()}
 
 
@@ -121,13 +123,14 @@ EACH: dict[str, Callable[[Any, Any], dict[str, tuple[np.ndarray, np.ndarray | No
 
 def _classifier(run: runs_.Run, data: Path | None, folder: Path) -> tuple[Any, Any]:
     """A fine-tuned run as a bundle of labels, and the suite of its own task."""
-    from edgedistill import bundle, export
+    from edgedistill.export import bundle_writer
+    from edgedistill.runtime import bundle
 
-    asked = getattr(quality, "task_suite", None)
+    asked = getattr(scoring, "task_suite", None)
     if asked is None:
         raise UserError("suite task: this version of edgedistill does not fine-tune; leave the paper out with --only")
     out = folder / "bundle"
-    export.export(run.folder, ["fp32"], out, lambda line: None)
+    bundle_writer.export(run.folder, ["fp32"], out, lambda line: None)
     opened: Any = bundle.load(out, "fp32")
     return asked(opened.manifest, "", data), opened.classify
 

@@ -15,7 +15,7 @@ from orderings import FOLDER, INTERVAL, RESAMPLES, Items, Ordering, Paper, contr
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown
-from edgedistill.suites import MEASURES
+from edgedistill.evaluation.suites import MEASURES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Reports = dict[str, list[dict[str, Any]]]  # an arm's, by seed

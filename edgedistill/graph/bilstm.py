@@ -10,30 +10,31 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
-from edgedistill.graph.sheet import Sheet, after_pooling, finish, pool, rows
+from edgedistill.graph.pooling import pool
+from edgedistill.graph.writer import GraphWriter, after_pooling, finish, rows
 
 
 def write(student: Any) -> onnx.ModelProto:
     """Time first (layout 0: DynamicQuantizeLSTM knows no other), and `sequence_lens`, so the backward pass starts at a text's end."""
-    sheet = Sheet()
-    lengths = sheet.add("ReduceSum", sheet.add("Cast", "attention_mask", to=TensorProto.INT32), sheet.constant([1], "axis"), keepdims=0)
-    lengths = sheet.add("Max", lengths, sheet.constant(np.int32(1), "one"))
-    ids = sheet.add("Transpose", "input_ids", perm=[1, 0])
-    x = rows(sheet, student.embedding, ids)  # (T, B, width)
+    writer = GraphWriter()
+    lengths = writer.add("ReduceSum", writer.add("Cast", "attention_mask", to=TensorProto.INT32), writer.constant([1], "axis"), keepdims=0)
+    lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
+    ids = writer.add("Transpose", "input_ids", perm=[1, 0])
+    x = rows(writer, student.embedding, ids)  # (T, B, width)
     lstm, last = student.lstm, ""
-    directions, shape = 2 if lstm.bidirectional else 1, sheet.constant([0, 0, -1], "shape")
+    directions, shape = 2 if lstm.bidirectional else 1, writer.constant([0, 0, -1], "shape")
     for layer in range(lstm.num_layers):
-        weights = [sheet.constant(array, name) for array, name in zip(_lstm_weights(lstm, layer), ("W", "R", "B"), strict=True)]
+        weights = [writer.constant(array, name) for array, name in zip(_lstm_weights(lstm, layer), ("W", "R", "B"), strict=True)]
         y, last = f"lstm_{layer}", f"lstm_{layer}_last"
         direction = "bidirectional" if directions == 2 else "forward"
-        sheet.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
-        x = sheet.add("Reshape", sheet.add("Transpose", y, perm=[0, 2, 1, 3]), shape)  # (T, D, B, h) -> (T, B, D·h)
+        writer.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
+        x = writer.add("Reshape", writer.add("Transpose", y, perm=[0, 2, 1, 3]), shape)  # (T, D, B, h) -> (T, B, D·h)
     if student.readout == "last":
-        flat = sheet.constant([0, -1], "shape")
-        pooled = sheet.add("Reshape", sheet.add("Transpose", last, perm=[1, 0, 2]), flat)  # (D, B, h) -> (B, D·h)
+        flat = writer.constant([0, -1], "shape")
+        pooled = writer.add("Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat)  # (D, B, h) -> (B, D·h)
     else:
-        pooled = pool(sheet, sheet.add("Transpose", x, perm=[1, 0, 2]), student.readout)
-    return finish(sheet, pooled, after_pooling(student), directions * lstm.hidden_size, None)
+        pooled = pool(writer, writer.add("Transpose", x, perm=[1, 0, 2]), student.readout)
+    return finish(writer, pooled, after_pooling(student), directions * lstm.hidden_size, None)
 
 
 def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,8 +14,8 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from edgedistill.graph.compare import compare
-from edgedistill.graph.sheet import MICROSOFT, OPSET
+from edgedistill.graph.parity import compare
+from edgedistill.graph.writer import MICROSOFT, OPSET
 
 SAME = 0.99999  # cosine at which a fused graph is taken to say what the plain one says
 

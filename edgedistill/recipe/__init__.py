@@ -1,5 +1,6 @@
 """Recipe and its parts: the whole vocabulary of an experiment. Frozen data, extra keys forbidden, all problems at once."""
 
+from edgedistill.recipe.experiment import AnyStage, Promise, Recipe, Select
 from edgedistill.recipe.finetuning import Augment, Finetune, Task, TaskFiles, TaskHub, TaskTeacher
 from edgedistill.recipe.objectives import (
     Ckd,
@@ -24,8 +25,8 @@ from edgedistill.recipe.objectives import (
     reads_pairs,
     reads_second_view,
 )
-from edgedistill.recipe.part import Head, Part, Pieces, Pooling, Precision, Width, Words, by_kind
 from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
+from edgedistill.recipe.section import Head, Part, Pieces, Pooling, Precision, Width, Words, by_kind
 from edgedistill.recipe.sources import Corpus, Files, Hub, Pairs, Paragraphs, Parallel, Prose, Teacher
 from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs
 from edgedistill.recipe.students import Bert, BiLSTM, Embeddings, Itself, Learned, Recurrent, Static, Student, Trim, Trimmed, Unigram
@@ -58,7 +59,6 @@ from edgedistill.recipe.views import (
     ViewFile,
     WordDeletion,
 )
-from edgedistill.recipe.whole import AnyStage, Promise, Recipe, Select
 
 __all__ = [
     "KINDS",

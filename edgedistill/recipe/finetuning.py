@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.part import Part, by_kind
+from edgedistill.recipe.section import Part, by_kind
 
 
 class TaskFiles(Part):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.part import Part
+from edgedistill.recipe.section import Part
 
 
 class Mse(Part):

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown
+from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.finetuning import Finetune, TaskFiles, TaskHub
 from edgedistill.recipe.objectives import (
     Ckd,
@@ -32,13 +33,12 @@ from edgedistill.recipe.objectives import (
     SoftCos,
     Sum,
 )
-from edgedistill.recipe.part import Part
+from edgedistill.recipe.section import Part
 from edgedistill.recipe.sources import Files, Hub, Parallel, Prose
 from edgedistill.recipe.stages import Stage, TripleFiles, TripleHub
 from edgedistill.recipe.students import Bert, BiLSTM, Itself, Recurrent, Static
 from edgedistill.recipe.targets import Cca, Concat, Gaussian, One, Pca, Ridge, Split, Whole
 from edgedistill.recipe.views import BackTranslation, Crop, DeleteOne, Dropout, Identity, Mlm, Synonym, ViewFile, WordDeletion
-from edgedistill.recipe.whole import Recipe
 
 KINDS = {
     "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.part import Part, Pooling, by_kind
+from edgedistill.recipe.section import Part, Pooling, by_kind
 
 
 class Teacher(Part):

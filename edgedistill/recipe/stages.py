@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.objectives import Mcl, MclBool, MclCe, Objective, among_the_batch, leaves, reads_pairs, reads_second_view
-from edgedistill.recipe.part import Part, by_kind
+from edgedistill.recipe.section import Part, by_kind
 from edgedistill.recipe.sources import Parallel
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.part import Head, Part, Pieces, Pooling, Width, Words
+from edgedistill.recipe.section import Head, Part, Pieces, Pooling, Width, Words
 
 
 class Embeddings(Part):

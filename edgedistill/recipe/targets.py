@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag
 
-from edgedistill.recipe.part import Part, by_kind
+from edgedistill.recipe.section import Part, by_kind
 from edgedistill.recipe.sources import Teacher
 
 

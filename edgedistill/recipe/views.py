@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgedistill.recipe.part import Part
+from edgedistill.recipe.section import Part
 
 
 class Identity(Part):

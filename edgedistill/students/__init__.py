@@ -1,1 +1,16 @@
-"""Students: modules with one signature, `forward(input_ids, attention_mask) -> (B, d)`, and nothing else in common."""
+"""A shape goes in, a student module comes out: all share `forward(input_ids, attention_mask) -> (B, d)` and nothing else."""
+
+__all__ = [
+    "affine",
+    "bert",
+    "bilstm",
+    "classifier",
+    "embedding_tables",
+    "head",
+    "kinds",
+    "narrow_bert",
+    "output",
+    "recurrent",
+    "sentence_transformer",
+    "static",
+]

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import head, tables
+from edgedistill.students import embedding_tables, head
 from edgedistill.students.pooling import pool
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
@@ -81,7 +81,7 @@ def shape(
             raise UserError(f"student.positions: {places} from weights that have {most}; ask for as many or fewer")
         own = {"vocab_size": pieces, "num_hidden_layers": len(chosen(spec, source)), "max_position_embeddings": places, **(smaller or {})}
         config = BertConfig(**{**source.to_dict(), **own})
-    tables.check(spec.bottleneck, spec.codes, config.hidden_size)
+    embedding_tables.check(spec.bottleneck, spec.codes, config.hidden_size)
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
     return {
@@ -113,7 +113,7 @@ def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
     config = BertConfig(**shape["config"])
     model = BertModel(config, add_pooling_layer=shape["pooling"] == "cls_pooler")
-    table = tables.build(shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
+    table = embedding_tables.build(shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
     if table is not None:
         model.embeddings.word_embeddings = table
     linear = head.build(shape, config.hidden_size)
@@ -154,9 +154,9 @@ def start(
         return
     with torch.no_grad():
         width = student.model.config.hidden_size
-        tables.start(embeddings.word_embeddings, tables.fitted(words, width, weights), weights)
+        embedding_tables.start(embeddings.word_embeddings, embedding_tables.fitted(words, width, weights), weights)
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > width:
-            student.head.weight.copy_(tables.principal(words, width, weights))
+            student.head.weight.copy_(embedding_tables.principal(words, width, weights))
             if student.head.bias is not None:  # the mean that PCA took away, as long as it is beside a token vector of a LayerNorm
                 student.head.bias.copy_(words.mean(0) * width**0.5 / (words - words.mean(0)).norm(dim=1).mean())
 

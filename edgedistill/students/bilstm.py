@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
-from edgedistill.students import head, tables
+from edgedistill.students import embedding_tables, head
 from edgedistill.students.pooling import pool
 
 WORD_SCALE = 0.3  # spread of the word vectors' numbers at the start, about GloVe's; the gates saw too little below it
@@ -49,7 +49,7 @@ class BiLSTMStudent(nn.Module):
 
 def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
-    tables.check(None, spec.codes, spec.width)
+    embedding_tables.check(None, spec.codes, spec.width)
     return {
         "kind": "bilstm",
         "pieces": pieces,
@@ -67,7 +67,7 @@ def shape(spec: recipe.BiLSTM, pieces: int, pad: int, teacher_dims: int) -> dict
 
 def build(shape: dict[str, Any]) -> BiLSTMStudent:
     """The module, with weights drawn from torch's generator."""
-    embedding = tables.build(shape, shape["pieces"], shape["width"], shape["pad"], WORD_SCALE)
+    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], WORD_SCALE)
     if embedding is None:
         embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
         nn.init.normal_(embedding.weight, std=WORD_SCALE)
@@ -83,8 +83,8 @@ def start(student: BiLSTMStudent, words: Tensor | None, weights: Tensor | None =
     """
     if words is not None:
         with torch.no_grad():
-            table = tables.fitted(words, student.embedding.embedding_dim, weights)
-            tables.start(student.embedding, table * (WORD_SCALE / table.std()), weights)
+            table = embedding_tables.fitted(words, student.embedding.embedding_dim, weights)
+            embedding_tables.start(student.embedding, table * (WORD_SCALE / table.std()), weights)
 
 
 def parameters(student: BiLSTMStudent) -> dict[str, int]:

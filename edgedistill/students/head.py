@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from edgedistill import recipe
-from edgedistill.students.tables import Coded
+from edgedistill.students.embedding_tables import Coded
 
 Headed = recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static
 

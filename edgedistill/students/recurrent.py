@@ -11,7 +11,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, head, tables
+from edgedistill.students import bert, embedding_tables, head
 from edgedistill.students.pooling import pool
 
 SOURCES = {"BertModel": "bert", "RobertaModel": "roberta", "XLMRobertaModel": "xlm-roberta", "CamembertModel": "camembert"}  # of one layout
@@ -72,7 +72,7 @@ def shape(
     positions behind the padding id.
     """
     width, places = source.hidden_size, source.max_position_embeddings
-    tables.check(spec.bottleneck, spec.codes, width)
+    embedding_tables.check(spec.bottleneck, spec.codes, width)
     unit = len(chosen(spec, source))
     counted = counted if spec.positions == "source" else spec.positions
     first = pad + 1 if counted == "pad" else 0

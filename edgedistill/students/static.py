@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students import head, tables
+from edgedistill.students import embedding_tables, head
 from edgedistill.students.pooling import pool
 
 SIF = 1e-3  # a of a / (a + p): pieces rarer than this keep most of their weight (Arora et al. 2017, §3)
@@ -46,7 +46,7 @@ class StaticStudent(nn.Module):
 
 def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
     """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
-    tables.check(None, spec.codes, spec.width)
+    embedding_tables.check(None, spec.codes, spec.width)
     return {
         "kind": "static",
         "pieces": pieces,
@@ -60,7 +60,7 @@ def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict
 
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator; all pieces weigh 1."""
-    embedding = tables.build(shape, shape["pieces"], shape["width"], shape["pad"], 1.0)
+    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], 1.0)
     if embedding is None:
         embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
     linear = head.build(shape, shape["width"])
@@ -78,11 +78,11 @@ def start(student: StaticStudent, words: Tensor | None, outputs: bool, weights: 
         return
     with torch.no_grad():
         table = student.embedding
-        tables.start(table, tables.fitted(words, table.embedding_dim, weights), weights)
+        embedding_tables.start(table, embedding_tables.fitted(words, table.embedding_dim, weights), weights)
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
         if outputs and student.head is not None and student.head.out_features == words.shape[1] > table.embedding_dim:
-            student.head.weight.copy_(tables.principal(words, table.embedding_dim, weights))
+            student.head.weight.copy_(embedding_tables.principal(words, table.embedding_dim, weights))
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 

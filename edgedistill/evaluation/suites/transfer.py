@@ -1,0 +1,163 @@
+"""Transfer: logistic regression on frozen vectors, by SentEval's protocol (Conneau and Kiela 2018). Needs scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from edgedistill.errors import UserError, require
+from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
+from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, tsv
+
+# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: of our students' vectors all six give the same classifier.
+STRENGTHS = tuple(4.0**t for t in range(-5, 1))
+SEED = 1111  # SentEval's: of the folds
+SPLITS = ("train", "dev", "test")
+Labels = npt.NDArray[np.str_]
+
+
+class TransferFolder(Part):
+    """A folder of labelled texts or pairs: train, dev and test, .tsv or .tsv.gz."""
+
+    name: str = Field(description="of the task")
+    folder: str = Field(description="beside suite.yaml, else under --data")
+    label: str = "label"
+    texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair")
+    folds: int | None = Field(None, ge=3, description="cross-validate over all files together, for sets without an official split")
+    refit: bool = Field(False, description="train on train and dev once dev has chosen: dev was taken from the official train")
+
+    @model_validator(mode="after")
+    def _one_protocol(self) -> TransferFolder:
+        if self.folds is not None and self.refit:
+            raise ValueError("`refit` goes with a fixed split, `folds` with none; leave one out")
+        return self
+
+
+class TransferSuite(Part):
+    """Accuracy of a linear classifier on frozen vectors."""
+
+    kind: Literal["transfer"]
+    name: str | None = None
+    about: str = ""
+    tasks: list[TransferFolder] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One task: rows of its texts (one column, or two of a pair), labels, and which split each row is of."""
+
+    texts: list[str]
+    rows: Ints  # (n, 1) or (n, 2) into texts
+    labels: Labels  # (n,)
+    split: Ints  # (n,) into SPLITS
+    folds: int | None
+    refit: bool
+
+
+def read(spec: TransferSuite, find: Find) -> tuple[list[str], dict[str, Labelled]]:
+    """(every distinct text of the suite once, each task by name)."""
+    tasks = {part.name: _read_folder(part, find(part.folder)) for part in spec.tasks}
+    return list(dict.fromkeys(text for task in tasks.values() for text in task.texts)), tasks
+
+
+def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
+    """Per task `accuracy`, `C` as chosen, and how many rows and classes; with folds also each fold's accuracy."""
+    return {name: _score_task(task, encode) for name, task in tasks.items()}
+
+
+def features(vectors: Floats, rows: Ints) -> Floats:
+    """What the classifier sees: a text's vector u (n, d), or of a pair |u − v| and u ⊙ v side by side (n, 2d).
+
+    Unit rows are scaled by √d, which makes the mean square of a number 1 whatever the encoder: the penalties mean the same for
+    all, and products weigh as much as differences.
+    """
+    vectors = unit(vectors) * np.float32(vectors.shape[1] ** 0.5)
+    if rows.shape[1] == 1:
+        return vectors[rows[:, 0]]
+    u, v = vectors[rows[:, 0]], vectors[rows[:, 1]]
+    return np.concatenate([np.abs(u - v), u * v], axis=1)
+
+
+def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
+    x = features(encoded(encode, task.texts), task.rows)
+    counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
+    if task.folds is None:
+        train, dev, test = (np.flatnonzero(task.split == number) for number in range(3))
+        accuracy, strength = _judged(x, task.labels, train, dev, test, task.refit)
+        return {"accuracy": accuracy, "C": strength, **counts}
+    found = [_judged(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, task.folds)]
+    accuracies, strengths = [accuracy for accuracy, _ in found], [strength for _, strength in found]
+    return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
+
+
+def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """(train, dev, test) rows, each fold tested once while the next one chooses C.
+
+    SentEval chooses by ten folds more within each: a hundred times the work for the same handful of penalties.
+    """
+    selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
+    cut = selection.StratifiedKFold(n_splits=count, shuffle=True, random_state=SEED)
+    folds = [test for _, test in cut.split(labels, labels)]
+    for number, test in enumerate(folds):
+        dev = folds[(number + 1) % count]
+        yield np.setdiff1d(np.arange(len(labels)), np.concatenate([dev, test])), dev, test
+
+
+def _judged(x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool) -> tuple[float, float]:
+    """(accuracy on test, the C that did best on dev; of equals the smallest, the strongest penalty)."""
+    models = {strength: _fit(x[train], labels[train], strength) for strength in STRENGTHS}
+    best = max(models, key=lambda strength: (models[strength].score(x[dev], labels[dev]), -strength))
+    rows = np.concatenate([train, dev])
+    model = _fit(x[rows], labels[rows], best) if refit else models[best]
+    return float(model.score(x[test], labels[test])), best
+
+
+def _fit(x: Floats, labels: Labels, strength: float) -> Any:
+    linear: Any = require("sklearn.linear_model", "bench on a transfer suite", "train")
+    return linear.LogisticRegression(C=strength, max_iter=1000).fit(x, labels)
+
+
+def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
+    """Read the splits of a task. Raises UserError: a file or column missing, labels from which nothing can be learned."""
+    require("sklearn", "bench on a transfer suite", "train")  # before anything is encoded
+    known: dict[str, int] = {}
+    rows: list[list[int]] = []
+    labels: list[str] = []
+    split: list[int] = []
+    for number, name in enumerate(SPLITS):
+        path = either(folder, f"{name}.tsv", f"{name}.tsv.gz")
+        before = len(labels)
+        for _, cells in tsv(path, [part.label, *part.texts], []):
+            rows.append([known.setdefault(clean(cells[column]), len(known)) for column in part.texts])
+            labels.append(cells[part.label].strip())
+            split.append(number)
+        if len(labels) == before:
+            raise UserError(f"{path}: no rows; give --data DIR with the whole set")
+        if part.folds is None:
+            _check_labels(path, labels[before:], labels[: split.count(0)])
+    if part.folds is not None:
+        _check_folds(folder, labels, part.folds)
+    return Labelled(list(known), np.array(rows, np.int64), np.array(labels), np.array(split, np.int64), part.folds, part.refit)
+
+
+def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
+    if len(set(trained)) < 2:
+        raise UserError(f"{path}: all {len(trained):,} rows have the label {trained[0]!r}, a classifier needs two; fix the set")
+    foreign = sorted(set(labels) - set(trained))
+    if foreign:
+        raise UserError(f"{path}: label {foreign[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); fix the set")
+
+
+def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
+    names, counts = np.unique(labels, return_counts=True)
+    if len(names) < 2:
+        raise UserError(f"{folder}: all {len(labels):,} rows have the label {labels[0]!r}, a classifier needs two; fix the set")
+    if counts.min() < folds:
+        rare = names[counts.argmin()]
+        raise UserError(f"{folder}: label {str(rare)!r} has {counts.min()} rows, {folds} folds need one each; give fewer folds")

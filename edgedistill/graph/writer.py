@@ -1,0 +1,93 @@
+"""The nodes of an ONNX graph as they are written, and what every student's graph ends with: head, unit length, inputs and outputs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from edgedistill.students.embedding_tables import Coded, Factorised
+
+OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
+IR_VERSION = 8  # what opset 17 came with
+MICROSOFT = "com.microsoft"
+MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding, and −1e4 survives float16
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
+
+
+class GraphWriter:
+    """The nodes and constants of a graph being written; `add` returns the name of a node's output."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._numbers = itertools.count(first)
+
+    def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
+        """Write a constant: floats as float32, integers as they are (lists as int64)."""
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        array = array.astype(np.float32) if array.dtype.kind == "f" else array
+        name = f"{name}_{next(self._numbers)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+        return name
+
+    def add(self, op: str, *inputs: str, outputs: list[str] | None = None, domain: str = "", **attributes: Any) -> str:
+        names = outputs or [f"{op.lower()}_{next(self._numbers)}"]
+        self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], domain=domain, **attributes))
+        return names[0]
+
+    def linear(self, x: str, layer: nn.Linear, name: str) -> str:
+        """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
+        y = self.add("MatMul", x, self.constant(layer.weight.T, f"{name}_weight"))
+        return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias, f"{name}_bias"))
+
+
+def rows(writer: GraphWriter, table: Any, ids: str) -> str:
+    """A word table's rows of ids (A, B): (A, B, H). Of codes, the rows of every block, put together number by number."""
+    if isinstance(table, Factorised):
+        return writer.linear(writer.add("Gather", writer.constant(table.table.weight, "word_table"), ids), table.project, "word_project")
+    if not isinstance(table, Coded):
+        return writer.add("Gather", writer.constant(table.weight, "word_table"), ids)
+    codes = writer.add("Gather", writer.constant(table.codes, "word_codes"), ids)
+    places = writer.add("Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block"))
+    size = table.book.embedding_dim
+    book = writer.constant(table.book.weight.view(table.codes.shape[1], -1), "word_book")  # a row a block: what a scale is for, quantized
+    parts = writer.add("Gather", writer.add("Reshape", book, writer.constant([-1, size], "shape")), places)
+    return writer.add("Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape"))
+
+
+def finish(writer: GraphWriter, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None) -> onnx.ModelProto:
+    """The layers behind the pooling, unit length, the names of inputs and outputs, and the model around the nodes."""
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            pooled, dims = writer.linear(pooled, layer, "head"), layer.out_features
+        elif not isinstance(layer, nn.Identity):
+            pooled = writer.add(ACTIVATIONS[type(layer)], pooled)
+    unit(writer, pooled, outputs=["sentence_embedding"])
+    both = ["batch", "sequence"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
+    outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", dims])]
+    if hidden is not None:
+        outputs.append(helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*both, hidden]))
+    graph = helper.make_graph(writer.nodes, "student", inputs, outputs, writer.constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
+
+
+def after_pooling(student: Any) -> list[nn.Module]:
+    """The layers between pooling and unit length, in order."""
+    if hasattr(student, "dense"):  # a teacher's chain
+        return [layer for block in student.dense for layer in block]
+    head = [student.head] if getattr(student, "head", None) is not None else []
+    return [*head, nn.Tanh()] if getattr(student, "tanh", False) else head
+
+
+def unit(writer: GraphWriter, vectors: str, outputs: list[str] | None = None) -> str:
+    """Rows scaled to unit length; zero stays zero."""
+    length = writer.add("ReduceL2", vectors, axes=[-1], keepdims=1)
+    length = writer.add("Clip", length, writer.constant(np.float32(1e-12), "tiny"))
+    return writer.add("Div", vectors, length, outputs=outputs)

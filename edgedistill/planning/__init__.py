@@ -1,0 +1,3 @@
+"""A recipe goes in; its problems come out, and what it will cost, before anything is trained."""
+
+__all__ = ["cost", "preflight"]

@@ -1,0 +1,107 @@
+"""A transfer set by rule: many more texts of a task's kind, for its teacher to label (Tang et al. 2019; the TS of SRA)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from edgedistill import recipe
+from edgedistill.data import readers
+from edgedistill.data.corpus import Say
+from edgedistill.data.labelled import Item
+from edgedistill.errors import UserError, require
+
+ROUNDS = {1: 20, 2: 10}  # over texts, over pairs: d-bert's n_iter
+LONGEST_NGRAM = 5
+Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, None: not known
+
+
+class Words:
+    """The training texts' words, and by part of speech all that occur, as often as they occur."""
+
+    def __init__(self, items: list[Item], tag: Tagger) -> None:
+        self.rows = [[text.split() for text in item] for item in items]
+        self.tags = [[tag(words) for words in row] for row in self.rows]
+        self.of: dict[str, list[str]] = {}
+        for row, tags in zip(self.rows, self.tags, strict=True):
+            for words, named in zip(row, tags, strict=True):
+                for word, name in zip(words, named, strict=True):
+                    if name is not None:
+                        self.of.setdefault(name, []).append(word)
+
+
+def rounds(spec: recipe.Augment, pair: bool) -> int:
+    """How often every row is edited."""
+    return spec.rounds or ROUNDS[2 if pair else 1]
+
+
+def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
+    """New texts or pairs, none of them twice or among `items`, at most `limit` with those: round by round, so that all take part.
+
+    A pure function of its arguments. A third of the edits of pairs change the first text, a third the second, a third both. A text of
+    which no word stays is dropped, and so is a pair with such a text.
+    """
+    words, seen = Words(items, tag), set(items)
+    out: list[Item] = []
+    for number in range(rounds(spec, len(items[0]) == 2)):
+        for row, texts in enumerate(words.rows):
+            if len(items) + len(out) >= spec.limit:
+                return out
+            draw = np.random.default_rng([seed, number, row])
+            which = range(len(texts)) if len(texts) == 1 else ((0,), (1,), (0, 1))[int(draw.integers(3))]
+            made: list[str | None] = [" ".join(text) for text in texts]
+            for at in which:
+                made[at] = edited(spec, texts[at], words.tags[row][at], words.of, mask, draw)
+            item = tuple(text for text in made if text is not None)
+            if len(item) == len(texts) and item not in seen:
+                seen.add(item)
+                out.append(item)
+    return out
+
+
+def edited(
+    spec: recipe.Augment, words: list[str], tags: list[str | None], of: dict[str, list[str]], mask: str, draw: np.random.Generator
+) -> str | None:
+    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word was left."""
+    out, left = [], []
+    for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
+        masked = chance < spec.mask
+        replaced = not masked and chance < spec.mask + spec.pos and tag is not None
+        out.append(mask if masked else of[tag][int(draw.integers(len(of[tag])))] if replaced and tag is not None else word)
+        left.append(not masked and not replaced)
+    if draw.random() < spec.ngram:
+        size = min(len(out), int(draw.integers(1, LONGEST_NGRAM + 1)))
+        start = int(draw.integers(len(out) - size + 1))
+        out, left = out[start : start + size], left[start : start + size]
+    return " ".join(out) if any(left) else None
+
+
+def tagger(spec: recipe.Augment, data: Path | None, items: list[Item], place: str, say: Say) -> Tagger:
+    """What tells parts of speech: a table, nltk, or nothing where none is asked. Raises UserError: not there, or knows no word."""
+    if spec.pos == 0:
+        return lambda words: [None] * len(words)
+    if spec.tags is None:
+        return _nltk(place)
+    [path, *more] = readers.matching([spec.tags], data, f"{place}.tags")
+    if more:
+        raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
+    table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
+    names = {readers.normalise(word).lower() for item in items for text in item for word in text.split()}
+    known = sum(name in table for name in names)
+    if not known:
+        raise UserError(f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table of this language")
+    say(f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or left, never replaced")
+    return lambda words: [table.get(word.lower()) for word in words]
+
+
+def _nltk(place: str) -> Tagger:
+    """nltk's perceptron tagger (Penn tags)."""
+    nltk = require("nltk", "train", "views")
+    try:
+        nltk.pos_tag(["word"])
+    except (LookupError, OSError):
+        way_out = "python -m nltk.downloader averaged_perceptron_tagger_eng, give a table of `tags`, or set pos: 0"
+        raise UserError(f"{place}: parts of speech come from nltk's tagger, whose data it does not find; {way_out}") from None
+    return lambda words: [tag for _, tag in nltk.pos_tag(words)]

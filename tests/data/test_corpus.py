@@ -1,0 +1,247 @@
+"""Texts in, distinct rows out; every file type; every bad file named with its place."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+
+TEXTS = ["First text.", "Zweiter Text, mit Komma", 'third "quoted" text', "fourth 文 🙂", "fifth"]
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+
+
+def build(folder: Path, *texts: str, **options: Any) -> corpus.Corpus:
+    return corpus.build(recipe.Files(texts=list(texts), **options), folder, 0)
+
+
+def all_of(made: corpus.Corpus) -> list[str]:
+    return [text for chunk in made.chunks(3) for text in chunk]
+
+
+def write(path: Path, kind: str) -> None:
+    if kind == "txt":
+        path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    elif kind == "tsv":
+        path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
+    elif kind == "csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["id", "text"], *enumerate(TEXTS)])
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
+    else:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"id": list(range(5)), "text": TEXTS}), path)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("kind", ["txt", "tsv", "csv", "jsonl", "parquet"])
+def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
+    path = tmp_path / f"x.{kind}"
+    write(path, kind)
+    if packed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path.unlink()
+    assert all_of(build(tmp_path, "x.*")) == TEXTS
+
+
+def test_normalised_and_distinct_but_for_case(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("  a \t b\u00a0c \n\nA B C\n   \nd\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("D\ne\n", encoding="utf-8")
+    made = build(tmp_path, "a.txt", "b.txt")
+    assert all_of(made) == ["a b c", "d", "e"]
+    assert made.sources == [{"name": "a.txt", "texts": 2}, {"name": "b.txt", "texts": 1}]
+
+
+def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"text {i}" for i in range(100)), encoding="utf-8")
+    made = build(tmp_path, "a.txt", held_out=10)
+    held = made.texts(made.held_out)
+    assert (len(made), made.trained, len(held)) == (100, 90, 10)
+    assert sorted(all_of(made)) == sorted(f"text {i}" for i in range(100))
+    other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), tmp_path, 1)
+    assert set(other.texts(other.held_out)) != set(held)
+    assert other.fingerprint != made.fingerprint
+    own = corpus.build(recipe.Files(texts=["a.txt"], held_out=10, seed=0), tmp_path, 1)
+    assert own.fingerprint == made.fingerprint
+
+
+def test_limits_draw_evenly(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(100)), encoding="utf-8")
+    made = build(tmp_path, "*.txt", limit_per_file=10, limit=15)
+    texts = all_of(made)
+    assert len(texts) == 15
+    assert texts[0] == "a 0"
+    assert {t[0] for t in texts} == {"a", "b"}
+    assert max(int(t[2:]) for t in texts) >= 80
+    some = all_of(build(tmp_path, "*.txt", limit_per_file=10, limits={"b.txt": 30}))
+    assert [sum(t[0] == name for t in some) for name in "ab"] == [10, 30]
+    more = all_of(build(tmp_path, "*.txt", limits={"b.txt": 30}))
+    assert [sum(t[0] == name for t in more) for name in "ab"] == [100, 30]
+    with pytest.raises(UserError, match=r"corpus\.limits: c\.txt is none of the files"):
+        build(tmp_path, "*.txt", limits={"c.txt": 30})
+
+
+def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(50)), encoding="utf-8")
+    (tmp_path / "leak.txt").write_text("a 3\n", encoding="utf-8")
+    plain = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10)
+    made = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})
+    held = made.texts(made.held_out)
+    assert held == plain.texts(plain.held_out)
+    assert all_of(made)[: plain.trained] == all_of(plain)[: plain.trained]
+    more = all_of(made)[plain.trained : made.trained]
+    assert 18 <= len(more) <= 20
+    assert made.sources[-1] == {"name": "paragraphs of their lines", "texts": len(more)}
+    for text in more:
+        lines = [" ".join(pair) for pair in pairwise(text.split())][::2]
+        numbers = [int(line[2:]) for line in lines]
+        assert len({line[0] for line in lines}) == 1  # of one source
+        assert numbers == sorted(numbers)
+        assert not {*lines} & {*held, "a 3"}
+        assert 3 <= len(lines) <= 4 or numbers[-1] >= 47  # or the source ended
+    assert {text[0] for text in more} == {"a", "b"}
+    assert all_of(build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})) == all_of(made)
+
+
+def test_words_of_paragraphs_must_ascend() -> None:
+    with pytest.raises(ValueError, match="must ascend"):
+        recipe.Paragraphs(texts=1, words=(9, 8))
+
+
+def test_words_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\none two\none two three\n", encoding="utf-8")
+    assert all_of(build(tmp_path, "a.txt", min_words=2, max_words=2)) == ["one two"]
+
+
+def test_leaks_are_left_out_whatever_their_column(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nFIRST  text.\tfifth\n", encoding="utf-8")
+    (tmp_path / "test.jsonl").write_text('{"q": "fourth 文 🙂", "n": 1}\n', encoding="utf-8")
+    assert all_of(build(tmp_path, "a.txt", exclude=["test.*"])) == TEXTS[1:3]
+
+
+def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
+    said: list[str] = []
+    first = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0, said.append)
+    heard = len(said)
+    again = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0, said.append)
+    assert heard > 0
+    assert len(said) == heard
+    assert again.folder == first.folder
+    (tmp_path / "a.txt").write_text("a\nc\n", encoding="utf-8")
+    assert all_of(build(tmp_path, "a.txt")) == ["a", "c"]
+
+
+def test_rows_and_chunks_agree(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"{i} é" * (i % 7 + 1) for i in range(50)), encoding="utf-8")
+    made = build(tmp_path, "a.txt", held_out=7)
+    assert all_of(made) == [made[row] for row in range(len(made))] == made.texts(np.arange(len(made)))
+
+
+BAD = [
+    ("a.txt", b"good\n\xff\xfe bad\n", "a.txt: line 2: byte 0xff is not UTF-8; convert the file"),
+    ("a.txt", b"x" * 1_000_000 + b"\n", "is the right file|at most 100,000|is over"),
+    ("a.txt", b"", "nothing to train on: 0 of 0 texts"),
+    ("a.txt", b" \n\t\n\n", "nothing to train on: 0 of 3 texts"),
+    ("a.doc", b"x", "no file type '.doc'"),
+    ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*say which with corpus.column"),
+    ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
+    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: not JSON"),
+    ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
+    ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
+    ("a.csv", b"id,sentence\n1,x\n", "no column 'text'"),
+    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "damaged after line"),
+    ("a.txt.gz", b"not gzip", "damaged after line 0"),
+    ("a.parquet", b"PAR1 no", "not a parquet file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)])
+def test_bad_files_are_named_and_nothing_is_left(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        build(tmp_path, name)
+    assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("leak.jsonl", b'{"text": \n', "line 1: not JSON"),
+        ("leak.jsonl", b"[1]\n", "line 1: a JSON list"),
+        ("leak.parquet", b"no", "not a parquet"),
+    ],
+)
+def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    write(tmp_path / "a.txt", "txt")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        build(tmp_path, "a.txt", exclude=["leak.*"])
+
+
+def test_marks_thin_out_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "BLOCK", 13)
+    random = np.random.default_rng(0)
+    kept = np.flatnonzero(random.random(501) < 0.6)
+    marks = corpus.Marks(501)
+    marks.set(kept)
+    spans = [(0, 100), (100, 103), (103, 501)]
+    thinned = corpus.evenly(marks, [(*span, 40) for span in spans])
+    wanted: list[int] = []
+    for start, end in spans:
+        here = kept[(kept >= start) & (kept < end)]
+        wanted += here[np.arange(40) * len(here) // 40].tolist() if len(here) > 40 else here.tolist()
+    assert np.concatenate(list(thinned.blocks(0, 501))).tolist() == wanted
+    assert marks.count(100, 501) == int((kept >= 100).sum())
+    assert np.flatnonzero(marks.has(np.arange(501))).tolist() == kept.tolist()
+
+
+def test_where_the_data_is_not(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file matches"):
+        build(tmp_path, "no/*.txt")
+    with pytest.raises(UserError, match="give --data DIR or set EDGEDISTILL_DATA"):
+        corpus.build(recipe.Files(texts=["a.txt"]), None, 0)
+
+
+def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
+    """The real loading path, on a data set that is a local folder."""
+    pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS), encoding="utf-8")
+    spec = recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
+    assert all_of(corpus.build(spec, None, 0)) == TEXTS
+    with pytest.raises(UserError, match="no text column 'body'"):
+        corpus.build(recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), None, 0)
+
+
+def test_disk_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "_flush", full)
+    with pytest.raises(UserError, match="no space left on the device; free some"):
+        build(tmp_path, "a.txt")
+    assert not list((tmp_path / "cache").rglob("*.*"))

@@ -1,0 +1,215 @@
+"""Pairs: read by name and by number, distinct, without leaks, held out by text, and the row of every text on either side."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus, pair_tables, parallel
+from edgedistill.data.parallel import Pairs
+from edgedistill.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+
+
+def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
+    text = "".join("\t".join(row) + "\n" for row in rows)
+    (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+
+
+def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> Pairs:
+    spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": pairs, **more})
+    return parallel.build(spec, folder, 0)
+
+
+def pairs_of(made: Pairs, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
+    return [(made.first[int(a)], made.second[int(b)]) for a, b in made.index[start:end]]
+
+
+def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "ted.tsv.gz",
+        [("talk", "en", "de"), ("1", "Hello  there", "Hallo"), ("1", "One.", "Eins."), ("2", "", "leer"), ("2", "Two.", "")],
+    )
+    write(tmp_path, "wiki.tsv", [("1.30", "hello there", "Hola"), ("1.01", "Bad.", "Mal."), ("1.04", "Hi!", "Hallo")])  # no header
+    (tmp_path / "news.jsonl").write_text(json.dumps({"en": "One.", "fr": "Un."}) + "\n", encoding="utf-8")
+    made = build(
+        tmp_path,
+        [
+            {"name": "ted", "files": ["ted.tsv.gz"], "columns": ["en", "de"]},
+            {"files": ["wiki.tsv"], "columns": [1, 2], "languages": ["en", "es"], "score": 0, "least": 1.04},
+            {"files": ["news.jsonl"], "columns": ["en", "fr"]},
+        ],
+    )
+    expected = [("Hello there", "Hallo"), ("One.", "Eins."), ("hello there", "Hola"), ("Hi!", "Hallo"), ("One.", "Un.")]
+    assert pairs_of(made) == expected
+    assert made.first.texts(range(len(made.first))) == ["Hello there", "One.", "hello there", "Hi!"]
+    assert made.index.tolist() == [[0, 0], [1, 1], [2, 2], [3, 0], [1, 3]]
+    assert [(source["part"], source["languages"], source["trained"]) for source in made.sources] == [
+        ("ted", ["en", "de"], 2),
+        ("en-es", ["en", "es"], 2),
+        ("en-fr", ["en", "fr"], 1),
+    ]
+    assert made.of(["en-es", "en-fr"]).tolist() == [[2, 2], [3, 0], [1, 3]]
+    assert made.of(None).tolist() == made.index.tolist()
+
+
+def test_pairs_are_distinct_but_for_case_and_without_leaks_on_either_side(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.tsv",
+        [("en", "de"), ("A cat.", "Eine Katze."), ("a CAT.", "eine katze."), ("A dog.", "Ein Hund."), ("A cow.", "Eine Kuh.")],
+    )
+    write(tmp_path, "test.tsv", [("score", "text"), ("1", "ein  hund."), ("2", "a cow.")])
+    assert pairs_of(build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["test.tsv"])) == [("A cat.", "Eine Katze.")]
+    with pytest.raises(UserError, match="no pair is left of 4 read, 4 of them leaks"):
+        build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["a.tsv"])
+
+
+def rows(count: int) -> Iterator[tuple[str, str]]:
+    for number in range(count):
+        yield f"text {number % (count // 2)}", f"{'Text' if number < count // 2 else 'texto'} {number % (count // 3)}"
+
+
+def test_held_out_texts_take_all_their_translations_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "BLOCK", 7)
+    monkeypatch.setattr(corpus, "BLOCK", 7)
+    everything = list(rows(120))
+    write(tmp_path, "a.tsv", [("en", "de"), *everything[:70]])
+    write(tmp_path, "b.tsv", [("en", "de"), *everything[70:]])
+    made = build(tmp_path, [{"files": ["*.tsv"], "columns": ["en", "de"]}], held_out=10)
+    kept = list(dict.fromkeys(everything))
+    assert sorted(pairs_of(made)) == sorted(kept)
+    held, trained = pairs_of(made, made.trained), pairs_of(made, 0, made.trained)
+    assert len({text for text, _ in held}) == 10 and not {text for text, _ in held} & {text for text, _ in trained}
+    assert trained == [pair for pair in kept if pair in set(trained)]  # in the order they were read
+    assert made.first.trained == len(made.first) - 10
+    both = [made.first, made.second]
+    for side, texts in enumerate(both):
+        assert sorted(texts.texts(range(len(texts)))) == sorted({pair[side] for pair in kept})
+        assert set(texts.texts(range(texts.trained))) == {pair[side] for pair in trained}
+        assert made.index[: made.trained, side].max() < texts.trained
+    assert made.second.trained < len(made.second)
+    assert sum(source["trained"] for source in made.sources) == made.trained
+
+
+def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path, f"{name}.tsv", [("en", "de"), *((f"{name} {number}", f"{number} {name}") for number in range(100))])
+    parts = [{"files": ["a.tsv"], "columns": ["en", "de"], "limit": 5}, {"files": ["b.tsv"], "columns": ["en", "de"]}]
+    made = build(tmp_path, parts, limit_per_file=20)
+    assert [source["pairs"] for source in made.sources] == [5, 20]
+    assert [text for text, _ in pairs_of(made)[:5]] == ["a 0", "a 20", "a 40", "a 60", "a 80"]
+    assert len(build(tmp_path, parts, limit=30)) == 30
+    assert len(build(tmp_path, parts, max_chars=3)) == 5 + 10  # a 0 … a 9 fit, five of them are kept; b 0 … b 9
+
+
+def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -> None:
+    write(tmp_path, "a.tsv", [("en", "de"), *rows(60)])
+    part = [{"files": ["a.tsv"], "columns": ["en", "de"]}]
+    one, again, other = build(tmp_path, part), build(tmp_path, part), build(tmp_path, part, held_out=3)
+    assert one.folder == again.folder and one.fingerprint == again.fingerprint != other.fingerprint
+    swapped = [(de, en) for en, de in rows(60)]
+    write(tmp_path, "a.tsv", [("en", "de"), *swapped])
+    assert build(tmp_path, part).fingerprint != one.fingerprint
+    assert not [path for path in one.folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))]
+
+
+@pytest.mark.parametrize(
+    ("table", "part", "says"),
+    [
+        ([("en",), ("Hello",)], {"columns": ["en", "de"]}, r"one column \('en'\), and a pair is a text and its translation"),
+        ([("Hello",), ("Bye",)], {"columns": [0, 1], "languages": ["en", "de"]}, r"line 1 has 1 column\(s\), and column 1 is asked for"),
+        ([("en", "fr"), ("Hello", "Salut")], {"columns": ["en", "de"]}, r"no column 'de'.*say which with corpus.pairs\[0\].columns"),
+        (
+            [("high", "Hello", "Hallo")],
+            {"columns": [1, 2], "languages": ["en", "de"], "score": 0, "least": 1},
+            "score 'high' is not a number",
+        ),
+    ],
+)
+def test_tables_that_hold_no_pairs(tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], says: str) -> None:
+    write(tmp_path, "a.tsv", table)
+    with pytest.raises(UserError, match=says):
+        build(tmp_path, [{"files": ["a.tsv"], **part}])
+    assert not list((files.cache_folder() / "parallel").glob("*"))
+
+
+def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
+    write(tmp_path, "a.tsv", [("en", "de"), ("a", "b"), ("a", "c")])
+    with pytest.raises(UserError, match="1 texts of the first side are left, 1 are to be held out; add pairs, or lower corpus.held_out"):
+        build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], held_out=1)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"columns": ["en", "de"]}, "give `files`, or a `dataset`; one of the two"),
+        ({"dataset": "owner/name", "columns": ["en", "de"]}, "needs a `revision`"),
+        ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
+        ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
+        ({"files": ["a.tsv"], "columns": ["en", "en"]}, "are two columns, both are 'en'"),
+        ({"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]}, "columns are all names, or all numbers"),
+        ({"files": ["a.tsv"], "columns": ["en", "de"], "score": "margin"}, "`score` and `least` go together"),
+    ],
+)
+def test_parts_that_cannot_be(part: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        recipe.Pairs.model_validate(part)
+
+
+def test_scores_may_be_numbers(tmp_path: Path) -> None:
+    """In .jsonl and .parquet; texts may not."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"en": "A cat.", "de": "Eine Katze.", "margin": 1.2}, {"en": "A dog.", "de": "Kein Hund.", "margin": 1}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pq.write_table(
+        pa.table({key: [float(row[key]) if key == "margin" else row[key] for row in rows] for key in rows[0]}), tmp_path / "a.parquet"
+    )
+    for name in ("a.jsonl", "a.parquet"):
+        part = {"files": [name], "columns": ["en", "de"], "score": "margin", "least": 1.04}
+        assert pairs_of(build(tmp_path, [part])) == [("A cat.", "Eine Katze.")]
+        with pytest.raises(UserError, match="margin"):
+            build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
+
+
+def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def load(*asked: Any, **options: Any) -> Any:
+        raise FileNotFoundError("Dataset 'owner/name' doesn't exist on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    part = recipe.Pairs.model_validate({"dataset": "owner/name", "revision": "main", "columns": ["en", "de"]})
+    with pytest.raises(UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"):
+        list(pair_tables._hub(part, "corpus.pairs[0]"))
+
+
+def test_a_hub_data_set_by_nested_column() -> None:
+    row = {"id": 1, "translation": {"en": "Hello.", "de": "Hallo."}}
+    assert pair_tables._cell(row, "translation.de", "owner/name", "corpus.pairs[0]") == "Hallo."
+    with pytest.raises(UserError, match=r"owner/name: no column 'translation.fr'.*corpus.pairs\[0\].columns"):
+        pair_tables._cell(row, "translation.fr", "owner/name", "corpus.pairs[0]")
+
+
+def test_splits_agree_with_a_plain_reading() -> None:
+    """`_rows` numbers first occurrences in order, late ones behind."""
+    same = np.array([0, 1, 0, 3, 1, 5])
+    late = np.array([False, True, False, False])  # of the distinct 0, 1, 3, 5
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert parallel._rows(same, late, Path(folder) / "rows").tolist() == [0, 3, 0, 1, 3, 2]

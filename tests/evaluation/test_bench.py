@@ -1,0 +1,280 @@
+"""Bundles measured for real: two tiny graphs, in fresh processes, on a suite with known scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from edgedistill import files
+from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.evaluation import bench, report, scoring, speed
+
+PLAN = speed.Plan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
+WORDS = {"zero": 0, "ten": 10, "thirty": 30, "sixty": 60, "ninety": 90, "more": 150}
+TABLE = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t4\nzero\tsixty\t2\nzero\tninety\t1\nzero\tmore\t0\nten\tninety\t1.5\n"
+
+
+def graph(table: np.ndarray) -> bytes:
+    """A word table, mean over the mask, unit length: (B, T) ids and mask -> (B, d)."""
+    constants = {
+        "table": table.astype(np.float32),
+        "last": np.array([2], np.int64),
+        "one": np.array([1], np.int64),
+        "tiny": np.array(1e-9, np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["words"]),
+        helper.make_node("Cast", ["attention_mask"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "last"], ["mask"]),
+        helper.make_node("Mul", ["words", "mask"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "one"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "sum"], ["squares"]),
+        helper.make_node("ReduceSum", ["squares", "one"], ["square"], keepdims=1),
+        helper.make_node("Sqrt", ["square"], ["norm"]),
+        helper.make_node("Max", ["norm", "tiny"], ["safe"]),
+        helper.make_node("Div", ["sum", "safe"], ["sentence_embedding"]),
+    ]
+    ids = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")]
+    out = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", table.shape[1]])]
+    made = helper.make_graph(nodes, "tiny", ids, out, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def bundle(folder: Path, kind: str, table: np.ndarray, promise: dict[str, Any] | None = None) -> Path:
+    """A bundle folder as export writes it, in fp32 and w8 (of the same numbers: what counts here is the counting)."""
+    (folder / "onnx").mkdir(parents=True)
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, **{word: 2 + at for at, word in enumerate(WORDS)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    full = np.concatenate([np.zeros((2, table.shape[1])), table])
+    precisions: dict[str, Any] = {}
+    for precision, name, drift in (("fp32", "model.onnx", 1.0), ("w8", "model_w8.onnx", 0.99)):
+        path = folder / "onnx" / name
+        path.write_bytes(graph(full))
+        precisions[precision] = {
+            "file": f"onnx/{name}",
+            "sha256": files.sha256_file(path),
+            "size_bytes": path.stat().st_size,
+            "parity": {"cosine_mean": 1.0, "cosine_min": 1.0, "threshold": 0.999},
+            "drift": {"mean": 1.0, "min": drift},
+        }
+    recipe = {"name": folder.name, "seed": 0, "teacher": {"model": "packaged:all-MiniLM-L6-v2"}, "student": {"kind": "teacher"}}
+    files.write_json(
+        folder / "manifest.json",
+        {
+            "schema": 1,
+            "name": folder.name,
+            "kind": kind,
+            "made_at": "2025-01-15T10:00:00+00:00",
+            "teacher": "t",
+            "prompt": "",
+            "recipe": {**recipe, "promise": promise},
+            "dims": [table.shape[1]],
+            "max_tokens": 16,
+            "precisions": precisions,
+            "parameters": {"embedding": full.size, "encoder": 0, "head": 0, "total": full.size},
+            "inputs": ["input_ids", "attention_mask"],
+            "output": "sentence_embedding",
+            "files": {str(p.relative_to(folder)): files.sha256_file(p) for p in sorted(folder.rglob("*")) if p.is_file()},
+            "versions": {},
+            "run": {},
+        },
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A teacher whose angles are the words', a student that mixes up two of them, and a suite the teacher gets right."""
+    root = tmp_path_factory.mktemp("shelf")
+    angles = np.radians(list(WORDS.values()))
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    bundle(root / "teacher", "teacher", table)
+    swapped = table[[0, 1, 3, 2, 4, 5]]
+    bundle(root / "student", "bert", np.concatenate([swapped, np.zeros((6, 1))], axis=1), {"sts": 0.9, "size_mb": {"w8": 1.0}})
+    bundle(root / "braggart", "bert", swapped, {"sts": 0.99, "sts_kept": 0.999, "suite": "suite", "size_mb": {"w8": 0.0001, "fp32": 1}})
+    (root / "suite").mkdir()
+    (root / "suite" / "suite.yaml").write_text("kind: sts\ntasks: [{name: angles, file: pairs.tsv}]\n")
+    (root / "suite" / "pairs.tsv").write_text(TABLE)
+    return root
+
+
+def run(shelf: Path, bundles: list[str], said: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    arguments = {"data": None, "threads": 1, "device": "cpu", "out": None, "html": None, "plan": PLAN, **more}
+    lines = said if said is not None else []
+    suites = [str(shelf / "suite" / "suite.yaml")]
+    return bench.bench([str(shelf / name) for name in bundles], suites, say=lines.append, **arguments)
+
+
+@pytest.fixture(scope="module")
+def measured(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
+    """One real measurement: the student in every precision and the teacher; what bench returned, said and wrote."""
+    said: list[str] = []
+    folder = tmp_path_factory.mktemp("reports")
+    found = run(shelf, ["student:*", "teacher"], said, out=folder / "r.json", html=folder / "r.html")
+    return found, said, folder
+
+
+def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    found, said, folder = measured
+    _, student, teacher = report.read(folder / "r.json")
+    assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
+    assert teacher["quality"]["suite"]["average"] == pytest.approx(1)
+    assert student["kept"]["suite"] == pytest.approx(student["quality"]["suite"]["average"])
+    assert teacher["kept"]["suite"] == 1
+    assert student["agreement"]["cosine_mean"] is None  # 3 and 2 dims
+    assert student["agreement"]["texts"] == 6
+    assert student["agreement"]["source"] == "texts of suite"
+    assert teacher["agreement"] is None
+    assert student["drift"] == {"mean": 1.0, "min": 0.99}
+    assert student["single"]["queries"] == 12
+    assert np.shape(student["single"]["samples_ms"]) == (2, 6)
+    assert set(student["offline"]["by_batch"]) == {"1", "8", "32", "budget"}
+    assert student["threads"] == 1
+    assert student["bundle"]["sha256"] == files.sha256_file(shelf / "student" / "onnx" / "model_w8.onnx")
+    assert [(p["bundle"], p["promise"], p["kept"]) for p in found["promises"]][-1] == ("student:w8", "size_mb in w8", True)
+    assert "student:w8" in "\n".join(said)
+    assert (folder / "r.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_is_returned_has_every_key_but_no_samples(measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    for made in measured[0]["reports"]:
+        assert report.missing(made) == []
+        assert len(json.dumps(made)) < 8000
+
+
+def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    swapped = dict(zip(WORDS, (0, 10, 60, 30, 90, 150), strict=True))
+    rows = [line.split("\t") for line in TABLE.strip().split("\n")[1:]]
+    closeness = [-abs(swapped[a] - swapped[b]) for a, b, _ in rows]
+    expected = scoring.spearman(np.array(closeness, float), np.array([float(score) for *_, score in rows]))
+    assert measured[0]["reports"][1]["quality"]["suite"]["average"] == pytest.approx(expected)
+    assert expected is not None
+    assert 0.5 < expected < 0.95
+
+
+def test_every_precision_and_the_size_a_device_needs(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+    whole = sum(path.stat().st_size for path in (shelf / "student").rglob("*") if path.is_file())
+    for made, other in zip(measured[0]["reports"], ("model_w8.onnx", "model.onnx"), strict=False):
+        assert made["size_bytes"]["bundle"] == whole - (shelf / "student" / "onnx" / other).stat().st_size
+        assert made["size_bytes"]["graph"] < made["size_bytes"]["bundle"]
+
+
+def test_without_a_teacher_nothing_is_kept_or_agreed_with(shelf: Path) -> None:
+    found = run(shelf, ["student"], plan=speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2))["reports"][0]
+    assert found["kept"] == {"suite": None}
+    assert found["agreement"] is None
+    assert found["bundle"]["precision"] == "w8"  # the default, where there is one
+
+
+def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "texts.txt").write_text("".join(f"text number {i}\n" for i in range(40)))
+    described = {
+        "name": "x",
+        "seed": 3,
+        "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
+        "student": {"kind": "bilstm"},
+        "corpus": {"kind": "files", "texts": ["texts.txt"], "held_out": 7},
+    }
+    teacher = bench.Measured(shelf / "teacher", "fp32", files.read_json(shelf / "teacher" / "manifest.json"))
+    student = bench.Measured(shelf / "student", "w8", {"name": "x", "recipe": described})
+    suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
+    said: list[str] = []
+    load = bench._opener(1, "cpu")
+    texts, vectors, lengths, source = bench._HeldOut(teacher, suites, tmp_path / "data", load, said.append).of(student)
+    assert len(texts) == len(set(texts)) == len(vectors) == 7
+    assert lengths.tolist() == [3] * 7
+    assert source == "held-out texts of its recipe's corpus"
+    texts, _, _, source = bench._HeldOut(teacher, suites, tmp_path / "nowhere", load, said.append).of(student)
+    assert sorted(texts) == sorted(WORDS)
+    assert source == "texts of suite"
+    assert "its recipe's held-out texts cannot be read" in said[-2]
+
+
+def test_a_broken_promise_comes_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(AnswerIsNo) as no:
+        run(shelf, ["braggart", "teacher"], said, out=tmp_path / "r.json", plan=speed.Plan(2, 1, 1, 0.0, 2))
+    assert "braggart:w8 broke its promise: sts on suite is 0." in str(no.value)
+    assert "sts_kept on suite is 0." in str(no.value)
+    assert "size_mb in w8 is 0.00" in str(no.value)
+    assert [p["kept"] for p in no.value.numbers["promises"]] == [False, False, False]
+    assert len(report.read(tmp_path / "r.json")) == 2
+    assert sum("BROKEN" in line for line in said) == 3
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    made = {
+        "bundle": {"name": "x", "precision": "w8"},
+        "quality": {"mini": {"kind": "sts", "average": 0.5}, "retrieval": {"kind": "retrieval", "average": 0.4}},
+        "kept": {"mini": None, "retrieval": None},
+        "size_bytes": {"graph": 4_500_000},
+    }
+    judged = bench.judge({"recipe": {"promise": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made)
+    assert [(j["promise"], j["kept"], j["found"]) for j in judged] == [("sts on sts7", None, None), ("size_mb in w8", True, 4.5)]
+    judged = bench.judge({"recipe": {"promise": {"sts": 0.5, "sts_kept": 0.9}}}, made)  # no suite named: every STS suite measured
+    assert [(j["promise"], j["kept"]) for j in judged] == [("sts on mini", True), ("sts_kept on mini", None)]
+    assert bench.judge({"recipe": {"promise": None}}, made) == bench.judge({}, made) == []
+
+
+def test_the_reference_is_the_teacher_in_fp32() -> None:
+    small, full = (bench.Measured(Path("t"), precision, {"kind": "teacher"}) for precision in ("w8", "fp32"))
+    student = bench.Measured(Path("s"), "w8", {"kind": "bert"})
+    assert bench.reference([student, small, full]) is full
+    assert bench.reference([student, small]) is small
+    assert bench.reference([student]) is None
+
+
+def test_bad_input_is_said_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing"):
+        run(shelf, ["nothing"])
+    with pytest.raises(UserError, match="int8"):
+        run(shelf, ["student:int8"])
+    with pytest.raises(UserError, match="no bundle; name one"):
+        run(shelf, [])
+    with pytest.raises(UserError, match="a folder; give the name of a file"):
+        run(shelf, ["student"], out=tmp_path)
+    with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
+        bench.bench([str(shelf / "student")], ["mimi"], None, 1, "cpu", None, None, print, PLAN)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps(["zero"]))
+    with pytest.raises(UserError, match="nowhere"):
+        speed.child("time", speed.Target(tmp_path / "nowhere", "w8"), texts, 1, "cpu", PLAN, 0)
+    changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
+    (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
+    with pytest.raises(AnswerIsNo, match="model_w8.onnx: not the bytes it was made with"):
+        speed.child("time", speed.Target(changed, "w8"), texts, 1, "cpu", PLAN, 0)
+    texts.write_text("{")
+    with pytest.raises(RuntimeError, match="JSONDecodeError"):
+        speed.child("time", speed.Target(shelf / "student", "w8"), texts, 1, "cpu", PLAN, 0)
+
+
+def test_children_take_turns(shelf: Path) -> None:
+    said: list[str] = []
+    both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
+    found = speed.measure(both, ["zero ten", "sixty"], 1, "cpu", PLAN, said.append)
+    assert [line.split(",")[0] for line in said] == [
+        *["timing student:w8", "timing teacher:fp32"] * 2,
+        *["memory of student:w8", "memory of teacher:fp32"],
+    ]
+    for one in found:
+        assert one["single"]["tokens_mean"] == 1.5
+        assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
+        assert all(math.isfinite(value) and value > 0 for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"]))

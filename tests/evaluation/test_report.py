@@ -1,0 +1,289 @@
+"""Reports: written and read whole, tables that fit, one page that needs nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill.errors import UserError
+from edgedistill.evaluation import html_page, plots, report, speed
+
+LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
+
+
+def made(
+    name: str, kind: str, precision: str, megabytes: float, p50: float, score: float, suites: tuple[str, ...] = ("sts7",)
+) -> dict[str, Any]:
+    """A report with plausible numbers; its times are drawn around p50."""
+    samples = p50 * np.exp(np.random.default_rng(len(name)).normal(0, 0.2, (3, 64)))
+    points, intervals = speed.quantiles(samples, 50)
+    quality = {
+        s: {"kind": "sts", "average": score, "tasks": {t: {"all": score, "mean": score, "wmean": score} for t in ("A", "B")}}
+        for s in suites
+    }
+    return {
+        "schema": 1,
+        "made_at": "2025-01-15T10:00:00+00:00",
+        "bundle": {"name": name, "kind": kind, "precision": precision, "sha256": "0" * 64},
+        "parameters": {"embedding": 3_000_000, "encoder": 1_000_000, "head": 0, "total": 4_000_000},
+        "size_bytes": {"graph": int(megabytes * 1e6), "bundle": int(megabytes * 1e6) + 700_000},
+        "machine": {"cpu": "Some(R) Processor CPU @ 2.00GHz", "flags": ["avx2", "avx512_vnni"], "cores": 2},
+        "versions": {"onnxruntime": "1.31.1"},
+        "threads": 2,
+        "device": "cpu",
+        "quality": quality,
+        "kept": dict.fromkeys(suites, score / 0.8),
+        "single": {**points, "interval95": intervals, "queries": samples.size, "warmups": 10, "samples_ms": samples.tolist()},
+        "offline": {"texts_s": 1234.5, "samples_texts_s": {"1": [1.0, 2.0]}},
+        "load_ms": 50.0,
+        "peak_rss_bytes": 120_000_000,
+        "drift": {"mean": 0.999, "min": 0.9773},
+        "noise": {"between": 0.02, "within": 0.0},
+        "agreement": None,
+    }
+
+
+def reports(count: int, suites: tuple[str, ...] = ("sts7",)) -> list[dict[str, Any]]:
+    students = [made(f"student-{i}", "bert", "w8", 4 + i, 0.3 + 0.1 * i, 0.75 + 0.005 * i, suites) for i in range(count - 2)]
+    return [made("the-teacher", "teacher", "fp32", 90.4, 3.5, 0.8, suites), made(LONG, "bilstm", "int8", 5, 0.5, 0.76, suites), *students][
+        :count
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_written_and_read_again(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "reports" / "x.json"
+    report.write(path, reports(count))
+    assert report.read(path) == reports(count)
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    assert raw["schema"] == 1
+    assert ("reports" in raw) == (count > 1)
+    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) > 500  # samples lie on a line, not a line each
+    assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
+
+
+def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
+    assert report.missing(made("x", "bert", "w8", 4, 1, 0.7)) == []
+    for key, parts in report.KEYS.items():
+        broken = made("x", "bert", "w8", 4, 1, 0.7)
+        del broken[key]
+        assert report.missing(broken) == [key]
+        for part in parts:
+            broken = made("x", "bert", "w8", 4, 1, 0.7)
+            del broken[key][part]
+            assert report.missing(broken) == [f"{key}.{part}"]
+    broken = made("x", "bert", "w8", 4, 1, 0.7)
+    del broken["drift"]
+    (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
+    with pytest.raises(UserError, match=r"x.json: reports\[0\]: no `drift`; make it anew with edgedistill bench"):
+        report.read(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_newer_schema_is_refused(tmp_path: Path, inside: bool) -> None:
+    newer = {**made("x", "bert", "w8", 4, 1, 0.7), "schema": 2}
+    (tmp_path / "x.json").write_text(json.dumps({"schema": 1, "reports": [newer]} if inside else newer), encoding="utf-8")
+    with pytest.raises(UserError, match=r"x.json: schema 2, this edgedistill reads up to 1; upgrade edgedistill"):
+        report.read(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "not JSON"), ("{}", "not a report"), ("[]", "not a report"), ('{"schema": "1"}', "not a report")]
+)
+def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=says):
+        report.read(tmp_path / "x.json")
+    with pytest.raises(UserError, match=r"none.json: no such file"):
+        report.read(tmp_path / "none.json")
+
+
+def test_nan_is_never_written(tmp_path: Path) -> None:
+    broken = made("x", "bert", "w8", 4, 1, 0.7)
+    broken["load_ms"] = float("nan")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        report.write(tmp_path / "x.json", [broken])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suites", [("sts7",), ("sts7", "retrieval"), ("a-suite-with-a-long-name", "b", "c", "d")])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites: tuple[str, ...]) -> None:
+    text = report.text(reports(count, suites))
+    assert max(map(len, text.splitlines())) <= 100
+    first = next(line for line in text.splitlines() if "the-teacher" in line)
+    assert "4.00M" in first
+    assert "90.40" in first
+    assert all("…" not in cell for line in text.splitlines() if "…" in line and "typed" in line for cell in line.split()[1:])
+    assert "80.00" in text  # the teacher's average × 100
+    if count > 1:
+        assert "95.0%" in text  # 0.76 of 0.80
+
+
+def test_the_teacher_is_not_said_to_keep_itself() -> None:
+    teacher = made("t", "teacher", "fp32", 90, 3.5, 0.8)
+    small = made("t", "teacher", "w8", 25, 1.5, 0.799)
+    assert report.kept(teacher, "sts7") == ""
+    assert report.kept(small, "sts7") == "99.9%"
+    assert report.reference([small, teacher]) is teacher
+    assert report.reference([small]) is small
+    assert report.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
+
+
+def test_a_noisy_machine_is_said() -> None:
+    noisy = made("x", "bert", "w8", 4, 1, 0.7)
+    noisy["noise"]["between"] = 0.2
+    assert "~" in report.text([noisy])
+    assert "noisy machine" in html_page.html([noisy])
+    assert "noisy machine" not in html_page.html([made("x", "bert", "w8", 4, 1, 0.7)])
+
+
+def test_names_are_shortened_in_the_middle() -> None:
+    assert report.shorten("abcdefghij", 10) == "abcdefghij"
+    assert report.shorten("abcdefghijk", 10) == "abcdef…ijk"
+    assert all(len(report.shorten("x" * 50, width)) == width for width in range(3, 50))
+
+
+def test_slim_has_no_samples_and_leaves_the_report_alone() -> None:
+    whole = made("x", "bert", "w8", 4, 1, 0.7)
+    before = copy.deepcopy(whole)
+    slim = report.slim(whole)
+    assert not [key for part in ("single", "offline") for key in slim[part] if "samples" in key]
+    assert report.missing(slim) == []
+    assert whole == before
+
+
+def test_readme_table_between_the_markers(tmp_path: Path) -> None:
+    report.write(tmp_path / "a.json", reports(3))
+    readme = tmp_path / "README.md"
+    (begin, end), (other, its_end) = report.markers("results"), report.markers("other")
+    readme.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
+    assert report.update_readme(readme, [tmp_path / "a.json"])
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"# x\n\n{begin}\n| bundle |")
+    assert text.endswith(f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n")  # another table's place is left alone
+    assert "old" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 3
+    assert len({line.count("|") for line in rows}) == 1
+    assert "| **the-teacher:fp32** | 4.00M | 90.40 | 80.00 |  |" in text
+    assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
+    assert not report.update_readme(readme, [tmp_path / "a.json"])  # nothing changes the second time
+    alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
+    assert "kept" not in report.markdown(alone) and "| 80.00 |" in report.markdown(alone)  # no teacher, no column of shares
+    readme.write_text("# x\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"README.md: the markers"):
+        report.update_readme(readme, [tmp_path / "a.json"])
+
+
+def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
+    """Accuracy of all of them, costs of the first; another graph of the same name stays its own line."""
+    first, again, other = (copy.deepcopy(reports(1)[0]) for _ in range(3))
+    suite = next(iter(first["quality"]))
+    again["quality"], again["kept"] = {"more": {**first["quality"][suite], "average": 0.5}}, {"more": 1.0}
+    again["single"]["p50_ms"] = 10 * first["single"]["p50_ms"]
+    other["bundle"]["sha256"] = "1" * 64
+    one, two = report.merged([first, again, other])
+    assert set(one["quality"]) == {*first["quality"], "more"} and set(one["kept"]) == {*first["kept"], "more"}
+    assert one["single"] == first["single"] and two == other
+    assert "more" not in first["quality"]
+
+
+class _Tags(HTMLParser):
+    """Every tag is closed in order; attributes that could fetch are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetches: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.fetches += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href", "srcset", "action")]
+        if tag not in ("meta", "br", "input"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("suites", [("sts7",), ("sts7", "<retrieval>")])
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites: tuple[str, ...]) -> None:
+    html_page.write(tmp_path / "x.html", reports(count, suites))
+    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    tags = _Tags()
+    tags.feed(text)
+    assert not tags.open
+    assert not tags.fetches
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "nan" not in re.sub(r"<script>.*</script>", "", text).lower()
+    assert "<&>" not in text  # names are escaped
+    drawings = [ElementTree.fromstring(drawing) for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    assert drawings
+    for drawing in drawings:
+        assert drawing.get("role") == "img"
+        assert drawing.findtext("title")
+        assert drawing.findtext("desc")
+
+
+def _plot(count: int) -> tuple[ElementTree.Element, list[dict[str, Any]]]:
+    text = html_page.html(reports(count))
+    return ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text, re.DOTALL)[0]), reports(count)
+
+
+def test_the_area_of_a_point_is_the_size_and_better_is_higher() -> None:
+    plot, shown = _plot(3)
+    dots = {g.get("data-tip", "").split(" ")[0]: g.find("circle") for g in plot.iter("g") if g.get("data-tip")}
+    teacher, student = dots["the-teacher"], dots["student-0"]
+    assert teacher is not None
+    assert student is not None
+    assert (float(teacher.get("r", 0)) / float(student.get("r", 0))) ** 2 == pytest.approx(90.4 / 4, rel=0.03)
+    assert float(teacher.get("cy", 0)) < float(student.get("cy", 0))
+    assert float(teacher.get("cx", 0)) > float(student.get("cx", 0))
+    assert len(shown) == len(dots)
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_labels_do_not_lie_on_one_another(count: int) -> None:
+    plot, _ = _plot(count)
+    boxes = []
+    for label in (text for text in plot.iter("text") if text.get("class") == "label"):
+        x, y, wide = float(label.get("x", 0)), float(label.get("y", 0)), 6.5 * len("".join(label.itertext()))
+        left = x - wide if label.get("text-anchor") == "end" else x
+        boxes.append((left, y - 11, left + wide, y + 16))
+    assert len(boxes) == count
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if plots._overlap(a, b, 0)]
+
+
+def test_the_page_leads_with_the_smallest_student_that_keeps_95_percent() -> None:
+    three = [
+        made("t", "teacher", "fp32", 90, 4.0, 0.8),
+        made("tiny", "bert", "int8", 2, 0.2, 0.7),
+        made("good", "bert", "w8", 4.5, 0.5, 0.77),
+        made("best", "bert", "w8", 9, 1.0, 0.79),
+    ]
+    lead = re.search(r"<h1>(.*?)</h1>.*?</dl>", html_page.html(three), re.DOTALL)
+    assert lead
+    assert ">good</span> in w8 keeps 96.2% of its teacher on sts7" in lead[1]
+    assert "20.0× smaller" in lead[0]
+
+
+def test_agreement_is_shown_where_it_was_measured() -> None:
+    one = made("x", "bert", "w8", 4, 1, 0.7)
+    assert "Agreement with the teacher" not in html_page.html([one])
+    bucket = {"texts": 10, "spearman": 0.91, "cosine_mean": None, "cosine_min": None, "top10_overlap": 0.5}
+    one["agreement"] = {**bucket, "source": "held-out <texts>", "by_length": {"0-8": bucket}}
+    text = html_page.html([one])
+    assert "held-out &lt;texts&gt;" in text
+    assert "<td>0.9100</td><td>–</td><td>0.500</td><td>0.9100</td>" in text

@@ -1,0 +1,301 @@
+"""Scores worked by hand, or against another implementation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata, spearmanr
+
+from edgedistill import files
+from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
+
+ANGLES = {"zero": 0.0, "ten": 10.0, "thirty": 30.0, "sixty": 60.0, "ninety": 90.0, "more": 150.0}
+
+
+def encode(texts: list[str]) -> np.ndarray:
+    """A text is a direction in the plane: "sixty" lies at 60 degrees; "" has none, "nan" is not a number."""
+    angles = [math.radians(ANGLES.get(text.split()[0] if text else "", 0.0)) for text in texts]
+    rows = np.array([[math.cos(angle), math.sin(angle)] for angle in angles], dtype=np.float32)
+    rows[[text == "" for text in texts]] = 0
+    rows[[text == "nan" for text in texts]] = np.nan
+    return rows
+
+
+def write_suite(folder: Path, yaml: str, **tables: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        (folder / f"{name}.tsv").write_text(table, encoding="utf-8")
+    (folder / "suite.yaml").write_text(yaml, encoding="utf-8")
+    return folder / "suite.yaml"
+
+
+TABLE = "".join(
+    "\t".join(row) + "\n"
+    for row in [
+        ("sentence1", "sentence2", "score", "subset"),
+        ("zero", "ten", "5", "a"),
+        ("zero", "thirty", "3", "a"),
+        ("zero", "ninety", "4", "a"),
+        ("zero", "more", "0", "a"),
+        ("zero", "sixty", "", "a"),  # without a score: dropped
+        ("zero", "sixty", "2", "b"),
+        ("zero", 'thirty "', "1", "b"),  # a quotation mark is a character like any other
+    ]
+)
+
+
+def test_all_mean_and_wmean_by_hand(tmp_path: Path) -> None:
+    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    found = scoring.evaluate(suite, encode)
+    task = found["tasks"]["t"]
+    # a: angles 10 30 90 150 against 5 3 4 0: closeness ranks 4 3 2 1, gold ranks 4 2 3 1, so rho = 1 - 6*2/(4*15) = 0.8
+    # b: 60 is scored above 30: rho = -1
+    assert task["subsets"] == pytest.approx({"a": 0.8, "b": -1.0})
+    assert task["mean"] == pytest.approx((0.8 - 1) / 2)
+    assert task["wmean"] == pytest.approx((4 * 0.8 - 2) / 6)
+    # all: closeness 10 > 30 = 30 > 60 > 90 > 150, gold 5 3 4 0 2 1; ties share a rank
+    close, gold = rankdata([-10, -30, -90, -150, -60, -30]), rankdata([5, 3, 4, 0, 2, 1])
+    assert task["all"] == pytest.approx(np.corrcoef(close, gold)[0, 1], abs=1e-6)
+    assert task["pairs"] == 6
+    assert found["average"] == task["all"]
+    assert found["kind"] == "sts"
+
+
+def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path) -> None:
+    yaml = "kind: sts\ntasks: [{name: first, file: pairs.tsv, subset: a}, {name: second, file: pairs.tsv, subset: [b]}]\n"
+    found = scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml, pairs=TABLE)), encode)
+    assert found["tasks"]["first"]["all"] == pytest.approx(0.8)
+    assert found["tasks"]["second"]["all"] == pytest.approx(-1)
+    assert found["average"] == pytest.approx(-0.1)
+
+
+def test_vectors_without_direction_have_cosine_zero(tmp_path: Path) -> None:
+    table = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tnan\t3\nzero\t\t3\nzero\tmore\t0\n"
+    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table))
+    assert scoring.evaluate(suite, encode)["tasks"]["t"]["all"] == pytest.approx(1)  # 0.98 > 0 = 0 > -0.87
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_encoder_that_returns_one_vector_scores_zero(tmp_path: Path) -> None:
+    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    found = scoring.evaluate(suite, lambda texts: np.ones((len(texts), 4), np.float32))
+    assert found["average"] == 0
+    assert scoring.evaluate(suite, lambda texts: np.zeros((len(texts), 4), np.float32))["average"] == 0
+
+
+def test_each_distinct_text_is_encoded_once(tmp_path: Path) -> None:
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE.replace("\tten", "\t ten "))
+    )
+    seen: list[str] = []
+
+    def counting(texts: list[str]) -> np.ndarray:
+        seen.extend(texts)
+        return encode(texts)
+
+    scoring.evaluate(suite, counting)
+    assert sorted(seen) == sorted({"zero", "ten", "thirty", "ninety", "more", "sixty", 'thirty "'})
+
+
+def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
+    table = "gold\tjunk\tleft\tright\tpart\n5\tx\tzero\tten\tp\n0\tx\tzero\tmore\tp\n3\tx\tzero\tsixty\tq\n"
+    (tmp_path / "data").mkdir()
+    with gzip.open(tmp_path / "data" / "pairs.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write(table)
+    yaml = "kind: sts\ntasks: [{name: t, file: pairs.tsv.gz, sentence1: left, sentence2: right, score: gold, subset_column: part}]\n"
+    path = write_suite(tmp_path / "suite", yaml)
+    suite = scoring.suite(path, tmp_path / "data")
+    assert suite.name == "suite"
+    assert suite.tasks["t"].gold.tolist() == [5, 0, 3]
+    assert suite.tasks["t"].subset.tolist() == ["p", "p", "q"]
+    assert scoring.evaluate(suite, encode)["average"] == pytest.approx(1)
+
+
+def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "pairs.tsv").write_text(TABLE, encoding="utf-8")
+    path = write_suite(tmp_path / "suite", "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n")
+    monkeypatch.setenv("EDGEDISTILL_DATA", str(tmp_path / "data"))
+    assert len(scoring.suite(path).tasks["t"].gold) == 6
+
+
+@pytest.mark.parametrize(
+    ("yaml", "table", "says"),
+    [
+        ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not beside it; give --data DIR or set EDGEDISTILL_DATA"),
+        (
+            "kind: stss\ntasks: []\n",
+            TABLE,
+            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, retrieval, similarity, sts, task, transfer)",
+        ),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n", TABLE, "tasks[0].scor: no key 'scor'; did you mean 'score'?"),
+        ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
+        ("kind: sts\ntasks: []\n", TABLE, "tasks: list should have at least 1 item"),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, score: gold}]\n", TABLE, "pairs.tsv: no column 'gold'; "),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, subset: c}]\n", TABLE, "pairs.tsv: no pairs of subset c; "),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", TABLE.replace("\t4\t", "\tfour\t"), "line 4: score 'four' is not a number"),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", TABLE + "zero\tten\n", "line 9: 2 cells, the header has 4; fix the line"),
+        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}, {name: t, file: pairs.tsv}]\n", TABLE, "tasks: two have the same name"),
+        ("- a\n", TABLE, "a suite is a mapping, this is a list"),
+        ("kind: [\n", TABLE, "not YAML"),
+    ],
+)
+def test_bad_suites_say_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yaml: str, table: str, says: str) -> None:
+    monkeypatch.delenv("EDGEDISTILL_DATA", raising=False)
+    path = write_suite(tmp_path, yaml, pairs=table)
+    with pytest.raises(UserError) as problem:
+        scoring.suite(path)
+    assert says in str(problem.value)
+    assert str(problem.value).startswith(str(tmp_path))
+
+
+def test_missing_data_folder_and_file(tmp_path: Path) -> None:
+    path = write_suite(tmp_path / "suite", "kind: sts\ntasks: [{name: t, file: sts/pairs.tsv}]\n")
+    with pytest.raises(UserError, match=r"nowhere: no such folder; give --data DIR or set EDGEDISTILL_DATA"):
+        scoring.suite(path, tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"pairs.tsv: no such file, and .* asks for it; give --data DIR or set EDGEDISTILL_DATA"):
+        scoring.suite(path, tmp_path)
+
+
+def test_not_utf8_and_broken_gzip(tmp_path: Path) -> None:
+    path = write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    (tmp_path / "pairs.tsv").write_bytes(TABLE.encode() + b"\xff\xfe\t\t1\ta\n")
+    with pytest.raises(UserError, match=r"pairs.tsv: not UTF-8"):
+        scoring.suite(path)
+    path.write_text("kind: sts\ntasks: [{name: t, file: pairs.tsv.gz}]\n", encoding="utf-8")
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(TABLE.encode())[:-12])
+    with pytest.raises(UserError, match=r"pairs.tsv.gz: broken gzip"):
+        scoring.suite(path)
+
+
+def test_every_shipped_suite_is_read() -> None:
+    shipped = files.shipped("suite")
+    assert {"mini", "sts7", "sts-dev", "retrieval"} <= set(shipped)
+    for path in shipped.values():
+        assert scoring._parse(path).tasks
+    assert [task.name for task in scoring._parse(shipped["sts7"]).tasks] == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+
+
+def test_mini_ships_whole() -> None:
+    suite = scoring.suite("mini")
+    assert sum(len(pairs.gold) for pairs in suite.tasks.values()) >= 200
+    for pairs in suite.tasks.values():
+        assert pairs.gold.min() >= 0
+        assert pairs.gold.max() <= 5
+        assert len(set(pairs.gold.tolist())) >= 4
+
+
+def test_ndcg_by_hand() -> None:
+    # ranked grades 3 2 0 1, judged 3 3 2 1: DCG = 3/1 + 2/log2(3) + 0 + 1/log2(5), ideal = 3 + 3/log2(3) + 2/2 + 1/log2(5)
+    gained = 3 + 2 / math.log2(3) + 1 / math.log2(5)
+    ideal = 3 + 3 / math.log2(3) + 1 + 1 / math.log2(5)
+    assert scoring.ndcg([3, 2, 0, 1], [3, 3, 2, 1]) == pytest.approx(gained / ideal)
+    assert scoring.ndcg([1, 1, 1], [1, 1, 1]) == pytest.approx(1)
+    assert scoring.ndcg([0, 1], [1]) == pytest.approx(1 / math.log2(3))
+    assert scoring.ndcg([0] * 10 + [1], [1]) == 0  # eleventh
+    assert scoring.ndcg([-1, 1], [-1, 1]) == pytest.approx(1 / math.log2(3))  # a negative grade gains nothing
+    assert scoring.ndcg([0], [0]) == 0
+
+
+def beir(folder: Path, corpus: dict[str, str], queries: dict[str, str], qrels: list[tuple[str, str, int]], gz: bool = False) -> None:
+    folder.mkdir(parents=True)
+    rows = [json.dumps({"_id": name, "title": text.split()[0], "text": " ".join(text.split()[1:])}) for name, text in corpus.items()]
+    if gz:
+        (folder / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    else:
+        (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    asked = [json.dumps({"_id": name, "text": text}) for name, text in queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
+    (folder / "qrels").mkdir()
+    table = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in qrels)
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + table, encoding="utf-8")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4096])
+def test_retrieval_by_hand_whatever_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
+    qrels = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "gone", 1), ("q2", "d3", 1)]
+    beir(tmp_path / "set", corpus, {"q1": "ten", "q2": "more", "q3": "never judged"}, qrels, gz=chunk == 1)
+    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    whole = scoring.Collection.chunks
+    monkeypatch.setattr(scoring.Collection, "chunks", lambda self, size=chunk: whole(self, size))
+    found = scoring.evaluate(scoring.suite(path), encode)
+    # q1 at 10 degrees: d1 (10 away), d2 (20), d3, d4: grades 1 2; ideal 2 1 1 (a judged text may be missing from the corpus)
+    first = (1 + 2 / math.log2(3)) / (2 + 1 / math.log2(3) + 1 / 2)
+    second = 1 / math.log2(3)  # q2 at 150: d4 (0 away), d3 (60)
+    assert found["tasks"]["set"]["queries"] == 2
+    assert found["tasks"]["set"]["texts"] == 4
+    assert found["average"] == pytest.approx((first + second) / 2, abs=1e-5)
+
+
+def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path: Path) -> None:
+    beir(tmp_path / "set", {"a": "zero x", "c": "zero x", "b": "zero x"}, {"q": "zero"}, [("q", "b", 1)])
+    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n"))
+    assert scoring.evaluate(suite, encode)["average"] == pytest.approx(1 / math.log2(3))  # c, b, a
+
+
+def test_a_query_does_not_find_itself_where_the_suite_says_so(tmp_path: Path) -> None:
+    beir(tmp_path / "set", {"q": "zero x", "d": "thirty x"}, {"q": "zero"}, [("q", "d", 1)])
+    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n"))
+    assert scoring.evaluate(suite, encode)["average"] == 1
+
+
+def test_broken_collections(tmp_path: Path) -> None:
+    path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
+    beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])
+    with pytest.raises(UserError, match=r"query 'p' is not in queries.jsonl"):
+        scoring.suite(path)
+    (tmp_path / "set" / "corpus.jsonl").unlink()
+    with pytest.raises(UserError, match=r"no corpus.jsonl or corpus.jsonl.gz; give --data DIR"):
+        scoring.suite(path)
+
+
+def test_samples_are_seeded_and_repeat_only_when_they_must(tmp_path: Path) -> None:
+    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    assert suite.sample(5, seed=1) == suite.sample(5, seed=1) != suite.sample(5, seed=2)
+    assert len(set(suite.sample(7))) == 7
+    assert len(suite.sample(20)) == 20
+
+
+def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
+    random = np.random.default_rng(0)
+    teacher = random.normal(size=(60, 8)).astype(np.float32)
+    turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
+    found = scoring.agreement(teacher @ turn, teacher, np.full(60, 10))
+    assert found["spearman"] == pytest.approx(1, abs=1e-6)
+    assert found["top10_overlap"] == 1
+    assert found["cosine_mean"] < 0.9
+    assert scoring.agreement(teacher, teacher, np.full(60, 10))["cosine_mean"] == pytest.approx(1)
+    assert list(found["by_length"]) == ["9-16"]
+
+
+def test_agreement_equals_scipy_and_a_plain_loop() -> None:
+    random = np.random.default_rng(1)
+    teacher = random.normal(size=(40, 6))
+    student = np.concatenate([teacher[:, :4] + random.normal(size=(40, 4)), random.normal(size=(40, 5))], axis=1)
+    found = scoring.agreement(student, teacher, np.arange(40))
+    s, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (student, teacher))
+    upper = np.triu_indices(40, 1)
+    assert found["spearman"] == pytest.approx(spearmanr((s @ s.T)[upper], (t @ t.T)[upper]).statistic, abs=1e-4)
+    assert found["cosine_mean"] is None  # 9 and 6 dims
+    overlaps = []
+    for i in range(40):
+        tops = [set(sorted((j for j in range(40) if j != i), key=lambda j: -float(v[i] @ v[j]))[:10]) for v in (s, t)]
+        overlaps.append(len(tops[0] & tops[1]) / 10)
+    assert found["top10_overlap"] == pytest.approx(np.mean(overlaps))
+    assert {name: bucket["texts"] for name, bucket in found["by_length"].items()} == {"0-8": 9, "9-16": 8, "17-32": 16, "33-64": 7}
+
+
+def test_agreement_samples_pairs_with_a_seed() -> None:
+    vectors = np.random.default_rng(2).normal(size=(100, 4))
+    other = vectors + np.random.default_rng(3).normal(size=(100, 4))
+    first, again = (scoring.agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=7) for _ in range(2))
+    assert first == again
+    assert first["pairs"] == 500
+    assert first["spearman"] != scoring.agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]

@@ -1,0 +1,116 @@
+"""Times are never asserted: what is asserted is that they are counted, pooled and described rightly."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from edgedistill import machine
+from edgedistill.errors import UserError
+from edgedistill.evaluation import speed
+
+
+def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, object]:
+    return {
+        "single_ms": single,
+        "tokenize_ms": [value / 10 for value in single],
+        "tokens_mean": 12.0,
+        "threads": 2,
+        "device": "cpu",
+        "texts_s": {"1": rate / 4, "8": rate / 2, "32": rate, "budget": rate * 2},
+        "tokenize_texts_s": rate * 50,
+        "import_ms": 100.0,
+        "load_ms": load,
+        "first_ms": 5.0,
+    }
+
+
+def test_rounds_are_pooled_by_hand() -> None:
+    plan = speed.Plan(queries=4, rounds=2, resamples=20)
+    rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100, 50), round_of([1.0, 2.0, 3.0, 14.0], 300, 70)]
+    found = speed.summary(rounds, {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, plan)  # type: ignore[arg-type]
+    single = found["single"]
+    assert single["p50_ms"] == 2.5  # of 1 1 2 2 3 3 4 14
+    assert single["p99_ms"] == pytest.approx(4 + 10 * 0.93)  # rank 0.99 · 7 = 6.93
+    assert single["queries"] == 8
+    assert single["samples_ms"] == [[1, 2, 3, 4], [1, 2, 3, 14]]
+    assert single["tokenize_p50_ms"] == 0.25
+    assert found["offline"]["texts_s"] == 400  # median of 200 and 600
+    assert found["offline"]["by_batch"] == {"1": 50, "8": 100, "32": 200, "budget": 400}
+    assert found["load_ms"] == 60
+    assert found["load"]["import_ms"] == [100, 100]
+    assert found["peak_rss_bytes"] == 7
+
+
+def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
+    random = np.random.default_rng(0)
+    points, few = speed.quantiles(random.lognormal(0, 0.3, (3, 50)), 300)
+    _, many = speed.quantiles(random.lognormal(0, 0.3, (3, 5000)), 300)
+    for name, value in points.items():
+        assert few[name][0] <= value <= few[name][1]
+    assert many["p50_ms"][1] - many["p50_ms"][0] < (few["p50_ms"][1] - few["p50_ms"][0]) / 3
+    assert many["p50_ms"][0] < 1.02
+    assert many["p50_ms"][1] > 0.98
+
+
+def test_intervals_widen_when_rounds_disagree() -> None:
+    steady = np.tile(np.linspace(1, 2, 200), (3, 1))
+    _, narrow = speed.quantiles(steady, 200)
+    _, wide = speed.quantiles(steady * np.array([[1.0], [1.5], [2.0]]), 200)
+    assert wide["p50_ms"][1] - wide["p50_ms"][0] > 5 * (narrow["p50_ms"][1] - narrow["p50_ms"][0])
+
+
+def test_noise_is_the_same_bundle_against_itself() -> None:
+    plan = speed.Plan()
+    assert speed.noise(np.full((3, 10), 2.0), plan) == {"p50_ms_by_round": [2.0, 2.0, 2.0], "between": 0.0, "within": 0.0}
+    assert speed.noise(np.array([[1.0] * 4, [1.2] * 4]), plan)["between"] == pytest.approx(0.2)
+    assert speed.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]), plan)["within"] == pytest.approx(-0.3)
+    assert speed.noise(np.array([[1.0]]), plan)["within"] == 0
+
+
+def test_the_machine_and_versions_can_be_written_as_json() -> None:
+    found = machine.here()
+    assert found["cpu"]
+    assert found["cores"] >= found["usable_cores"] >= 1
+    assert set(found["flags"]) <= set(machine.FLAGS)
+    assert {"python", "numpy", "onnxruntime", "tokenizers"} <= set(machine.versions())
+    json.dumps([found, machine.versions()], allow_nan=False)
+
+
+def test_peak_memory_is_of_this_process_not_of_its_parent() -> None:
+    ballast = np.ones(40_000_000)  # 320 MB
+    code = "from edgedistill import machine; print(machine.peak_rss_bytes())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 5_000_000 < int(done.stdout) < ballast.nbytes < machine.peak_rss_bytes()
+
+
+def test_rates_count_texts_and_leave_the_first_call_out() -> None:
+    calls: list[int] = []
+    rate = speed._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.0)
+    assert calls == [2, 2]  # the first, then at least one that counts
+    assert math.isfinite(rate)
+    assert rate > 0
+    calls.clear()
+    speed._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.001)
+    assert calls[:7] == [2, 2, 2, 1, 2, 2, 1]
+
+
+def test_a_device_that_is_not_there() -> None:
+    speed.check_device("cpu")
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        with pytest.raises(UserError, match=r"--device cuda: onnxruntime here offers .*CPU.*; pip install onnxruntime-gpu"):
+            speed.check_device("cuda")
+    with pytest.raises(UserError, match=r"--device: no device 'gpu'; "):
+        speed.check_device("gpu")
+
+
+def test_measuring_needs_no_torch_and_no_scipy() -> None:
+    code = "import sys; from edgedistill.evaluation import speed; print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

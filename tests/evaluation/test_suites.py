@@ -1,0 +1,267 @@
+"""The families beyond plain STS and retrieval: worked by hand, or against another implementation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedistill import files
+from edgedistill.errors import UserError
+from edgedistill.evaluation import html_page, plots, scoring
+from edgedistill.evaluation.suites import MEASURES, cosines, sts, transfer
+from tests.evaluation.test_scoring import TABLE, encode, write_suite
+
+
+def refused(path: Path | str) -> str:
+    with pytest.raises(UserError) as problem:
+        scoring.suite(path)
+    return str(problem.value)
+
+
+# alignment and uniformity
+
+
+def test_alignment_and_uniformity_by_hand(tmp_path: Path) -> None:
+    path = write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    task = scoring.evaluate(scoring.suite(path), encode)["tasks"]["t"]
+    # one pair scores above 4, zero and ten degrees: |x - y|² = 2 - 2 cos 10°
+    assert task["alignment"] == pytest.approx(2 - 2 * np.cos(np.radians(10)), rel=1e-5)
+    angles = [0, 10, 30, 90, 150, 60, 30]  # every distinct text once; `thirty "` is another text than `thirty`
+    kernels = [np.exp(-2 * (2 - 2 * np.cos(np.radians(a - b)))) for i, a in enumerate(angles) for j, b in enumerate(angles) if i != j]
+    assert task["uniformity"] == pytest.approx(np.log(np.mean(kernels)), rel=1e-5)
+
+
+def test_uniformity_is_the_same_in_blocks_and_zero_of_one_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = cosines.unit(np.random.default_rng(0).normal(size=(37, 6)).astype(np.float32))
+    whole = sts.uniformity(x)
+    monkeypatch.setattr(sts, "BLOCK", 5)
+    assert sts.uniformity(x) == pytest.approx(whole, rel=1e-6)
+    assert sts.uniformity(np.ones((9, 1), np.float32)) == pytest.approx(0, abs=1e-6)
+    assert sts.uniformity(x[:1]) is None
+    assert sts.uniformity(np.array([[1, 0], [-1, 0]], np.float32)) == pytest.approx(-8)  # opposite: |x - y|² = 4
+
+
+def test_without_a_pair_above_four_there_is_no_alignment(tmp_path: Path) -> None:
+    table = TABLE.replace("\t5\t", "\t4\t")
+    task = scoring.evaluate(scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table)), encode)
+    assert task["tasks"]["t"]["alignment"] is None
+
+
+# across languages
+
+ENGLISH = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t3.0\nzero\tninety\t1\n"
+GERMAN = "sentence1\tsentence2\tscore\nnull\tzehn\t5\nnull\tdreissig\t3\nnull\tneunzig\t1\n"
+CROSS = "kind: sts\ntasks:\n  - {name: en-de, file: en.tsv, translation: de.tsv}\n  - {name: en-en, file: en.tsv}\n"
+
+
+def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
+    suite = scoring.suite(write_suite(tmp_path, CROSS, en=ENGLISH, de=GERMAN))
+    pairs = suite.tasks["en-de"]
+    assert [(suite.texts[a], suite.texts[b]) for a, b in zip(pairs.first, pairs.second, strict=True)] == [
+        ("zero", "zehn"),
+        ("zero", "dreissig"),
+        ("zero", "neunzig"),
+    ]
+    assert pairs.gold.tolist() == [5, 3, 1]
+    assert [suite.texts[row] for row in suite.tasks["en-en"].second] == ["ten", "thirty", "ninety"]
+
+
+@pytest.mark.parametrize(
+    ("german", "says"),
+    [
+        (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: line 3: score 2, "),
+        (GERMAN + "mehr\tmehr\t0\n", "en.tsv: has fewer rows than "),
+        (GERMAN.removesuffix("null\tneunzig\t1\n"), "de.tsv: has fewer rows than "),
+        (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: line 3: score 'drei' is not a number; fix the line"),
+        (GERMAN.replace("score", "grade"), "de.tsv: no column 'score'; "),
+    ],
+)
+def test_tables_that_are_not_translations(tmp_path: Path, german: str, says: str) -> None:
+    assert says in refused(write_suite(tmp_path, CROSS, en=ENGLISH, de=german))
+
+
+def test_a_suite_in_part(tmp_path: Path) -> None:
+    path = write_suite(tmp_path / "cross", CROSS, en=ENGLISH, de=GERMAN)
+    part = scoring.suite(f"{path}:en-de")
+    assert (part.name, list(part.tasks)) == ("cross:en-de", ["en-de"])
+    assert "ten" not in part.texts
+    assert list(scoring.suite(f"{path}:en-en,en-de").tasks) == ["en-de", "en-en"]
+    assert refused(f"{path}:en-fr") == f"{path}: no task 'en-fr'; did you mean 'en-en'? (en-de, en-en)"
+    assert "no suite 'xtst'; did you mean 'xsts'?" in refused("xtst:en-de")
+    assert "no task 'en-ko'" in refused("xsts:en-ko")  # a language without an evaluation set
+
+
+# bitext
+
+BITEXT = "en\tde\nzero\tzero x\nten\tsixty x\nninety\tninety x\nmore\tthirty x\n"
+FOUND = "kind: bitext\ntasks: [{name: en-de, file: t.tsv, first: en, second: de}]\n"
+
+
+def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
+    found = scoring.evaluate(scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT)), encode)
+    # English 0 10 90 150 finds among 0 60 90 30: 0 (right), 0 (10 is nearer to 0 than to 30), 90 (right), 90: 2 of 4
+    # German 0 60 90 30 finds among 0 10 90 150: 0 (right), 90, 90 (right), 10: 2 of 4
+    assert found["tasks"]["en-de"] == {"accuracy": 0.5, "forward": 0.5, "backward": 0.5, "pairs": 4}
+    table = BITEXT.replace("sixty", "ten")  # now each English text but the last finds its own, and 10 its own
+    found = scoring.evaluate(scoring.suite(write_suite(tmp_path, FOUND, t=table)), encode)["tasks"]["en-de"]
+    assert (found["forward"], found["backward"]) == (0.75, 0.75)
+    assert found["accuracy"] == 0.75
+
+
+def test_an_encoder_that_returns_one_vector_finds_one_translation(tmp_path: Path) -> None:
+    suite = scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT))
+    assert scoring.evaluate(suite, lambda texts: np.ones((len(texts), 2), np.float32))["average"] == 0.25
+
+
+def test_bitext_of_nothing(tmp_path: Path) -> None:
+    assert "t.tsv: 1 pairs, there is nothing to choose from; give a table of translations" in refused(
+        write_suite(tmp_path, FOUND, t="en\tde\na\tb\n")
+    )
+    assert "t.tsv: no column 'de'" in refused(write_suite(tmp_path, FOUND, t="en\tfr\na\tb\n"))
+
+
+# transfer
+
+
+def write_split(folder: Path, name: str, rows: list[tuple[str, str]], header: str = "label\tsentence") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.tsv").write_text("\n".join([header, *("\t".join(row) for row in rows)]) + "\n", encoding="utf-8")
+
+
+def numbered(texts: list[str]) -> np.ndarray:
+    """A text is a number of degrees."""
+    angles = np.radians([float(text) for text in texts])
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def half_planes(count: int, seed: int, wrong: int = 0) -> list[tuple[str, str]]:
+    """Angles, labelled by which half of the plane they lie in; the first `wrong` the other way round."""
+    angles = np.random.default_rng(seed).uniform(5, 175, count) + 180 * (np.arange(count) % 2)
+    return [(str(int((at % 2 == 1) ^ (at < wrong))), f"{angle:.3f}") for at, angle in enumerate(angles)]
+
+
+def test_a_line_is_found_and_what_it_cannot_say_is_missed(tmp_path: Path) -> None:
+    for name, seed, wrong in (("train", 0, 0), ("dev", 1, 0), ("test", 2, 3)):
+        write_split(tmp_path / "set", name, half_planes(60, seed, wrong))
+    path = write_suite(tmp_path, "kind: transfer\ntasks: [{name: halves, folder: set}]\n")
+    found = scoring.evaluate(scoring.suite(path), numbered)
+    assert found["kind"] == "transfer"
+    assert found["average"] == found["tasks"]["halves"]["accuracy"] == pytest.approx(57 / 60)
+    assert {key: found["tasks"]["halves"][key] for key in ("rows", "classes")} == {"rows": 180, "classes": 2}
+
+
+def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
+    for name, seed, wrong in (("train", 0, 4), ("dev", 1, 0), ("test", 2, 0)):
+        write_split(tmp_path / "set", name, half_planes(40, seed, wrong))
+    path = write_suite(tmp_path, "kind: transfer\ntasks: [{name: halves, folder: set, folds: 10}]\n")
+    first, again = (scoring.evaluate(scoring.suite(path), numbered) for _ in range(2))
+    assert first == again
+    task = first["tasks"]["halves"]
+    assert len(task["folds"]) == len(task["C"]) == 10
+    assert task["accuracy"] == pytest.approx(116 / 120)  # the four on the wrong side are missed, whichever fold has them
+    labels = scoring.suite(path).tasks["halves"].labels
+    folds = list(transfer._folds(labels, 10))
+    assert sorted(np.concatenate([test for _, _, test in folds]).tolist()) == list(range(120))
+    for train, dev, test in folds:
+        assert sorted(np.concatenate([train, dev, test]).tolist()) == list(range(120))
+        assert sorted(labels[test].tolist()).count("0") == 6  # stratified
+
+
+def test_the_penalty_is_devs_choice_and_refit_takes_dev_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[tuple[int, float]] = []
+
+    class Model:
+        def __init__(self, strength: float) -> None:
+            self.strength = strength
+
+        def score(self, x: np.ndarray, labels: np.ndarray) -> float:
+            return {0.25: 0.9, 0.0625: 0.9}.get(self.strength, 0.5) if len(labels) == 30 else 0.7
+
+    def fit(x: np.ndarray, labels: np.ndarray, strength: float) -> Model:
+        fitted.append((len(labels), strength))
+        return Model(strength)
+
+    monkeypatch.setattr(transfer, "_fit", fit)
+    for name, count in (("train", 40), ("dev", 30), ("test", 20)):
+        write_split(tmp_path / "set", name, half_planes(count, 0))
+    yaml = "kind: transfer\ntasks: [{name: a, folder: set}, {name: b, folder: set, refit: true}]\n"
+    found = scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml)), numbered)["tasks"]
+    assert found["a"]["C"] == found["b"]["C"] == 0.0625  # of two equals the stronger penalty
+    assert fitted == [(40, strength) for strength in transfer.STRENGTHS] * 2 + [(70, 0.0625)]
+    assert found["a"]["accuracy"] == 0.7
+
+
+def test_features_by_hand() -> None:
+    x = np.array([[3, 4], [0, 2]], np.float32)
+    root = np.sqrt(2)
+    assert np.allclose(transfer.features(x, np.array([[1], [0]])), [[0, root], [0.6 * root, 0.8 * root]])
+    pair = transfer.features(x, np.array([[0, 1]]))
+    assert np.allclose(pair, [[0.6 * root, 0.2 * root, 0, 1.6]])  # |u - v|, then u ⊙ v
+    assert np.allclose(pair, transfer.features(x, np.array([[1, 0]])))  # a pair has no order
+
+
+def test_pairs_are_told_by_their_difference(tmp_path: Path) -> None:
+    """Two angles are alike or a right angle apart: no text alone says which."""
+    random = np.random.default_rng(0)
+    for name in ("train", "dev", "test"):
+        rows = [(a, a + 90 * (at % 2), at % 2) for at, a in enumerate(random.uniform(0, 360, 80))]
+        write_split(tmp_path / "set", name, [(str(y), f"{a:.2f}", f"{b:.2f}") for a, b, y in rows], "label\tsentence1\tsentence2")  # type: ignore[misc]
+    yaml = "kind: transfer\ntasks: [{name: p, folder: set, texts: [sentence1, sentence2], refit: true}]\n"
+    assert scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml)), numbered)["average"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "says"),
+    [
+        ("", lambda f: (f / "dev.tsv").unlink(), "set: no dev.tsv or dev.tsv.gz; give --data DIR or set EDGEDISTILL_DATA"),
+        ("", lambda f: write_split(f, "train", [("1", "5")] * 3), "train.tsv: all 3 rows have the label '1', a classifier needs two; fix"),
+        ("", lambda f: write_split(f, "test", [("2", "5")]), "test.tsv: label '2' is not among those of train (0, 1); fix the set"),
+        ("", lambda f: write_split(f, "test", []), "test.tsv: no rows; give --data DIR with the whole set"),
+        (", label: class", lambda f: None, "train.tsv: no column 'class'; "),
+        (", folds: 10", lambda f: write_split(f, "test", [("2", "5")] * 4), "set: label '2' has 4 rows, 10 folds need one each"),
+        (", folds: 2", lambda f: None, "tasks[0].folds: input should be greater than or equal to 3, not 2"),
+        (", folds: 5, refit: true", lambda f: None, "tasks[0]: `refit` goes with a fixed split, `folds` with none; leave one out"),
+        (", text: sentence", lambda f: None, "tasks[0].text: no key 'text'; did you mean 'texts'?"),
+    ],
+)
+def test_sets_that_teach_nothing(tmp_path: Path, task: str, change: Callable[[Path], None], says: str) -> None:
+    for name in ("train", "dev", "test"):
+        write_split(tmp_path / "set", name, half_planes(20, 0))
+    change(tmp_path / "set")
+    assert says in refused(write_suite(tmp_path, f"kind: transfer\ntasks: [{{name: t, folder: set{task}}}]\n"))
+
+
+def test_one_class_in_all_folds(tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):
+        write_split(tmp_path / "set", name, [("yes", "5")] * 10)
+    says = "set: all 30 rows have the label 'yes', a classifier needs two; fix the set"
+    assert says in refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n"))
+
+
+def test_without_scikit_learn_the_way_out_is_said_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train", "dev", "test"):
+        write_split(tmp_path / "set", name, half_planes(20, 0))
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set}]\n")) == (
+        "edgedistill bench on a transfer suite needs sklearn, which is not installed; pip install 'edgedistill[train]'"
+    )
+
+
+# all of them
+
+
+def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
+    kinds = {scoring._parse(path).kind for path in files.shipped("suite").values()}
+    assert kinds | {"task"} == set(MEASURES) == set(scoring._KINDS)  # a task is the bundle's own: `--suite task` reads it from there
+    assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "untuned"} <= set(files.shipped("suite"))
+
+
+def test_the_page_reads_the_number_that_was_averaged() -> None:
+    found = {"kind": "bitext", "average": 0.5, "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}}}
+    assert html_page._headline(found, "en-de") == 0.5
+    assert plots.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
+    assert html_page._headline({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25

@@ -1,0 +1,392 @@
+"""run -> bundle: what is in it, that it says what torch says, and that a bundle that does not is never written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import files, recipe, run
+from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.export import bundle_writer, card
+from edgedistill.runtime import bundle, verify
+from edgedistill.students import bert, bilstm, kinds, static
+from tests.conftest import World, make_tokenizer, sentences
+from tests.graph.test_graph import spread
+
+ALL = ["fp32", "w8", "int8"]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 40}
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | None = None, **shape: Any) -> Path:
+    """An untrained run with spread weights: what train leaves, without the training. `change` edits the student."""
+    words = make_tokenizer()
+    common = {"kind": kind, "head": {"dims": 24, "bias": True}, "max_tokens": 32, **shape}
+    if kind == "bert":
+        config = {**SIZES, "vocab_size": len(words), "pad_token_id": 0}
+        common = {"config": config, "bottleneck": None, "pooling": "mean", "tanh": False, **common}
+        student = {"kind": "bert", "layers": 2, "width": 32, "heads": 4, "head": "linear", "dims": 24}
+    elif kind == "static":
+        common = {"pieces": len(words), "pad": 0, "width": 64, "tanh": False, **common}
+        student = {"kind": "static", "width": 64, "head": "linear", "dims": 24}
+    else:
+        common = {
+            "pieces": len(words),
+            "pad": 0,
+            "width": 32,
+            "hidden": 40,
+            "layers": 1,
+            "readout": "max",
+            "tanh": True,
+            "dropout": 0.0,
+            **common,
+        }
+        student = {"kind": "bilstm", "width": 32, "hidden": 40}
+    module = spread({"bert": bert, "bilstm": bilstm, "static": static}[kind].build(common))
+    if kind == "static":
+        module.embedding.weight.data[0] = 0  # the padding piece's
+    if change is not None:
+        change(module)
+    spec = recipe.parse({"name": folder.name, "about": "A tiny student.", "teacher": {"model": "packaged:t"}, "student": student}, "test")
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+    run.write_student(folder, common, module.state_dict())
+    words.save_pretrained(folder / "tokenizer")
+    stages = [{"name": "distil", "steps": 7}]
+    corpus = {"texts": 4321, "held_out": 21}
+    info = {**run.made_by(), "dims": module.dims, "parameters": kinds.count(module), "corpus": corpus, "stages": stages}
+    files.write_json(folder / "run.json", info)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runs/tiny and, in all precisions, bundles/tiny."""
+    folder = tmp_path_factory.mktemp("made")
+    bundle_writer.export(make_run(folder / "runs" / "tiny"), ALL, folder / "bundles" / "tiny", quiet)
+    return folder
+
+
+def unit(rows: torch.Tensor) -> np.ndarray:
+    return torch.nn.functional.normalize(rows, dim=-1).numpy()
+
+
+def by_torch(folder: Path, texts: list[str]) -> np.ndarray:
+    """Unit vectors of texts, each alone, by the run itself."""
+    opened = run.open_run(folder)
+    words, student = opened.tokenizer(), opened.student()
+    with torch.inference_mode():
+        rows = []
+        for text in texts:
+            given = words(opened.prompt + text, truncation=True, max_length=opened.max_tokens, return_tensors="pt")
+            rows.append(student(given["input_ids"], given["attention_mask"]))
+    return unit(torch.cat(rows))
+
+
+def test_the_files_of_a_bundle(made: Path) -> None:
+    folder = made / "bundles" / "tiny"
+    manifest = files.read_json(folder / "manifest.json")
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    graphs = {"onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx"}
+    tokens = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    chain = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"}
+    chain |= {"2_Dense/config.json", "2_Dense/model.safetensors", "3_Normalize/config.json"}
+    assert found == graphs | tokens | chain | {"config.json", "manifest.json", "parity.json", "README.md"}
+    assert manifest["files"] == {name: files.sha256_file(folder / name) for name in sorted(found - {"manifest.json"})}
+    assert [path.name for path in folder.parent.iterdir()] == ["tiny"]  # nothing temporary is left
+
+
+def test_the_manifest(made: Path) -> None:
+    folder = made / "bundles" / "tiny"
+    manifest = files.read_json(folder / "manifest.json")
+    opened = run.open_run(made / "runs" / "tiny")
+    assert {key: manifest[key] for key in ("schema", "name", "kind", "teacher", "dims", "max_tokens", "prompt", "inputs", "output")} == {
+        "schema": 1,
+        "name": "tiny",
+        "kind": "bert",
+        "teacher": "packaged:t",
+        "dims": [24],
+        "max_tokens": 32,
+        "prompt": "",
+        "inputs": ["input_ids", "attention_mask"],
+        "output": "sentence_embedding",
+    }
+    assert manifest["parameters"] == opened.parameters
+    assert manifest["recipe"]["student"]["kind"] == "bert"
+    assert {"onnx", "onnxruntime", "torch", "tokenizers"} <= manifest["versions"].keys()
+    assert manifest["run"]["corpus"]["texts"] == 4321
+    assert list(manifest["precisions"]) == ALL
+    for precision, entry in manifest["precisions"].items():
+        path = folder / entry["file"]
+        assert (entry["sha256"], entry["size_bytes"]) == (files.sha256_file(path), path.stat().st_size)
+        assert (
+            1
+            >= entry["parity"]["cosine_mean"]
+            >= entry["parity"]["cosine_min"]
+            >= entry["parity"]["threshold"]
+            == bundle_writer.NEEDED[precision].alone
+        )
+        assert 1 >= entry["drift"]["mean"] >= entry["drift"]["min"] >= bundle_writer.NEEDED[precision].drift
+    sizes = {precision: entry["size_bytes"] for precision, entry in manifest["precisions"].items()}
+    assert max(sizes["w8"], sizes["int8"]) < sizes["fp32"] / 2
+
+
+@pytest.mark.parametrize("precision", ALL)
+def test_the_bundle_says_what_the_run_says(made: Path, precision: str) -> None:
+    texts = [*sentences(20, seed=4), "", "İstanbul 🙂"]
+    expected = by_torch(made / "runs" / "tiny", texts)
+    found = bundle.load(made / "bundles" / "tiny", precision=precision).encode(texts)
+    assert found.shape == expected.shape
+    assert (found * expected).sum(1).min() > {"fp32": 0.999999, "w8": 0.999, "int8": 0.99}[precision]
+    assert (expected @ expected.T)[~np.eye(22, dtype=bool)].min() < 0.9  # another text's vector would be seen
+
+
+def test_golden_vectors_are_the_runs(made: Path) -> None:
+    golden = files.read_json(made / "bundles" / "tiny" / "parity.json")
+    assert len(golden["texts"]) == len(golden["ids"]) == 32
+    assert np.allclose(golden["vectors"], by_torch(made / "runs" / "tiny", golden["texts"]), atol=1e-6)
+    words = run.open_run(made / "runs" / "tiny").tokenizer()
+    assert golden["ids"] == [words(text, truncation=True, max_length=32)["input_ids"] for text in golden["texts"]]
+    lengths = [len(ids) for ids in golden["ids"]]
+    assert min(lengths) == 2
+    assert lengths.count(32) >= 4
+    assert golden["texts"][16] == "ﬁnance 🙂"
+    assert golden["cosine_at_least"] == {precision: bundle_writer.NEEDED[precision].alone for precision in ALL}
+
+
+def test_the_awkward_texts_reach_the_limit_exactly() -> None:
+    words = make_tokenizer()
+
+    def tokens(text: str) -> int:
+        return len(words(text)["input_ids"])
+
+    for longest in (8, 32, 61):
+        texts = bundle_writer.awkward(tokens, longest)
+        assert len(set(texts)) == 32
+        assert {longest, longest + 1} <= {tokens(text) for text in texts}
+    joined = "".join(texts)
+    assert max(map(len, texts)) == 10_000
+    assert {"", " "} < set(texts)
+    assert all(sign in joined for sign in ("🙂", "北", "ש", "ن", "\u0308", "ﬁ", "\x00", "\u200d"))
+
+
+def test_the_card_has_the_measured_numbers(made: Path) -> None:
+    folder = made / "bundles" / "tiny"
+    manifest, text = files.read_json(folder / "manifest.json"), (folder / "README.md").read_text(encoding="utf-8")
+    for entry in manifest["precisions"].values():
+        assert f"{entry['size_bytes'] / 1e6:.2f} | {entry['parity']['cosine_mean']:.5f} | {entry['parity']['cosine_min']:.5f}" in text
+    assert f"down to cosine {manifest['precisions']['int8']['drift']['min']:.5f}" in text
+    assert f"{manifest['parameters']['total']:,} parameters" in text
+    assert "# tiny\n\nA tiny student.\n\nA bert student of `packaged:t`: a text of up to 32 tokens becomes 24 numbers" in text
+    assert "on 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
+    assert 'backend="onnx"' in text
+    assert "const { sentence_embedding } = await model(await tokenizer([" in text
+
+
+def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
+    manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
+    assert "licence" not in card.card(manifest, [])
+    manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
+    sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
+    manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
+    text = card.card(manifest, [])
+    assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
+
+
+def test_other_libraries_find_their_files(made: Path) -> None:
+    folder = made / "bundles" / "tiny"
+    assert files.read_json(folder / "config.json")["model_type"] == "bert"
+    assert files.read_json(folder / "tokenizer_config.json")["model_max_length"] == 32
+    assert files.read_json(folder / "special_tokens_map.json")["cls_token"] == "[CLS]"
+    assert [m["type"].rsplit(".")[-1] for m in files.read_json(folder / "modules.json")] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    pooling = files.read_json(folder / "1_Pooling" / "config.json")
+    assert [name for name, on in pooling.items() if on is True and name.startswith("pooling")] == ["pooling_mode_mean_tokens"]
+    head = run.open_run(made / "runs" / "tiny").student().head
+    assert torch.equal(load_file(folder / "2_Dense" / "model.safetensors")["linear.weight"], head.weight)
+    assert [o.name for o in onnx.load(folder / "onnx/model.onnx").graph.output] == ["sentence_embedding", "last_hidden_state"]
+
+
+@pytest.mark.filterwarnings("ignore:Importing from 'sentence_transformers.models':DeprecationWarning")  # version 5 knows no other place
+def test_sentence_transformers_reads_the_chain_behind_the_graph(made: Path) -> None:
+    """Its own Pooling, Dense and Normalize, on our token embeddings, give our vectors."""
+    from sentence_transformers.models import Dense, Normalize, Pooling
+    from transformers import AutoTokenizer
+
+    folder = made / "bundles" / "tiny"
+    chain = [Pooling.load(str(folder / "1_Pooling")), Dense.load(str(folder / "2_Dense")), Normalize.load(str(folder / "3_Normalize"))]
+    texts = sentences(6, seed=8)
+    given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="np")
+    inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
+    opened = bundle.load(folder, precision="fp32")
+    tokens = opened._session.run(["last_hidden_state"], inputs)[0]
+    features = {"token_embeddings": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inputs["attention_mask"])}
+    with torch.inference_mode():
+        for module in chain:
+            features = module(features)
+    assert np.allclose(features["sentence_embedding"].numpy(), opened.encode(texts), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("bilstm", {}),
+        ("bilstm", {"layers": 2, "readout": "last", "head": None, "tanh": False}),
+        ("static", {}),
+        ("static", {"head": None, "max_tokens": 61}),
+        ("static", {"head": {"dims": 24, "bias": False}, "tanh": True, "prompt": "query: "}),
+        ("bert", {"bottleneck": 12, "pooling": "cls", "head": None}),
+        ("bert", {"pooling": "cls_pooler", "tanh": True, "prompt": "query: "}),
+    ],
+)
+def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any]) -> None:
+    source = make_run(tmp_path / "runs" / kind, kind, **shape)
+    said: list[str] = []
+    result = bundle_writer.export(source, ALL, tmp_path / "b", said.append)
+    assert [line.partition(":")[0] for line in said] == ALL
+    assert result["precisions"]["w8"]["drift"]["min"] >= 0.99999
+    moved = result["precisions"]["int8"]["drift"]["min"] < 0.99999
+    assert ("**int8 depends on the batch.**" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")) == moved
+    assert moved or kind == "static"
+    texts = sentences(12, seed=6)
+    expected = by_torch(source, texts)
+    assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), expected, atol=1e-5)
+    assert (bundle.load(tmp_path / "b", precision="int8").encode(texts) * expected).sum(1).min() > 0.97
+    assert (tmp_path / "b" / "modules.json").exists() == (kind == "bert")
+    assert verify.verify(tmp_path / "b")["texts"] == 32
+    operators = {node.op_type for node in onnx.load(tmp_path / "b" / bundle_writer.FILES["int8"]).graph.node}
+    assert ("DynamicQuantizeLSTM" in operators) == (kind == "bilstm")
+
+
+def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> None:
+    from edgedistill.teacher import encoder
+    from edgedistill.training import train
+
+    spec = recipe.parse(world.recipe(student={"kind": "teacher"}, stages=[], corpus=None), "test")
+    train.train(spec, tmp_path / "run", world.data, resume=False, device="cpu", say=quiet, progress=False)
+    bundle_writer.export(tmp_path / "run", ["w8", "fp32"], tmp_path / "b", quiet)
+    manifest = files.read_json(tmp_path / "b" / "manifest.json")
+    assert list(manifest["precisions"]) == ["fp32", "w8"]
+    assert manifest["kind"] == "teacher"
+    assert "these are the teacher's own weights" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
+    texts = sentences(10, seed=2)
+    vectors = encoder.Teacher(recipe.Teacher(model=str(world.teacher), dtype="fp32")).embed(texts)  # not as fast as the machine can
+    assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), vectors, atol=1e-5)
+
+
+def refused(tmp_path: Path, source: Path, precisions: list[str], error: type[Exception]) -> str:
+    """The message of an export that must fail and leave nothing on disk, not even the folder of a bundle."""
+    out = tmp_path / "bundles" / "x"
+    out.parent.mkdir(exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error) as caught:
+        bundle_writer.export(source, precisions, out, quiet)
+    assert sorted(tmp_path.rglob("*")) == before
+    return str(caught.value)
+
+
+def loud_neuron(student: Any) -> None:
+    """A neuron that nobody listens to, at 10,000: no change in float32; in int8 one scale for all leaves nothing of the others."""
+    for layer in student.model.encoder.layer:
+        layer.intermediate.dense.bias.data[0] = 1e4
+        layer.output.dense.weight.data[:, 0] = 0
+        layer.output.dense.weight.data *= 4
+
+
+def test_a_loss_in_the_arithmetic_is_not_written(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "loud", change=loud_neuron)
+    message = refused(tmp_path, source, ["fp32", "int8"], AnswerIsNo)
+    shape = (
+        r'^\S+/bundles/x was not written: text \d+ of 32 \(".*"\) came back at cosine -?0\.\d{4}, int8 must reach 0\.9500; '
+        r"token ids agree, so the loss is in the arithmetic: try --precision w8$"
+    )
+    assert re.match(shape, message), message
+    bundle_writer.export(source, ["fp32"], tmp_path / "bundles" / "x", quiet)  # the same run, where it can be had
+
+
+def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "bundles" / "x"
+    bundle_writer.export(make_run(tmp_path / "runs" / "good"), ["fp32"], out, quiet)
+    before = files.sha256_folder(out)
+    refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud_neuron), ["int8"], AnswerIsNo)
+    assert files.sha256_folder(out) == before
+
+
+def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
+    source, out = make_run(tmp_path / "runs" / "a"), tmp_path / "bundles" / "x"
+    out.mkdir(parents=True)
+    (out / "thesis.txt").write_text("years of work")
+    assert refused(tmp_path, source, ["fp32"], UserError) == f"{out}: is there already and is no bundle; choose another name for it"
+
+
+def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "mixed")
+    config = source / "tokenizer" / "tokenizer_config.json"
+    # transformers takes a special token from here; tokenizer.json does not know
+    files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
+    message = refused(tmp_path, source, ["fp32"], AnswerIsNo)
+    assert re.search(r'x was not written: text \d+ of 32 \(".*"\) became other token ids in the bundle \(2 .*\) than in the run', message)
+    assert "the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does" in message
+
+
+def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
+    message = refused(tmp_path, source, ["fp32"], UserError)
+    assert message.endswith(f"tokenizer: {len(make_tokenizer())} pieces, but a word table of 150; put back the tokenizer of this student")
+
+
+@pytest.mark.parametrize(
+    ("precisions", "message"),
+    [
+        (["fp32", "int4"], "--precision: no precision 'int4'; did you mean 'int8'? (fp32, int8, w8)"),
+        ([], "--precision: none given; choose from fp32, w8, int8"),
+    ],
+)
+def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message: str) -> None:
+    assert refused(tmp_path, make_run(tmp_path / "runs" / "a"), precisions, UserError) == message
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    assert "not a run (no run.json); make one with edgedistill train" in refused(tmp_path, tmp_path, ["fp32"], UserError)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_run(tmp_path / "runs" / "a")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "no space left on the device; free some, or choose another place" in refused(tmp_path, source, ["fp32"], UserError)
+
+
+def test_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "a")
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        bundle_writer.export(source, ["fp32"], tmp_path / "b", interrupt)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_same_run_gives_the_same_graphs(made: Path, tmp_path: Path) -> None:
+    bundle_writer.export(made / "runs" / "tiny", ALL, tmp_path / "again", quiet)
+    first, again = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "bundles" / "tiny", tmp_path / "again"))
+    for name in ("onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx", "parity.json", "tokenizer.json"):
+        assert first["files"][name] == again["files"][name]

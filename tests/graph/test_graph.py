@@ -1,0 +1,298 @@
+"""student -> graph: the same vectors as torch at every shape, whatever is padded, and nothing in it that is not needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from edgedistill import graph
+from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.graph import traced
+from edgedistill.students import bert, bilstm, recurrent, static
+from edgedistill.students.output import Output
+from edgedistill.students.pooling import MODES
+from edgedistill.students.sentence_transformer import TeacherStudent
+
+PIECES = 90
+
+
+def spread(module: nn.Module, seed: int = 0) -> Any:
+    """Weights far enough from zero that texts differ and biases matter."""
+    torch.manual_seed(seed)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.15)
+    for norm in (m for m in module.modules() if isinstance(m, nn.LayerNorm)):
+        nn.init.normal_(norm.weight, mean=1, std=0.1)
+    return module.eval()
+
+
+def make_bert(
+    pooling: str = "mean", head: int | None = 12, tanh: bool = False, bottleneck: int | None = None, codes: int | None = None, **config: Any
+) -> Any:
+    sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    shape = {
+        "config": {**sizes, "max_position_embeddings": 40, "pad_token_id": 0, **config},
+        "bottleneck": bottleneck,
+        "codes": codes,
+        "pooling": pooling,
+        "head": head and {"dims": head, "bias": True},
+        "tanh": tanh,
+    }
+    return spread(bert.build(shape))
+
+
+def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **changes: Any) -> Any:
+    """Two layers gone through `times` times."""
+    plain = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    shape = {
+        "config": {**plain, "max_position_embeddings": 42, "pad_token_id": pad, "type_vocab_size": 1},
+        "times": times,
+        "positions": positions,
+        "pad": pad,
+        "bottleneck": None,
+        "pooling": "mean",
+        "head": {"dims": 12, "bias": True},
+        "tanh": False,
+    }
+    return spread(recurrent.build({**shape, **changes}))
+
+
+def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None) -> Any:
+    shape = {"pieces": PIECES, "pad": 0, "width": 20, "codes": codes, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
+    return spread(bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None}))
+
+
+def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0, codes: int | None = None) -> Any:
+    shape = {"pieces": PIECES, "pad": pad, "width": 40, "codes": codes, "head": head and {"dims": head, "bias": bias}, "tanh": tanh}
+    student = spread(static.build(shape))
+    if codes is None:
+        student.embedding.weight.data[pad] = 0  # as it is from the start, and training leaves it
+    return student
+
+
+def make_other(kind: str, **sizes: Any) -> Any:
+    """A teacher that is not a BERT, with a dense layer behind its pooling."""
+    from transformers import AutoConfig, AutoModel
+
+    model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, max_position_embeddings=44, **sizes))
+    return spread(TeacherStudent(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def run(model: onnx.ModelProto, ids: np.ndarray, mask: np.ndarray, output: str = "sentence_embedding") -> np.ndarray:
+    return session(model).run([output], {"input_ids": ids, "attention_mask": mask})[0]
+
+
+def some_ids(batch: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, and a mask under which row i has i + 1 tokens (at most all)."""
+    ids = np.random.default_rng(1).integers(1, PIECES, (batch, tokens))
+    return ids, (np.arange(tokens) < np.arange(1, batch + 1)[:, None]).astype(np.int64)
+
+
+STUDENTS = {
+    **{f"bert {mode}": (lambda mode=mode: make_bert(mode)) for mode in MODES},
+    "bert without a head": lambda: make_bert(head=None),
+    "bert with tanh": lambda: make_bert(tanh=True),
+    "bert bottleneck": lambda: make_bert(bottleneck=8),
+    "bert codes": lambda: make_bert(codes=8),
+    "bert gelu_new": lambda: make_bert(hidden_act="gelu_new"),
+    "bert relu": lambda: make_bert(hidden_act="relu"),
+    "recurrent": make_recurrent,
+    "recurrent from 0": lambda: make_recurrent(positions="zero"),
+    "recurrent bottleneck": lambda: make_recurrent(bottleneck=24, pad=0),
+    "recurrent codes": lambda: make_recurrent(codes=16),
+    "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
+    "bert of no layers": lambda: make_bert(num_hidden_layers=0),
+    "teacher with two poolings": lambda: spread(TeacherStudent(make_bert().model, ["cls", "max"], [])),
+    **{
+        f"bilstm {readout} {layers}": (lambda readout=readout, layers=layers: make_bilstm(readout, layers))
+        for readout in ("last", "max", "mean")
+        for layers in (1, 2)
+    },
+    "bilstm without a head": lambda: make_bilstm(head=None),
+    "bilstm codes": lambda: make_bilstm(codes=5),
+    "static codes": lambda: make_static(codes=10),
+    "static codes with a head": lambda: make_static(12, codes=40, pad=3),
+    "static": make_static,
+    "static padded by piece 3": lambda: make_static(pad=3),
+    "static with a head": lambda: make_static(12),
+    "static with a head, no bias": lambda: make_static(12, bias=False),
+    "static with tanh": lambda: make_static(12, tanh=True),
+    "static with tanh alone": lambda: make_static(tanh=True),
+    "teacher reduced": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6))),
+    "teacher reduced to blocks": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6), [(4, 0.9), (2, 0.1)])),
+    "bert in blocks": lambda: Output(make_bert(), None, [(5, 0.25), (4, 0.5), (3, 0.25)]),
+    "bilstm in blocks": lambda: Output(make_bilstm(), None, [(5, 0.25), (7, 0.75)]),
+    "other in blocks": lambda: Output(make_other("distilbert", dim=32, n_layers=1, n_heads=4), None, [(5, 0.25), (7, 0.75)]),
+}
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_says_what_torch_says_at_every_shape(name: str) -> None:
+    student = STUDENTS[name]()
+    model = graph.build(student)
+    assert graph.compare(student, model, 40, PIECES) > 0.999999
+    assert [value.name for value in model.graph.input] == ["input_ids", "attention_mask"]
+    assert model.graph.output[0].name == "sentence_embedding"
+    rows = run(model, *some_ids(5, 9))
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    assert (rows @ rows.T)[~np.eye(5, dtype=bool)].max() < 0.9999  # texts differ
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert mean",
+        "bert max",
+        "bert last",
+        "recurrent",
+        "bilstm last 2",
+        "bilstm max 1",
+        "bilstm mean 1",
+        "static",
+        "static padded by piece 3",
+        "static with a head",
+    ],
+)
+def test_padding_changes_nothing(name: str) -> None:
+    model = graph.build(STUDENTS[name]())
+    ids, mask = some_ids(6, 17)
+    together = run(model, ids, mask)
+    for row in range(6):
+        alone = run(model, ids[row : row + 1, : row + 1], mask[row : row + 1, : row + 1])
+        assert np.allclose(alone, together[row], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        make_bert,
+        lambda: make_bert("max"),
+        lambda: make_bert("last"),
+        make_bilstm,
+        lambda: make_bilstm("max"),
+        make_static,
+        lambda: make_static(12),
+    ],
+)
+def test_rows_of_nothing_but_padding_are_finite(make: Any) -> None:
+    ids, mask = some_ids(3, 5)
+    mask[1] = 0
+    rows = run(graph.build(make()), ids, mask)
+    assert np.isfinite(rows).all()
+
+
+def test_a_static_graph_is_a_look_up_a_sum_and_a_length() -> None:
+    model = graph.build(make_static())
+    assert [node.op_type for node in model.graph.node] == ["Mul", "Gather", "ReduceSum", "ReduceL2", "Clip", "Div"]
+    assert sum(int(np.prod(constant.dims)) for constant in model.graph.initializer) == PIECES * 40 + 2  # the weights are in the table
+    with_head = [node.op_type for node in graph.build(make_static(12)).graph.node]
+    assert with_head.count("MatMul") == 2  # the mean, and the head
+    assert "Where" in [node.op_type for node in graph.build(make_static(pad=3)).graph.node]
+
+
+def test_a_zero_vector_stays_zero() -> None:
+    student = make_bert()
+    nn.init.zeros_(student.head.weight)
+    nn.init.zeros_(student.head.bias)
+    rows = run(graph.build(student), *some_ids(3, 5))
+    assert (rows == 0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make_bert, make_recurrent, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)],
+)
+def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
+    student = make()
+    model = graph.build(student)
+    ids, mask = some_ids(4, 7)
+    with torch.inference_mode():
+        expected = student.tokens(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+    found = run(model, ids, mask, "last_hidden_state")
+    assert np.allclose(found[mask == 1], expected[mask == 1], atol=1e-5)
+    assert ancestors(model, "last_hidden_state") <= ancestors(model, "sentence_embedding") | {"last_hidden_state"}
+    assert len(ancestors(model, "sentence_embedding") & made(model)) == len(model.graph.node) + sum(
+        len(n.output) - 1 for n in model.graph.node
+    )
+
+
+def made(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node for name in node.output}
+
+
+def ancestors(model: onnx.ModelProto, output: str) -> set[str]:
+    """Everything computed on the way to an output."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    seen: set[str] = set()
+    todo = [output]
+    while todo:
+        node = producers.get(todo.pop())
+        if node is not None and not set(node.output) <= seen:
+            seen |= set(node.output)
+            todo += node.input
+    return seen
+
+
+def test_two_ways_of_making_a_bert_graph_agree() -> None:
+    student = make_bert()
+    written, other = graph.build(student), traced.write(student)
+    inputs = some_ids(4, 9)
+    assert np.allclose(run(written, *inputs), run(other, *inputs), atol=1e-5)
+    assert len(written.graph.node) < len(other.graph.node)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "fused"),
+    [
+        ("xlm-roberta", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}, True),
+        ("mpnet", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}, False),
+    ],
+)
+def test_other_encoders_are_traced(kind: str, sizes: dict[str, int], fused: bool) -> None:
+    student = make_other(kind, **sizes)
+    attention = student.model.config._attn_implementation
+    model = graph.build(student)
+    assert student.model.config._attn_implementation == attention  # it is a copy that is traced
+    assert graph.compare(student, model, 40, PIECES) > 0.999999
+    ops = [node.op_type for node in model.graph.node]
+    assert ("MultiHeadAttention" in ops) == fused
+    assert "Gemm" not in ops
+
+
+def test_a_fixed_dimension_is_refused() -> None:
+    student = make_bert()
+    model = graph.build(student)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    with pytest.raises(AnswerIsNo, match="the graph does not run at batch 1, 1 tokens"):
+        graph.compare(student, model, 40, PIECES)
+
+
+def test_a_wrong_graph_is_seen() -> None:
+    student = make_bert()
+    assert graph.compare(student, graph.build(spread(make_bert(), seed=5)), 40, PIECES) < 0.9
+    nan = make_bert()
+    nn.init.constant_(nan.head.bias, float("nan"))
+    assert not graph.compare(student, graph.build(nan), 40, PIECES) > 0
+
+
+def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
+    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `codes` for its word table"):
+        graph.build(make_bert())
+
+
+def test_an_unknown_pooling_names_the_known() -> None:
+    student = make_bert()
+    student.pooling = "meen"
+    with pytest.raises(UserError, match=r"no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler"):
+        graph.build(student)

@@ -1,0 +1,157 @@
+"""Losses over pairs: 2×2 cases worked by hand, other formulas for the same, gradients, and which weights they reach."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss, normalize
+
+from edgedistill import objectives, recipe
+from edgedistill.errors import UserError
+from edgedistill.objectives import pairs
+from tests.students.test_recurrent import made as student_of
+from tests.students.test_recurrent import some, tiny
+
+MSE = {"kind": "each_side", "objective": {"kind": "mse"}}
+
+
+def spec(data: dict[str, Any]) -> recipe.Objective:
+    return recipe.Stage.model_validate({"name": "x", "objective": data}).objective
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# S(s) = e1, 2·e2; S(t) = e1, e1 + e2; T(s) = e1, e1 + √3 e2, so that cos T = [[1, 1/2], [1/2, 1]], cos S = [[1, 1/√2], [0, 1/√2]]
+ONE, OTHER = torch.tensor([[1.0, 0], [0, 2]]), torch.tensor([[1.0, 0], [1, 1]])
+TEACHER = torch.tensor([[1.0, 0], [1, 3**0.5]])
+ROOT = 0.5**0.5
+
+
+def test_two_pairs_by_hand() -> None:
+    assert pairs.mcl(ONE, OTHER, TEACHER).item() == pytest.approx((0 + (0.5 - ROOT) ** 2 + 0.25 + (1 - ROOT) ** 2) / 4)
+    assert pairs.mcl_bool(ONE, OTHER, TEACHER).item() == pytest.approx((0 + 0.5 + 0 + (1 - ROOT) ** 2) / 4)
+    logs = [[-math.log(1 + math.exp(2 * ROOT - 2)), -math.log(1 + math.exp(2 - 2 * ROOT))]]
+    logs += [[-math.log(1 + math.exp(2 * ROOT)), -math.log(1 + math.exp(-2 * ROOT))]]
+    by_hand = -(logs[0][0] + 0.5 * logs[0][1] + 0.5 * logs[1][0] + logs[1][1]) / 2
+    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item() == pytest.approx(by_hand)
+    both = objectives.build(spec(MSE), 2)
+    targets = torch.stack([TEACHER, ONE], 1)
+    assert both([ONE, OTHER], targets).item() == pytest.approx((1 + (2 - 3**0.5) ** 2) / 4 + (0 + 0 + 1 + 1) / 4)
+
+
+def test_both_sides_matching_the_teacher_leave_nothing() -> None:
+    teacher = drawn(6, 5)
+    assert pairs.mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(0, abs=1e-15)  # lengths do not count
+    assert pairs.mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
+    source = torch.stack([teacher, teacher], 1)
+    assert objectives.build(spec(MSE), 5)([teacher, teacher], source).item() == 0
+    assert objectives.build(spec(MSE), 5)([teacher, teacher + 1], source).item() == pytest.approx(1)
+
+
+def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
+    """δ(t_i, t_j) is 1 where the two are the same vector, not where i is j."""
+    teacher = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
+    other = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
+    assert pairs.mcl_bool(teacher, other, teacher).item() == 0
+    alone = drawn(4, 3)
+    expected = (torch.eye(4) - normalize(alone, dim=1) @ normalize(alone.flip(1), dim=1).T).square().mean()
+    assert pairs.mcl_bool(alone, alone.flip(1), drawn(4, 3, seed=1)).item() == pytest.approx(expected.item())
+
+
+def test_other_formulas_for_the_same() -> None:
+    one, other, teacher = drawn(5, 4), drawn(5, 4, seed=1), drawn(5, 7, seed=2)
+    total = 0.0
+    for i in range(5):
+        for j in range(5):
+            t = torch.cosine_similarity(teacher[i], teacher[j], dim=0)
+            s = torch.cosine_similarity(one[i], other[j], dim=0)
+            total += float((t - s) ** 2)
+    assert pairs.mcl(one, other, teacher).item() == pytest.approx(total / 25)
+    orthogonal = torch.eye(5, 7, dtype=torch.float64)
+    infonce = cross_entropy(20 * normalize(one, dim=1) @ normalize(other, dim=1).T, torch.arange(5))
+    assert pairs.mcl_ce(one, other, orthogonal, 20.0).item() == pytest.approx(infonce.item())
+    targets = drawn(5, 2, 4, seed=3)
+    expected = mse_loss(one, targets[:, 0]) + mse_loss(other, targets[:, 1])
+    assert objectives.build(spec(MSE), 4)([one, other], targets).item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("kind", ["mcl", "mcl_bool", "mcl_ce"])
+def test_gradients(kind: str) -> None:
+    """Against differences; a translation turned towards its text lowers the loss."""
+    one, other, teacher = drawn(3, 4).requires_grad_(), drawn(3, 4, seed=1).requires_grad_(), drawn(3, 5, seed=2)
+    loss = objectives.build(spec({"kind": kind}), 5)
+    targets = torch.stack([teacher, teacher], 1)
+    assert torch.autograd.gradcheck(lambda a, b: loss([a, b], targets), (one, other))
+    value = loss([one, other], targets)
+    value.backward()
+    assert other.grad is not None
+    assert loss([one, other - 1e-3 * other.grad], targets) < value
+
+
+def test_stage_four_is_the_sum_of_its_two_losses() -> None:
+    one, other, teacher = drawn(4, 6), drawn(4, 6, seed=1), drawn(4, 6, seed=2)
+    whole = objectives.build(
+        spec({"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": MSE}]}), 6
+    )
+    targets = torch.stack([teacher, teacher], 1)
+    expected = pairs.mcl(one, other, teacher) + mse_loss(one, teacher) + mse_loss(other, teacher)
+    assert whole([one, other], targets).item() == pytest.approx(expected.item())
+
+
+def test_each_side_has_a_memory_of_its_own() -> None:
+    both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
+    targets = drawn(2, 2, 3).float()
+    objectives.remember(both, targets)
+    sides = [part.part.queue.newest_first() for part in both.parts]  # type: ignore[union-attr]
+    for at, held in enumerate(sides):
+        assert torch.allclose(held, normalize(targets[:, at].flip(0), dim=1))
+
+
+def test_matryoshka_cuts_both_sides() -> None:
+    inner = {"kind": "matryoshka", "dims": [2, 4], "objective": MSE}
+    one, other, targets = drawn(3, 4), drawn(3, 4, seed=1), drawn(3, 2, 4, seed=2)
+    found = objectives.build(spec(inner), 4)([one, other], targets)
+    expected = sum(mse_loss(view[:, :cut], targets[:, at, :cut]) for at, view in enumerate((one, other)) for cut in (2, 4))
+    assert found.item() == pytest.approx(float(expected))
+
+
+def test_widths_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match="compares coordinates"):
+        objectives.fits(spec(MSE), 8, 16, "stages[0].objective")
+    objectives.fits(spec({"kind": "mcl"}), 8, 16, "stages[0].objective")
+
+
+def test_stage_two_reaches_the_embedding_layer_alone() -> None:
+    """The mean of the embedding layer by hand, and no gradient behind it."""
+    source, (ids, mask) = tiny("xlm-roberta", 1), some(1)
+    student = student_of(source, 1, "pad", layers=2, bottleneck=4)
+    found = student.embedded(ids, mask)
+    tables = student.model.embeddings
+    at = torch.tensor([[2, 3, 4, 1, 5, 6, 7, 8, 9], [2, 3, 4, 5, 6, 1, 1, 1, 1]])  # the first text has the padding id at its fourth place
+    tokens = tables.LayerNorm(
+        tables.word_embeddings(ids) + tables.position_embeddings(at) + tables.token_type_embeddings(torch.zeros_like(ids))
+    )
+    expected = torch.stack([tokens[0].mean(0), tokens[1, :5].mean(0)])
+    assert torch.allclose(found, expected, atol=1e-6)
+    found.square().sum().backward()
+    reached = {name for name, parameter in student.named_parameters() if parameter.grad is not None}
+    assert reached == {name for name, _ in student.named_parameters() if name.startswith("model.embeddings.")}
+
+
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [
+        ({"kind": "each_side", "objective": {"kind": "dual_l2"}}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": {"kind": "mcl"}}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": MSE}, "it takes none of pairs, nor of second views"),
+    ],
+)
+def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        spec(objective)

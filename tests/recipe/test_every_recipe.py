@@ -1,0 +1,304 @@
+"""Every recipe that ships, its numbers made small, goes the whole way on a tiny model: checked, ten steps a stage, exported, measured."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from edgedistill import files, recipe
+from edgedistill.errors import UserError
+from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost
+from edgedistill.runtime import bundle
+from edgedistill.training import train
+from tests.conftest import make_tokenizer, sentences
+from tests.training.test_view_makers import make_masked_model, make_translator, wordnet_is_here
+from tests.vocabulary.test_trim_tokenizer import unigram
+
+PLAN = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
+UNLABELED = "coco_captions fever_claims gutenberg onestopenglish scitldr sgd_dialogues tatoeba_en wikipedia_misc wikisplit".split()
+WIDTH = 32  # of the tiny teacher, in place of 384
+DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
+SMALL = {
+    "width": 16,
+    "heads": 2,
+    "hidden": 8,
+    "intermediate": 24,
+    "bottleneck": 8,
+    "codes": 8,
+    "vocabulary": 200,
+    "pieces": 300,
+    "sample": 200,
+    "positions": 32,
+    "rank": 24,
+    "min_count": 1,
+    "queue": 16,
+    "steps": 10,
+    "batch": 8,
+    "bucket": 2,
+    "max_tokens": 32,
+    "every": 10,
+    "held_out": 8,
+    "limit": 200,
+    "limit_per_file": 60,
+    "dev_rows": 20,
+}
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+class Tiny:
+    """A folder with models, data under the names that recipes use, and every run made so far under `runs/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.measured: set[tuple[str, str]] = set()  # (folder of recipes, kind of student) of what has been through bench
+        self.known: dict[str, str] = {}  # what was trained -> the recipe that did it first
+        _write_data(self.data)
+        self.teacher = _model(folder / "teacher", make_tokenizer(), chain=True)
+        self.plain = _model(folder / "plain", make_tokenizer())
+        self.narrow = _model(folder / "narrow", make_tokenizer(), width=16)
+        self.multilingual = _model(folder / "multilingual", unigram(), chain=True)
+        self.translator = make_translator(folder / "translator")
+        self.masked = make_masked_model(folder / "masked")
+
+    def spec(self, name: str) -> recipe.Recipe:
+        """The recipe with small numbers, files in place of the hub's, and the tiny models."""
+        made = _small(yaml.safe_load(files.shipped("recipe")[name].read_text(encoding="utf-8")))
+        made.pop("promise", None)
+        if made.get("corpus", {}).get("kind") == "prose":
+            made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
+        for side in ("teacher", "assistant"):
+            model = made.get(side, {}).get("model", "runs/")
+            if not model.startswith("runs/"):
+                where = self.plain if "pooling" in made[side] else self.multilingual if "multilingual" in model else self.teacher
+                made[side] |= {"model": str(where)}
+        student = made["student"]
+        for key in ("weights", "tokenizer"):
+            if "/" in student.get(key, "") or student.get(key, "").startswith("packaged:"):
+                student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
+        if isinstance(student.get("layers"), int):
+            student["layers"] = min(student["layers"], 6)
+        if student.get("embeddings", {}).get("file"):
+            student["embeddings"]["file"] = str(self.folder / "glove.txt")
+        if student.get("head", "none") == "none" and student.get("weights") == str(self.plain) and "dims" in made.get("targets", {}):
+            student["weights"] = str(self.narrow)  # gives vectors as wide as the targets
+        for stage in made.get("stages", []):
+            if "augment" in stage and not parts_of_speech():
+                stage["augment"]["pos"] = 0.0
+            stage.pop("epochs", None)
+            stage["steps"] = 10
+            view = stage.get("view", {})
+            view |= {key: {"model": str(self.translator)} for key in ("there", "back") if key in view}
+            view |= {"model": str(self.masked)} if "model" in view else {}
+        return recipe.parse(_without_revisions(made), name)
+
+    def made(self, name: str) -> Path:
+        """The run of a recipe, and before it those of the recipes that it names; the same work is done once."""
+        out = self.folder / "runs" / name
+        if out.exists():
+            return out
+        spec = self.spec(name)
+        for other in _runs_named(spec):
+            self.made(Path(other).name)
+        key = json.dumps(spec.model_dump(mode="json", exclude={"name", "about"}), sort_keys=True)
+        if key in self.known:
+            out.symlink_to(self.known[key])
+        else:
+            train.train(spec, out, self.data, device="cpu", say=quiet, progress=False)
+            self.known[key] = name
+        return out
+
+
+def _small(node: Any, key: str = "") -> Any:
+    """The same tree with small numbers, and files in place of the hub's data sets."""
+    if isinstance(node, dict):
+        node = {name: _small(value, name) for name, value in node.items()}
+        return _from_files(node) if "dataset" in node else node
+    if key == "dims":
+        return [DIMS[each] for each in node] if isinstance(node, list) else DIMS[node]
+    if key == "limits" or isinstance(node, bool | str) or node is None:
+        return node
+    if isinstance(node, list):
+        return [_small(each) for each in node][: 2 if key == "rates" else None]
+    if key == "texts":  # how many paragraphs
+        return 10
+    return SMALL.get(key, node)
+
+
+def _from_files(hub: dict[str, Any]) -> dict[str, Any]:
+    """A hub data set -> a file with the same columns."""
+    kept = {name: hub[name] for name in ("name", "held_out", "limit", "texts") if name in hub}
+    if "languages" in hub:
+        source, target = hub["languages"]
+        return {**kept, "files": [f"parallel/wmt.{source}-{target}.tsv.gz"], "columns": [source, target]}
+    if hub.get("config") == "triplet":
+        return {**kept, "files": ["nli/triples.tsv.gz"]}
+    if "dev" in hub:
+        task = "sst2" if len(kept["texts"]) == 1 else "mrpc"
+        return {
+            **{name: f"transfer/{task}/{name}.tsv.gz" for name in ("dev", "test")},
+            "train": [f"transfer/{task}/train.tsv.gz"],
+            **({} if task == "sst2" else {"texts": ["sentence1", "sentence2"]}),
+        }
+    return {**kept, "texts": ["unlabeled/*.txt.gz"]}
+
+
+def _without_revisions(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {name: _without_revisions(value) for name, value in node.items() if name != "revision"}
+    return [_without_revisions(each) for each in node] if isinstance(node, list) else node
+
+
+def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
+    """The runs that a recipe starts from or learns from."""
+    last = spec.finetuning
+    named = [
+        spec.assistant.model if spec.assistant else None,
+        last.start if last else None,
+        last.teacher.run if last and last.teacher else None,
+    ]
+    yield from (name for name in named if name is not None and name.startswith("runs/"))
+
+
+def parts_of_speech() -> bool:
+    """Whether nltk's tagger and its data are here."""
+    try:
+        import nltk
+
+        return bool(nltk.pos_tag(["cat"]))
+    except (ImportError, LookupError):
+        return False
+
+
+def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) -> Path:
+    """An encoder of six layers; with `chain` a sentence-transformers folder, else a plain AutoModel's, with its pooler."""
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(0)
+    kind = "xlm-roberta" if words.pad_token == "<pad>" else "bert"
+    sizes = {"hidden_size": width, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 2 * width}
+    ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
+    config = AutoConfig.for_model(kind, **ids, **sizes, max_position_embeddings=64)
+    model = AutoModel.from_config(config, add_pooling_layer=not chain)
+    for parameter in model.parameters():  # spread the weights, so that texts differ
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    if chain:
+        parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+        kinds = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{of}"} for i, (path, of) in enumerate(parts)
+        ]
+        files.write_json(folder / "modules.json", kinds)
+        files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True})
+    return folder
+
+
+def _table(path: Path, columns: dict[str, list[str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = ["\t".join(columns), *("\t".join(row) for row in zip(*columns.values(), strict=True))]
+    path.write_bytes(gzip.compress("\n".join(rows).encode(), 1, mtime=0))
+
+
+def _write_data(data: Path) -> None:
+    """A little of everything that recipes read, all from the same distinct sentences, so that no text leaks into another file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pool = iter(sentences(4000, seed=5))
+
+    def take(count: int) -> list[str]:
+        return [next(pool) for _ in range(count)]
+
+    corpus = {name: take(40) for name in UNLABELED}
+    (data / "unlabeled").mkdir(parents=True)
+    for name, texts in corpus.items():
+        (data / "unlabeled" / f"{name}.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode(), 1, mtime=0))
+    (data / "own.txt").write_text("\n".join(take(240)) + "\n", encoding="utf-8")
+    texts = take(120)
+    vectors = np.random.default_rng(0).standard_normal((len(texts), WIDTH)).astype(np.float32)
+    pq.write_table(pa.table({"text": texts, "vector": list(vectors)}), data / "closed.parquet")
+    _table(data / "nli/triples.tsv.gz", {name: take(60) for name in ("anchor", "entailment", "contradiction")})
+    for language in LANGUAGES:
+        some = take(40)
+        _table(data / f"parallel/wmt.en-{language}.tsv.gz", {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
+    scores = [str(number % 6) for number in range(12)]
+    first, second = take(12), take(12)
+    for name in ("stsb.dev", "stsb.test"):
+        _table(data / f"sts/{name}.tsv.gz", {"sentence1": first, "sentence2": second, "score": scores})
+    for language in ("en", *LANGUAGES):
+        translated = [[f"{text[::-1]} {language}" if language != "en" else text for text in side] for side in (first, second)]
+        for split in ("dev", "test"):
+            columns = {"sentence1": translated[0], "sentence2": translated[1], "score": scores}
+            _table(data / f"stsb_multi_mt/stsb_mt.{language}.{split}.tsv.gz", columns)
+    for path in ("sts17/sts17.en-en.test", "bitext_eval/tatoeba.de-en"):
+        _table(data / f"{path}.tsv.gz", {"sentence1": take(4), "sentence2": take(4)})
+    for task, sides in {
+        "sst2": ["sentence"],
+        "mrpc": ["sentence1", "sentence2"],
+        "qqp": ["sentence1", "sentence2"],
+        "scitail": ["sentence1", "sentence2"],
+    }.items():
+        for split in ("train", "dev", "test"):
+            _table(data / f"transfer/{task}/{split}.tsv.gz", {**{side: take(60) for side in sides}, "label": ["0", "1"] * 30})
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    folder = tmp_path_factory.mktemp("tiny")
+    words = sorted({word for text in sentences(60) for word in text.lower().strip(".!").split()})
+    draw = np.random.default_rng(0)
+    (folder / "glove.txt").write_text(
+        "".join(f"{word} {' '.join(f'{x:.3f}' for x in draw.standard_normal(16))}\n" for word in words), encoding="utf-8"
+    )
+    before, at = os.environ.get("EDGEDISTILL_CACHE"), Path.cwd()
+    os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
+    os.chdir(folder)  # where `runs/NAME` of a recipe lies
+    yield Tiny(folder)
+    os.chdir(at)
+    os.environ.pop("EDGEDISTILL_CACHE") if before is None else os.environ.update(EDGEDISTILL_CACHE=before)
+
+
+@pytest.mark.parametrize("name", sorted(files.shipped("recipe")))
+def test_the_whole_way(tiny: Tiny, name: str) -> None:
+    spec = tiny.spec(name)
+    if name == "congen-2x128-synonym" and not wordnet_is_here():
+        with pytest.raises(UserError, match="WordNet|nltk"):
+            tiny.made(name)
+        return
+    out = tiny.made(name)
+    record = files.read_json(out / "run.json")
+    assert [stage["steps"] for stage in record["stages"]] == [10 * len(getattr(stage, "rates", None) or [1]) for stage in spec.stages]
+    if out.is_symlink():
+        return  # the same work as another recipe's, small as its numbers are now; it went on from here
+    assert record["parameters"] == cost.cost(spec, tiny.data, quiet)["parameters"]
+    folder = tiny.folder / "bundles" / name
+    # a whitened direction of a tiny teacher is noise, which eight bits do not keep
+    bundle_writer.export(out, ["fp32" if spec.student.kind == "teacher" else "w8"], folder, quiet)
+    kind = (files.shipped("recipe")[name].parent.name, spec.student.kind)
+    suite = "task" if spec.finetuning is not None else "sts-dev"
+    if kind in tiny.measured:  # latency asks two more processes, and is no different for the next of its kind
+        opened: Any = bundle.load(folder)
+        asked = scoring.task_suite(opened.manifest, "", tiny.data) if suite == "task" else scoring.suite(suite, tiny.data)
+        found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
+    else:
+        tiny.measured.add(kind)
+        [report] = bench.bench([str(folder)], [suite], tiny.data, 1, "cpu", None, None, quiet, PLAN)["reports"]
+        assert report["single"]["p50_ms"] > 0
+        found = report["quality"][suite]
+    assert np.isfinite(found["average"])

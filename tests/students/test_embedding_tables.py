@@ -1,0 +1,117 @@
+"""Product-quantized word tables: what the codes stand for, how they are fitted, what they cost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.students import bert, bilstm, embedding_tables, head, static
+from edgedistill.training import checkpoint
+
+
+def made(pieces: int, width: int, blocks: int) -> embedding_tables.Coded:
+    torch.manual_seed(0)
+    return embedding_tables.Coded(pieces, width, blocks)
+
+
+def error(table: embedding_tables.Coded, words: torch.Tensor) -> torch.Tensor:
+    """Of each row, squared."""
+    return (table.weight.detach() - words).square().sum(1)
+
+
+def test_a_row_by_hand() -> None:
+    """Four numbers in two blocks: numbers 0 and 2 are block 0's, 1 and 3 block 1's."""
+    table = made(2, 4, 2)
+    table.codes.copy_(torch.tensor([[3, 0], [255, 7]]))
+    with torch.no_grad():
+        table.book.weight.copy_(torch.arange(2 * 256).unsqueeze(1) + torch.tensor([0.0, 0.5]))
+    assert table(torch.tensor([[0, 1]])).tolist() == [[[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]]
+    assert table.weight.tolist() == [[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]
+
+
+def test_few_rows_come_back_as_they_are() -> None:
+    words = torch.randn(200, 12)
+    table = made(200, 12, 3)
+    table.fit(words)
+    assert torch.equal(table.weight, words)
+
+
+def test_a_quantized_table_comes_back_as_it_is() -> None:
+    """Trimmed, or read from a finished run: no second loss."""
+    words = made(3000, 12, 4).weight.detach()
+    table = made(2000, 12, 4)
+    table.fit(words[500:2500], torch.rand(2000))
+    assert torch.equal(table.weight, words[500:2500])
+
+
+def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
+    torch.manual_seed(1)
+    words = torch.randn(2000, 8)
+    errors = []
+    for blocks in (2, 4, 8):
+        table = made(2000, 8, blocks)
+        table.fit(words)
+        errors.append(error(table, words).mean().item())
+        for block in range(blocks):
+            own = table.book.weight[256 * block : 256 * (block + 1)]
+            away = (words[:, None, block::blocks] - own).square().sum(-1)
+            assert torch.allclose(away.gather(1, table.codes[:, block : block + 1].long())[:, 0], away.amin(1), atol=1e-4)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.01 * 8 < errors[0]  # a number alone among 256 is almost exact
+
+
+def test_pieces_that_count_are_nearer() -> None:
+    torch.manual_seed(1)
+    words, weights = torch.randn(2000, 8), torch.ones(2000)
+    weights[:300] = 50
+    plain, weighed = made(2000, 8, 2), made(2000, 8, 2)
+    plain.fit(words)
+    weighed.fit(words, weights)
+    assert error(weighed, words)[:300].mean() < 0.5 * error(plain, words)[:300].mean()
+    assert error(weighed, words)[300:].mean() > error(plain, words)[300:].mean()
+
+
+def test_the_same_rows_give_the_same_codes() -> None:
+    torch.manual_seed(1)
+    words = torch.randn(3000, 8)
+    first, second = made(3000, 8, 4), made(3000, 8, 4)
+    first.fit(words)
+    second.fit(words)
+    assert torch.equal(first.codes, second.codes)
+    assert torch.equal(first.book.weight, second.book.weight)
+
+
+def test_a_code_counts_as_a_number() -> None:
+    spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, codes=64)
+    counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
+    assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
+    assert counted["total"] == counted["embedding"] + 1_774_464
+    still = static.build(static.shape(recipe.Static(kind="static", width=256, codes=64), 1000, 0, 384))
+    assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
+
+
+def test_only_the_book_learns() -> None:
+    table = made(300, 8, 4)
+    table(torch.tensor([[1, 2, 2]])).sum().backward()
+    touched = table.book.weight.grad.abs().sum(1).nonzero().flatten().tolist()
+    assert sorted(touched) == sorted({int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)})
+    assert [name for name, _ in table.named_parameters()] == ["book.weight"]
+    average = checkpoint.Average(table, 0.9)
+    average.update(table, 10)
+    assert torch.equal(average.weights["codes"], table.codes)
+    assert head.count(table) == 300 * 4 + 256 * 8
+
+
+def test_codes_that_do_not_divide_the_width() -> None:
+    shapes = (
+        lambda: bert.shape(recipe.Bert(kind="bert", layers=1, width=24, heads=2, codes=5), 300, 0, 384, None),
+        lambda: bilstm.shape(recipe.BiLSTM(kind="bilstm", width=24, codes=48), 300, 0, 384),
+        lambda: static.shape(recipe.Static(kind="static", width=24, codes=7), 300, 0, 384),
+    )
+    for shape in shapes:
+        with pytest.raises(
+            UserError, match=r"student.codes: \d+ codes do not divide a width of 24; choose one of \(24, 12, 8, 6, 4, 3, 2, 1\)"
+        ):
+            shape()

@@ -1,0 +1,212 @@
+"""What a student starts from: word tables reduced by what each piece counts for, and layers projected to a smaller width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, PreTrainedTokenizerBase
+from transformers.models.bert.modeling_bert import BertSelfAttention
+
+from edgedistill import recipe, run
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost
+from edgedistill.students import embedding_tables, kinds, narrow_bert
+from edgedistill.teacher.encoder import Teacher
+from edgedistill.training import initialise, prepare, train
+from tests.conftest import World
+
+
+def test_a_weighted_factorisation_by_hand() -> None:
+    """Rank 1 of rows (3, 0), (0, 2), (1, 1): equal weights keep the first direction, weights 1, 5, 0 the second (9 < 20)."""
+    rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    narrow, wide = embedding_tables.factors(rows[:2], 1)
+    assert torch.allclose(narrow @ wide.T, torch.tensor([[3.0, 0.0], [0.0, 0.0]]), atol=1e-6)
+    narrow, wide = embedding_tables.factors(rows, 1, torch.tensor([1.0, 5.0, 0.0]))
+    assert torch.allclose(narrow @ wide.T, torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 1.0]]), atol=1e-6)
+
+
+def test_a_weighted_factorisation_is_the_best_of_its_rank() -> None:
+    """Against numpy's SVD of √weight · row; with equal weights it is the plain one."""
+    torch.manual_seed(0)
+    rows, weights = torch.randn(60, 12), torch.rand(60) ** 3 + 1e-3
+    narrow, wide = embedding_tables.factors(rows, 5, weights)
+    error = (weights * (rows - narrow @ wide.T).square().sum(1)).sum().item()
+    least = np.linalg.svd((weights.sqrt().unsqueeze(1) * rows).numpy(), compute_uv=False)[5:]
+    assert error == pytest.approx((least**2).sum(), rel=1e-4)
+    plain, same = embedding_tables.factors(rows, 5), embedding_tables.factors(rows, 5, torch.full((60,), 7.0))
+    assert torch.allclose(plain[0] @ plain[1].T, same[0] @ same[1].T, atol=1e-4)
+    assert error < (weights * (rows - plain[0] @ plain[1].T).square().sum(1)).sum().item()
+
+
+def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
+    torch.manual_seed(0)
+    rows, times = torch.randn(20, 6), torch.arange(1, 21)
+    repeated = rows.repeat_interleave(times, 0)
+    assert torch.allclose(
+        embedding_tables.fitted(rows, 3, times).repeat_interleave(times, 0), embedding_tables.fitted(repeated, 3), atol=1e-4
+    )
+
+
+def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
+    plain, headed = (
+        recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
+    )
+    teacher = initialise.open_teacher(plain.teacher, world.data)
+    words = initialise.own_tokenizer(plain, teacher, None, None)
+    one, other = (initialise.build(spec, teacher, words, world.data)[0].eval() for spec in (plain, headed))
+    texts = ["a small text", "and another one"]
+    assert np.array_equal(prepare.encode(one, words, texts, 32), prepare.encode(other, words, texts, 32))
+    assert kinds.count(other)["head"] == 32 * 32 + 32
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"kind": "bert", "weights": "teacher", "bottleneck": 6},
+        {"kind": "bert", "layers": 1, "width": 16, "heads": 2},
+        {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "embeddings": {"of": "outputs"}},
+        {"kind": "recurrent", "layers": 1, "bottleneck": 6},
+        {"kind": "bilstm", "width": 8, "hidden": 8},
+        {"kind": "static", "width": 8, "head": "linear"},
+    ],
+    ids=lambda student: student["kind"],
+)
+def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, object]) -> None:
+    """The counts are those of the training texts, and the table differs from that of equal weights."""
+    own = student.get("embeddings", {"of": "outputs"} if student["kind"] == "static" else {})
+    assert isinstance(own, dict)
+    weighed = {**student, "embeddings": {**own, "weigh": "counts", "power": 1.0}}
+    specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
+    teacher = initialise.open_teacher(specs[0].teacher, world.data)
+    assert specs[0].corpus is not None
+    texts = corpus.build(specs[0].corpus, world.data, 0)
+    words = initialise.own_tokenizer(specs[0], teacher, texts, None)
+    looks = [initialise.look(spec, words, texts, print) for spec in specs]
+    assert looks[0] is None and looks[1] is not None and looks[1].weights is not None
+    number = words.get_vocab()
+    assert looks[1].weights[number["[CLS]"]] == texts.trained + 1 and looks[1].weights[number["[MASK]"]] == 1
+    modules = [initialise.build(spec, teacher, words, world.data, each)[0] for spec, each in zip(specs, looks, strict=True)]
+    plain, heeded = (
+        next(part.weight for part in module.modules() if type(part).__name__ in ("Factorised", "Embedding")) for module in modules
+    )
+    assert isinstance(plain, torch.Tensor) and isinstance(heeded, torch.Tensor)
+    assert plain.shape == heeded.shape and not torch.allclose(plain, heeded, atol=1e-3)
+
+
+def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them() -> None:
+    """States that vary in 5 of 12 directions: 4 of them are kept whole, and LayerNorm's mean is the fourth."""
+    torch.manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(12, 5))[0]
+    states = [torch.randn(400, 5) * torch.tensor([5.0, 4.0, 3.0, 2.0, 0.01]) @ basis.T + 3.0 for _ in range(2)]
+    found = narrow_bert.directions(states, 4)
+    assert torch.allclose(found.T @ found, torch.eye(4), atol=1e-5)
+    assert torch.linalg.matrix_norm(basis[:, :4] - found @ found.T @ basis[:, :4]) < 0.02
+    assert abs(found.mean(1) @ basis[:, 3]) * 4**0.5 > 0.98  # the mean of Pᵀx is x along the fourth
+
+
+def test_a_folded_matrix_reads_projected_states_as_it_read_wide_ones() -> None:
+    torch.manual_seed(0)
+    space, wide, small = torch.linalg.qr(torch.randn(10, 4))[0], torch.nn.Linear(10, 6), torch.nn.Linear(4, 6)
+    state = torch.randn(7, 4) @ space.T + torch.randn(10)  # all they vary in is kept
+    with torch.no_grad():
+        narrow_bert._fold(small, wide.weight, wide.bias, space, state.mean(0))
+    assert torch.allclose(small(state @ space), wide(state), atol=1e-5)
+
+
+def test_an_output_matrix_is_fitted_to_what_is_missing() -> None:
+    """The narrow state is 3 × the source's; then the block is to add 3 × what the source's adds."""
+    torch.manual_seed(0)
+    mask = torch.ones(5, 9, dtype=torch.bool)
+    mask[:, 6:] = False
+    skipped, features, linear = torch.randn(5, 9, 4), torch.randn(5, 9, 8), torch.nn.Linear(8, 4)
+    added = features @ torch.randn(8, 4) + 1.0
+    with torch.no_grad():
+        summed = narrow_bert._mended(linear, features, 3 * skipped, skipped, added, mask)
+    assert torch.allclose(summed[mask], 3 * (skipped + added)[mask], atol=0.1)
+
+
+def test_shortened_heads_keep_their_scores() -> None:
+    """Queries of rank 3 need 3 numbers of 8; scores are divided by the root of the size, so √8/√3 is made up for."""
+    torch.manual_seed(0)
+    part = BertSelfAttention(BertConfig(hidden_size=16, num_attention_heads=2))
+    with torch.no_grad():
+        part.query.weight[8:] = torch.randn(8, 3) @ torch.randn(3, 16)
+        part.query.bias.zero_()
+    flat, said = torch.randn(50, 16), torch.randn(50, 8)
+    query, key = (flat @ each.weight[8:].T + each.bias[8:] for each in (part.query, part.key))
+    with torch.no_grad():
+        turns = narrow_bert._shortened(part, 1, flat, said, 3)
+    scores = (query @ turns[0]) @ (key @ turns[1]).T / 3**0.5
+    assert torch.allclose(scores, query @ key.T / 8**0.5, atol=1e-3)
+    assert torch.allclose(turns[2].T @ turns[2], torch.eye(3), atol=1e-5)
+
+
+def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
+    """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
+    spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
+    teacher = initialise.open_teacher(spec.teacher, world.data)
+    assert spec.corpus is not None and isinstance(teacher, Teacher)
+    texts = corpus.build(spec.corpus, world.data, 0)
+    words = initialise.own_tokenizer(spec, teacher, texts, None)
+    module, _ = initialise.build(spec, teacher, words, world.data, initialise.look(spec, words, texts, print))
+    read = texts.texts(texts.held_out)
+    return module.eval(), read, teacher.embed(read), words
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"bottleneck": 20, "embeddings": {"weigh": "counts"}}, {"heads": 4}, {"pooling": "mean", "trim": {}}], ids=str
+)
+def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]) -> None:
+    """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each time."""
+    module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
+    near = (prepare.encode(module, words, texts, 48) * wanted).sum(1).mean()
+    config = module.model.config  # type: ignore[union-attr]
+    assert (config.hidden_size, config.num_attention_heads) == (24, more.get("heads", 3))
+    other, _, _, same = started(world, layers=2, width=24, heads=3)
+    far = (prepare.encode(other, same, texts, 48) * wanted).sum(1).mean()
+    assert near > 0.9 > 0.5 > far, (near, far)
+    again = started(world, weights="teacher", width=24, **more)[0]
+    assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("more", [{"head": "none"}, {"width": 24}], ids=str)
+def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]) -> None:
+    some = {"weights": "teacher", "max_tokens": 20, **more}
+    module, texts, _, words = started(world, **some)
+    fewer = started(world, positions=20, **some)[0]
+    assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
+    whole, cut = (prepare.encode(each, words, texts, 20) for each in (module, fewer))
+    assert np.allclose(whole, cut, atol=1e-5)
+
+
+def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> None:
+    student = {"kind": "bert", "weights": "teacher", "layers": [1], "width": 16, "intermediate": 20, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "test")
+    train.train(spec, tmp_path / "run", world.data, device="cpu", say=lambda line: None, progress=False)
+    made = run.open_run(tmp_path / "run")
+    assert made.shape["config"]["intermediate_size"] == 20
+    assert bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
+    costs = cost.cost(spec, world.data, lambda line: None)
+    assert costs["parameters"] == made.parameters
+
+
+@pytest.mark.parametrize(
+    ("student", "says"),
+    [
+        ({"width": 32}, "student.width: 32 from weights that are 32 wide; give less, or leave it out to take them whole"),
+        ({"width": 24, "heads": 6}, "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4"),
+        ({"width": 24, "heads": 2}, "student.heads: 2 heads of 12 numbers, the weights' have 8; give more heads"),
+        ({"positions": 900}, "student.positions: 900 from weights that have 64; ask for as many or fewer"),
+        ({"width": 24, "intermediate": 99}, "student.intermediate: 99 from weights that have 64; give that or fewer"),
+    ],
+    ids=str,
+)
+def test_widths_that_cannot_be(world: World, student: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        started(world, weights="teacher", **student)
+    assert str(caught.value) == says

@@ -1,0 +1,478 @@
+"""Teacher space -> student space: identities of every reducer and alignment, then the whole way on the tiny world."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import spearmanr
+
+from edgedistill import files, recipe, run
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.runtime import bundle
+from edgedistill.students import affine
+from edgedistill.teacher import encoder, precomputed, targets
+from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.targets import cca, fit, gaussian, pca, procrustes, ridge, signed, signed_permutation, unit
+from edgedistill.training import initialise, prepare, train
+from tests.conftest import World, sentences
+
+DRAW = np.random.default_rng(0)
+POINTS = unit(DRAW.standard_normal((400, 12)) * 0.7 ** np.arange(12) @ np.linalg.qr(DRAW.standard_normal((12, 12)))[0] + 0.1)
+ROTATION = np.linalg.qr(DRAW.standard_normal((12, 12)))[0]
+
+
+def gram(rows: np.ndarray) -> np.ndarray:
+    return rows @ rows.T
+
+
+def distances(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows[:, None] - rows[None], axis=-1)[np.triu_indices(len(rows), 1)]
+
+
+def test_pca_to_full_width_is_a_rotation() -> None:
+    found, kept = pca(POINTS, 12)
+    assert np.allclose(found.weight.T @ found.weight, np.eye(12))
+    assert kept == pytest.approx(1)
+    centred = POINTS - POINTS.mean(0)
+    assert np.allclose(gram(found(POINTS)), gram(centred))
+    plain, _ = pca(POINTS, 12, centre=False)
+    assert np.allclose(gram(plain(POINTS)), gram(POINTS))
+    assert not plain.bias.any()
+
+
+def test_pca_finds_the_plane_that_points_lie_in_and_says_what_it_kept() -> None:
+    plane = DRAW.standard_normal((300, 2)) * [3.0, 1.0]
+    lifted = plane @ ROTATION[:2] + 5 * ROTATION[3]
+    found, kept = pca(lifted, 2)
+    assert kept == pytest.approx(1)
+    assert np.allclose(distances(found(lifted)[:50]), distances(plane[:50]))
+    _, first = pca(lifted, 1)
+    values = np.linalg.eigvalsh(np.cov(plane.T))
+    assert first == pytest.approx(values[1] / values.sum())
+    assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
+
+
+def test_pca_of_a_rank_leads_back_to_the_teachers_numbers() -> None:
+    """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
+    spec = recipe.One(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
+    found, note = fit(spec, POINTS, POINTS)
+    narrow, kept = pca(POINTS, 5, centre=False)
+    assert found.weight.shape == (12, 12)
+    assert np.allclose(gram(found(POINTS)), gram(narrow(POINTS)))
+    assert note["variance_kept"] == kept
+    lying = POINTS @ narrow.weight @ narrow.weight.T
+    assert np.allclose(found(lying), lying)
+    with pytest.raises(UserError, match="leads 12 numbers back to 12, not to 8"):
+        fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
+
+
+def test_pca_weighs_directions_by_a_power_of_their_variance() -> None:
+    """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and is as long as without."""
+    from sklearn.decomposition import PCA
+
+    white = PCA(5, svd_solver="full", whiten=True).fit_transform(POINTS)
+    found, kept = pca(POINTS, 5, power=-0.5)
+    ratio = np.abs(found(POINTS)) / np.abs(white)
+    assert np.allclose(ratio, ratio[0, 0])
+    assert kept == pca(POINTS, 5)[1]
+    plain, _ = pca(POINTS, 12, centre=False)
+    back, note = fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=12, centre=False, power=0.25), dims=12), POINTS, POINTS)
+    values = ((POINTS @ plain.weight) ** 2).mean(0)
+    longer = (values / values.mean()) ** 0.25
+    assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
+    away, _ = fit(recipe.One(reduce=recipe.Pca(kind="pca", centre=False, power=0.25), dims=12), POINTS, POINTS)
+    assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
+    assert note["power"] == 0.25
+
+
+def test_pca_is_scikit_learns_but_for_signs() -> None:
+    from sklearn.decomposition import PCA
+
+    other = PCA(5, svd_solver="full").fit(POINTS)
+    found, kept = pca(POINTS, 5)
+    assert np.allclose(np.abs(found(POINTS)), np.abs(other.transform(POINTS)))
+    assert kept == pytest.approx(other.explained_variance_ratio_.sum())
+
+
+def test_signs_are_fixed() -> None:
+    found, _ = pca(POINTS, 5)
+    assert np.allclose(signed(-found.weight), found.weight)
+    assert (found.weight[np.abs(found.weight).argmax(0), range(5)] > 0).all()
+
+
+def test_a_random_projection_keeps_distances_within_the_bound() -> None:
+    """Johnson-Lindenstrauss: with dims ≥ 4 ln n / (ε²/2 − ε³/3), every one of the n² distances moves by less than ε."""
+    points, epsilon = DRAW.standard_normal((30, 500)), 0.5
+    dims = int(np.ceil(4 * np.log(30) / (epsilon**2 / 2 - epsilon**3 / 3)))
+    ratio = (distances(gaussian(500, dims, seed=1)(points)) / distances(points)) ** 2
+    assert ratio.min() > 1 - epsilon
+    assert ratio.max() < 1 + epsilon
+    assert ratio.std() > 0.01, "a projection, not the points themselves"
+    assert np.array_equal(gaussian(9, 4, seed=3).weight, gaussian(9, 4, seed=3).weight)
+    assert not np.array_equal(gaussian(9, 4, seed=3).weight, gaussian(9, 4, seed=4).weight)
+    assert np.mean(gaussian(500, 100, 0).weight ** 2) == pytest.approx(1 / 100, rel=0.02)
+
+
+def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
+    from sklearn.linear_model import Ridge
+
+    weight, bias = DRAW.standard_normal((12, 5)), DRAW.standard_normal(5)
+    student = POINTS @ weight + bias
+    weak, strong = ridge(POINTS, student, 1e-9), ridge(POINTS, student, 100.0)
+    assert np.allclose(weak(POINTS), student, atol=1e-5)
+    assert np.linalg.norm(strong.weight) < 0.5 * np.linalg.norm(weak.weight)
+    other = Ridge(alpha=100.0, solver="svd").fit(POINTS, student)
+    assert np.allclose(strong.weight, other.coef_.T)
+    assert np.allclose(strong.bias, other.intercept_)
+
+
+def test_cca_finds_what_both_sides_share() -> None:
+    shared = DRAW.standard_normal((2000, 2))
+    left = np.concatenate([shared, DRAW.standard_normal((2000, 6))], 1) @ DRAW.standard_normal((8, 8))
+    right = np.concatenate([shared + 0.01 * DRAW.standard_normal((2000, 2)), DRAW.standard_normal((2000, 3))], 1)
+    found, correlations = cca(left, right @ DRAW.standard_normal((5, 5)), 3, 1e-9)
+    assert correlations[:2].min() > 0.999
+    assert correlations[2] < 0.2
+    mapped = found(left)
+    assert np.allclose(mapped.mean(0), 0)
+    assert np.allclose(mapped.T @ mapped / len(mapped), np.eye(3), atol=1e-6), "whitened"
+    residue = shared - mapped[:, :2] @ np.linalg.lstsq(mapped[:, :2], shared, rcond=None)[0]
+    assert residue.std() < 0.05
+
+
+def test_procrustes_recovers_a_rotation_and_keeps_cosines() -> None:
+    turn = procrustes(POINTS, POINTS @ ROTATION)
+    assert np.allclose(turn, ROTATION)
+    student = DRAW.standard_normal((400, 12))
+    turn = procrustes(POINTS, student)
+    assert np.allclose(turn @ turn.T, np.eye(12))
+    assert np.linalg.norm(POINTS @ turn - student) <= np.linalg.norm(POINTS - student)
+
+
+def test_a_signed_permutation_is_recovered() -> None:
+    order, signs = DRAW.permutation(12), DRAW.choice([-1.0, 1.0], 12)
+    wanted = np.zeros((12, 12))
+    wanted[order, range(12)] = signs
+    student = POINTS @ wanted + 0.01 * DRAW.standard_normal(POINTS.shape)
+    assert np.array_equal(signed_permutation(POINTS, student), wanted)
+    turn = signed_permutation(POINTS, DRAW.standard_normal((400, 12)))
+    assert np.array_equal(np.abs(turn).sum(0), np.ones(12))
+    assert np.array_equal(turn @ turn.T, np.eye(12))
+
+
+def projected(**fields: Any) -> recipe.Projected:
+    return recipe.Projected.model_validate({"dims": 5, **fields})
+
+
+@pytest.mark.parametrize("kind", ["pca", "gaussian", "ridge", "cca"])
+def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
+    student = unit(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
+    plain, _ = fit(projected(reduce={"kind": kind}), POINTS, student)
+    for align in ("procrustes", "signed_permutation"):
+        turned, note = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
+        assert note["align"] == align
+        assert np.allclose(gram(unit(turned(POINTS))), gram(unit(plain(POINTS))))
+        if align == "procrustes":
+            assert np.linalg.norm(unit(turned(POINTS)) - student) <= np.linalg.norm(unit(plain(POINTS)) - student) + 1e-9
+
+
+def test_what_cannot_be_fitted() -> None:
+    for fields, says in [
+        ({}, "without a reducer the teacher's vectors keep 12 numbers, not 5"),
+        ({"reduce": {"kind": "pca"}, "dims": 13}, "pca makes 13 numbers of 12; it can only take away"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            fit(projected(**fields), POINTS, POINTS)
+    with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 numbers cannot be fitted on 4 texts"):
+        fit(projected(reduce={"kind": "pca"}), POINTS[:4], POINTS[:4], "targets.parts[1]")
+
+
+# The whole way
+
+
+def go(world: World, out: Path, **changes: Any) -> dict[str, Any]:
+    spec = recipe.parse(world.recipe(**changes), "test")
+    return train.train(spec, out, world.data, device="cpu", say=lambda line: None, progress=False)
+
+
+BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
+SPLIT = {
+    "kind": "split",
+    "parts": [{"reduce": {"kind": "pca"}, "dims": 12, "weight": 3.0}, {"reduce": {"kind": "gaussian"}, "dims": 4, "weight": 1.0}],
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "pca": {"reduce": {"kind": "pca"}, "dims": 16},
+    "gaussian-aligned": {"reduce": {"kind": "gaussian"}, "dims": 16, "align": "procrustes"},
+    "ridge": {"reduce": {"kind": "ridge"}, "dims": 16},
+    "cca-reordered": {"reduce": {"kind": "cca"}, "dims": 16, "align": "signed_permutation"},
+    "split": SPLIT,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: World, tmp_path: Path, way: str) -> None:
+    """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors, in every precision."""
+    looks = way not in ("pca", "split")
+    go(world, tmp_path / "student", student=BARE, targets=WAYS[way])
+    itself = {"kind": "teacher", **({"onto": BARE} if looks else {})}
+    info = go(world, tmp_path / "reduced", student=itself, targets=WAYS[way], stages=[])
+    assert info["dims"] == 16
+    name = "targets/targets.safetensors"
+    assert (tmp_path / "student" / name).read_bytes() == (tmp_path / "reduced" / name).read_bytes()
+    precisions = ["fp32", "w8"] if way == "split" else ["fp32"]
+    bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
+    spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
+    texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+    loaded = encoder.Teacher(spec.teacher)
+    rows = np.arange(30)
+    wanted = targets.make(
+        spec.targets,  # type: ignore[arg-type]
+        lambda of: embed_corpus(loaded, texts, progress=False),
+        texts.trained,
+        lambda rows: np.empty(0),
+        0,
+        tmp_path / "student" / "targets",
+    )[rows]
+    assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
+    assert wanted.std(0).min() > 0
+    for precision, least in [("fp32", 0.999), ("w8", 0.98)][: len(precisions)]:
+        opened = bundle.load(tmp_path / "bundle", precision=precision)
+        assert opened.manifest["kind"] == "reduced"
+        assert (opened.encode(texts.texts(rows)) * wanted).sum(1).min() > least
+
+
+def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: World, tmp_path: Path) -> None:
+    """In the trained student, in its graph, and in its targets."""
+    for stage in ({"kind": "cosine"}, {"kind": "ckd", "queue": 32}):
+        folder = tmp_path / str(stage["kind"])
+        go(world, folder, student=BARE, targets=SPLIT, stages=[{"name": "a", "objective": stage, "steps": 4, "batch": 8}])
+        opened = run.open_run(folder)
+        student: Any = opened.student()
+        words, texts = opened.tokenizer(), sentences(12, seed=8)
+        whole = prepare.encode(student, words, texts, 32)
+        own = prepare.encode(student.inner, words, texts, 32)
+        blocks = [unit(own[:, :12]), unit(own[:, 12:])]
+        assert np.allclose(gram(whole), 0.75 * gram(blocks[0]) + 0.25 * gram(blocks[1]), atol=1e-5)
+        bundle_writer.export(folder, ["fp32"], folder.with_suffix(".bundle"), lambda line: None)
+        assert np.allclose(bundle.load(folder.with_suffix(".bundle")).encode(texts), whole, atol=1e-4)
+        assert opened.parameters["total"] == sum(p.numel() for p in student.parameters())
+
+
+def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
+    """Before a single step, aligned targets are nearer to the untrained student's vectors; rank order among them is unchanged."""
+    found = {}
+    for align in ("none", "procrustes", "signed_permutation"):
+        spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
+        texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+        loaded = encoder.Teacher(spec.teacher)
+        student, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
+        first = (student, loaded.tokenizer, 32)
+        made = prepare.wanted(spec, loaded, texts, first, world.data, tmp_path / align, "cpu", lambda line: None, False)
+        rows = np.arange(texts.trained)
+        own = prepare.encode(student, loaded.tokenizer, texts.texts(rows), 32)
+        found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
+    assert found["procrustes"][0] > found["signed_permutation"][0] > found["none"][0]
+    assert spearmanr(found["procrustes"][1], found["none"][1]).statistic > 0.9999
+
+
+def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
+    """A resumed run reads the maps that were kept, whatever it would fit now."""
+    changes = {"student": BARE, "targets": WAYS["pca"]}
+    spec = recipe.parse(world.recipe(**changes), "test")
+    partial = run.partial(tmp_path / "a")
+    partial.mkdir()
+    (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+    kept = affine.Affine(np.eye(32, 16), np.full(16, 0.5))
+    affine.write_maps(partial / "targets", [kept], {"kind": "one"})
+    train.train(spec, tmp_path / "a", world.data, resume=True, device="cpu", say=lambda line: None, progress=False)
+    assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
+
+
+def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> None:
+    other = {"model": str(world.teacher), "max_tokens": 5}
+    spec = recipe.parse(
+        world.recipe(targets={"kind": "concat", "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}], "dims": 64}), "test"
+    )
+    texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+    loaded = encoder.Teacher(spec.teacher)
+    made = prepare.wanted(spec, loaded, texts, None, world.data, tmp_path, "cpu", lambda line: None, False)
+    rows = np.arange(25)
+    one, two = (
+        encoder.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
+    )
+    assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
+    assert not np.allclose(gram(one), gram(two), atol=2e-3)
+
+
+@pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
+def test_what_targets_cost_is_said_before(world: World, student: dict[str, Any]) -> None:
+    from edgedistill.planning import cost
+
+    stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
+    plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
+    found, without = (
+        cost.cost(recipe.parse(world.recipe(student=student, stages=stages, **more), "test"), world.data, lambda line: None)
+        for more in ({"targets": SPLIT}, plain)
+    )
+    more = found["parameters"]["total"] - without["parameters"]["total"]
+    assert more == (32 * 16 + 16 if student["kind"] == "teacher" else 0)
+
+
+def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path: Path) -> None:
+    """bench takes the teacher itself, never its reduction, as the measure of what is kept."""
+    from edgedistill.evaluation import bench, speed
+    from tests.training.test_train import suite_of
+
+    for name, more in (("teacher", {}), ("reduced", {"targets": {"reduce": {"kind": "pca"}, "dims": 4}})):
+        go(world, tmp_path / "runs" / name, name=name, student={"kind": "teacher"}, stages=[], **more)
+        bundle_writer.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
+    measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
+    made = bench.bench(measured, [suite_of(world)], world.data, 1, "cpu", None, None, lambda line: None, speed.Plan(2, 1, 1, 0.0, 2))
+    kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
+    assert kept["teacher"]["tiny"] == 1
+    assert kept["reduced"]["tiny"] != 1
+
+
+# Vectors given as a file
+
+
+def closed(world: World, folder: Path, vectors: np.ndarray | None = None, texts: list[str] | None = None) -> dict[str, Any]:
+    """A closed teacher's file: the corpus' texts in another order, twice the length, more texts than needed."""
+    texts = texts if texts is not None else [*reversed(sentences(440)), "One text more."]
+    vectors = vectors if vectors is not None else 2 * encoder.Teacher(recipe.Teacher(model=str(world.teacher), max_tokens=32)).embed(texts)
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "closed.npy", vectors)
+    (folder / "closed.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return {"vectors": str(folder / "closed.npy")}
+
+
+def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None) -> str:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    column = pa.array(vectors, kind) if kind is not None else pa.array(vectors)
+    pq.write_table(pa.table({"text": texts, "vector": column}), folder / "closed.parquet")
+    return str(folder / "closed.parquet")
+
+
+def built(world: World) -> corpus.Corpus:
+    spec = recipe.parse(world.recipe(), "test")
+    assert spec.corpus is not None
+    return corpus.build(spec.corpus, world.data, 0)
+
+
+def test_given_vectors_are_found_text_by_text(world: World, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    texts = built(world)
+    spec = closed(world, tmp_path)
+    expected = embed_corpus(encoder.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, progress=False)
+    rows = np.arange(len(texts))
+    found = precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), None), texts)
+    assert (len(found), found.dims) == (len(texts), 32)
+    assert np.abs(found[rows] - expected[rows]).max() < 1e-3
+    numbers = np.load(spec["vectors"])
+    lines = Path(spec["vectors"]).with_suffix(".txt").read_text().splitlines()
+    for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 32)):
+        name = parquet(tmp_path, lines, numbers.tolist(), kind)
+        assert np.array_equal(precomputed.vectors(precomputed.Given(recipe.Teacher(vectors=name), None), texts)[rows], found[rows])
+
+
+def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
+    """No weights at all: a file of vectors, a tokenizer learned or borrowed, a word table from random."""
+    spec = closed(world, tmp_path / "data")
+    words = tmp_path / "words"
+    shutil.copytree(world.teacher, words, ignore=shutil.ignore_patterns("*.safetensors"))
+    student = {**BARE, "embeddings": {"from": "random"}, "tokenizer": str(words), "vocabulary": 210}
+    info = go(world, tmp_path / "a", teacher=spec, student=student, targets=WAYS["pca"])
+    assert info["dims"] == 16
+    bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
+    assert bundle.load(tmp_path / "b").manifest["teacher"] == spec["vectors"]
+    go(world, tmp_path / "c", student=BARE, targets={**WAYS["pca"], "teacher": spec})
+    about = json.loads((tmp_path / "c/targets/targets.json").read_text())
+    assert about["blocks"][0]["teachers"] == [spec["vectors"]]
+    with pytest.raises(UserError, match="targets: of other teachers than the recipe's"):
+        go(world, tmp_path / "d", student={"kind": "teacher"}, stages=[], targets={**WAYS["pca"], "teacher": spec})
+
+
+def test_files_of_vectors_that_will_not_do(world: World, tmp_path: Path) -> None:
+    texts, all_of_them = built(world), sentences(440)
+
+    def refused(match: str, **spec: Any) -> None:
+        before = sorted((files.cache_folder() / "teachers").glob("*"))
+        with pytest.raises(UserError, match=match):
+            precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), tmp_path), texts)
+        assert sorted((files.cache_folder() / "teachers").glob("*")) == before
+
+    rows = DRAW.standard_normal((440, 6))
+    refused("teacher.vectors: no file .*nothing.npy", vectors="nothing.npy")
+    refused("439 vectors, but 440 texts in closed.txt", **closed(world, tmp_path, rows[:439], all_of_them))
+    refused("441 vectors, but 440 texts", **closed(world, tmp_path, np.ones((441, 6)), all_of_them))
+    refused('2 of 440 texts of the corpus are not in it, first "', **closed(world, tmp_path, rows[2:], all_of_them[2:]))
+    broken = rows.copy()
+    broken[7, 2] = np.nan
+    refused("row 8 holds a number that is not finite", **closed(world, tmp_path, broken, all_of_them))
+    broken[7] = 0
+    refused("row 8 holds nothing but zeros", **closed(world, tmp_path, broken, all_of_them))
+    refused("int64 of shape \\(440,\\); vectors are a matrix", **closed(world, tmp_path, np.arange(440), all_of_them))
+    (tmp_path / "closed.txt").unlink()
+    refused("teacher.texts: no file .*closed.txt", vectors="closed.npy")
+    (tmp_path / "bad.npy").write_bytes(b"no")
+    refused("teacher.texts: no file .*bad.txt", vectors="bad.npy")
+    (tmp_path / "bad.txt").write_text("a\n")
+    refused("not an .npy file of numbers", vectors="bad.npy")
+    refused("no file type of vectors '.txt'", vectors="bad.txt")
+    ragged = rows.tolist()
+    ragged[4] = ragged[4][:5]
+    refused("row 5 has 5 numbers, the first 6", vectors=parquet(tmp_path, all_of_them, ragged))
+    refused("no column 'vektor'; did you mean 'vector'", vectors=parquet(tmp_path, all_of_them, rows.tolist()), vector_column="vektor")
+    refused("column 'vector' is string, not lists of floats", vectors=parquet(tmp_path, all_of_them, all_of_them))
+
+
+# Matryoshka, on the whole way
+
+
+def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
+    objective = {"kind": "matryoshka", "dims": [4, 8, 16], "objective": {"kind": "cosine"}}
+    stage = {"name": "a", "objective": objective, "steps": 3, "batch": 8}
+    plain = {**stage, "objective": {"kind": "cosine"}}
+    texts = sentences(60, seed=9)
+    cut = {}
+    for name, each in (("cut", stage), ("plain", plain)):
+        go(world, tmp_path / name, student=BARE, targets=WAYS["pca"], stages=[each])
+        bundle_writer.export(tmp_path / name, ["fp32"], tmp_path / f"{name}.bundle", lambda line: None)
+        opened = bundle.load(tmp_path / f"{name}.bundle")
+        cut[name] = opened
+    assert cut["cut"].dims == [16, 8, 4]
+    assert np.allclose(cut["cut"].encode(texts, dim=4), unit(cut["cut"].encode(texts)[:, :4]), atol=1e-6)
+    with pytest.raises(UserError, match="trained to be cut at 16, 8, 4; choose one"):
+        cut["cut"].encode(texts, dim=5)
+    with pytest.raises(UserError, match="only Matryoshka students can be cut"):
+        cut["plain"].encode(texts, dim=4)
+    with pytest.raises(UserError, match=r"stages\[0\].objective.dims: end at 8, the student gives 16 numbers"):
+        go(world, tmp_path / "x", student=BARE, targets=WAYS["pca"], stages=[{**stage, "objective": {**objective, "dims": [4, 8]}}])
+    with pytest.raises(UserError, match="matryoshka cuts the student's own vectors, not blocks"):
+        go(world, tmp_path / "y", student=BARE, targets=SPLIT, stages=[stage])
+
+
+def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
+    for width, way, says in [
+        (20, "split", "12 \\+ 4 numbers for a student of 20; the dims must add up to its width"),
+        (20, "pca", "compares coordinates, the student has 20 and the teacher 16"),
+        (20, "ridge", "compares coordinates"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
+        assert not run.partial(tmp_path / "x").exists()
+    stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
+    with pytest.raises(UserError, match="16 numbers cannot follow the student's own, which are 20"):
+        go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])

@@ -1,0 +1,204 @@
+"""Texts -> vectors: equal to sentence-transformers, cached under what made them, kept through kills and damage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+from edgedistill.teacher import embedding_cache, encoder
+from tests.conftest import World, sentences
+
+ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
+
+
+def load(folder: Path, **options: object) -> encoder.Teacher:
+    return encoder.Teacher(recipe.Teacher.model_validate({"model": str(folder), "dtype": "fp32", **options}))
+
+
+def test_equals_sentence_transformers(world: World) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    texts = [*sentences(50, seed=2), *ODD]
+    expected = SentenceTransformer(str(world.teacher), device="cpu").encode(texts)
+    assert np.abs(load(world.teacher).embed(texts) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "pooling", [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}], ids=str
+)
+def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling: dict[str, object]) -> None:
+    from safetensors.torch import save_file
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    width = 64 if "pooling_mode" in pooling else 32
+    flags = {"pooling_mode_mean_tokens": False} if "pooling_mode" not in pooling else {}
+    files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags, **pooling})
+    files.write_json(
+        folder / "2_Dense/config.json",
+        {"in_features": width, "out_features": 7, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+    )
+    save_file({"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)}, folder / "2_Dense/model.safetensors")
+    chain = files.read_json(folder / "modules.json")
+    chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    files.write_json(folder / "modules.json", chain)
+    loaded = load(folder)
+    assert loaded.dims == 7
+    if "pooling_mode" in pooling:
+        mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
+        texts = sentences(5)
+        ids, mask = encoder.pad(encoder.encode_ids(loaded.tokenizer, texts, 48), 0)
+        both = torch.cat([t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1)
+        expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
+    else:
+        texts = sentences(30)
+        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+    assert np.abs(loaded.embed(texts) - expected).max() < 1e-5
+
+
+def load_plain(world: World, pooling: str) -> encoder.Teacher:
+    folder = world.folder / "plain"
+    if not folder.exists():
+        shutil.copytree(world.teacher, folder, ignore=shutil.ignore_patterns("modules.json", "1_Pooling", "sentence_bert_config.json"))
+    return load(folder, pooling=pooling)
+
+
+def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World) -> None:
+    assert np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max() < 1e-6
+    with pytest.raises(UserError, match="a plain model says nothing about pooling; set teacher.pooling"):
+        load(world.folder / "plain")
+    with pytest.raises(UserError, match="brings its own pooling; leave teacher.pooling out"):
+        load(world.teacher, pooling="cls")
+
+
+def test_prompts(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    files.write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat "}, "default_prompt_name": None})
+    plain, prompted = load(folder), load(folder, prompt_name="query")
+    assert np.allclose(prompted.embed(["eats"]), plain.embed(["the cat eats"]), atol=1e-6)
+    assert plain.made_of() != prompted.made_of()
+    with pytest.raises(UserError, match="no prompt 'qury'; did you mean 'query'"):
+        load(folder, prompt_name="qury")
+
+
+def test_teachers_that_cannot_be(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="a model without weights"):
+        load(folder)
+    shutil.copy(world.teacher / "model.safetensors", folder)
+    config = files.read_json(folder / "config.json")
+    files.write_json(folder / "config.json", {**config, "vocab_size": 50})
+    with pytest.raises(UserError, match="the tokenizer has .* pieces, the model's word table 50; they do not belong together"):
+        load(folder)
+    with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
+        encoder.Teacher(recipe.Teacher(model="packaged:all-minilm"))
+    with pytest.raises(UserError, match="no folder 'nowhere'"):
+        encoder.Teacher(recipe.Teacher(model="nowhere"))
+    with pytest.raises(UserError, match="the hub id 'a/b' needs a revision"):
+        encoder.Teacher(recipe.Teacher(model="a/b"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no config.json, so not a model folder"):
+        load(tmp_path / "empty")
+
+
+@pytest.fixture
+def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corpus.Corpus:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(embedding_cache, "SHARD", 100)
+    return corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), world.data, 0)
+
+
+def test_shards_hold_the_vectors_and_are_embedded_once(world: World, built: corpus.Corpus) -> None:
+    said: list[str] = []
+    found = embedding_cache.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
+    found.shard = 100
+    rows = np.array([0, 399, 100, 99, 100])
+    assert len(found) == 440
+    assert np.abs(found[rows] - load(world.teacher).embed(built.texts(rows))).max() < 1e-3
+    heard = len(said)
+    embedding_cache.embed_corpus(load(world.teacher), built, say=said.append, progress=False)
+    assert len(said) == heard
+
+
+def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus.Corpus) -> None:
+    loaded = load(world.teacher)
+    embed, calls = loaded.embed, []
+
+    def killed(texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        calls.append(len(texts))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return embed(texts, device, unit)
+
+    loaded.embed = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        embedding_cache.embed_corpus(loaded, built, progress=False)
+    found = embedding_cache.embed_corpus(loaded, built, progress=False)
+    assert calls == [100, 100, 100, 100, 100, 40]
+    shard = found.folder / "00001.npy"
+    before = shard.read_bytes()
+    shard.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    said: list[str] = []
+    embedding_cache.embed_corpus(loaded, built, say=said.append, progress=False)
+    assert any("00001.npy: damaged or gone; embedding its texts again" in line for line in said)
+    assert shard.read_bytes() == before
+
+
+def test_a_text_is_not_read_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+    loaded, said = load(world.teacher), list[str]()
+    first = embedding_cache.embed_corpus(loaded, built, progress=False)
+    (tmp_path / "more.txt").write_text("\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8")
+    other = corpus.build(recipe.Files(texts=["more.txt"]), tmp_path, 0)
+    assert embedding_cache.embedded(loaded, other) == 150 and embedding_cache.embedded(loaded, built) == 440
+    assert embedding_cache.embedded(load(world.teacher, max_tokens=8), other) == 0, "another reader of texts"
+    found = embedding_cache.embed_corpus(loaded, other, say=said.append, progress=False)
+    assert "30 texts in" in said[-1] and said[-1].endswith("150 known from other corpora")
+    assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
+    # a shard that was damaged since gives nothing
+    shard = first.folder / "00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+    (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(200))), "utf-8")
+    third = corpus.build(recipe.Files(texts=["more.txt"]), tmp_path, 0)
+    assert embedding_cache.embedded(loaded, third) == 200
+    found = embedding_cache.embed_corpus(loaded, third, say=said.append, progress=False)
+    assert np.abs(found[np.arange(200)] - loaded.embed(third.texts(np.arange(200)))).max() < 1e-3
+    assert said[-1].endswith("200 known from other corpora"), "those of the second corpus are as good"
+
+
+def test_the_cache_is_keyed_by_what_made_it(world: World, built: corpus.Corpus) -> None:
+    folders = {
+        embedding_cache.vectors_folder(load(world.teacher, **options), built)
+        for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
+    }
+    assert len(folders) == 4
+
+
+def test_a_folder_that_is_not_whole_is_refused(world: World, tmp_path: Path) -> None:
+    """transformers would go on with a tokenizer of no pieces, or with a layer drawn at random."""
+
+    def refused(says: str, change: Callable[[Path], object]) -> None:
+        folder = tmp_path / says.replace(" ", "-")
+        shutil.copytree(world.teacher, folder)
+        change(folder)
+        with pytest.raises(UserError, match=says):
+            encoder.Teacher(recipe.Teacher(model=str(folder)))
+
+    def one_layer_more(folder: Path) -> None:
+        files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3})
+
+    refused("a model without a tokenizer", lambda folder: [path.unlink() for path in folder.glob("tokenizer*")])
+    refused("its weights do not open: ", lambda folder: os.truncate(folder / "model.safetensors", 5_000))
+    refused("16 of the tensors that config.json asks for are not in its weights", one_layer_more)

@@ -1,0 +1,68 @@
+"""The order of training, and the ids a batch is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from edgedistill import recipe
+from edgedistill.data import corpus
+from edgedistill.data.token_cache import Tokens, tokenize
+from edgedistill.training.inputs import batches
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 65_537])
+def test_shuffled_is_a_permutation_that_depends_on_the_seed(n: int) -> None:
+    once = batches.shuffled(np.arange(n), n, 5)
+    assert np.array_equal(np.sort(once), np.arange(n))
+    assert np.array_equal(batches.shuffled(np.arange(n)[n // 2 :], n, 5), once[n // 2 :])
+    if n > 16:
+        assert not np.array_equal(once, batches.shuffled(np.arange(n), n, 6))
+        assert not np.array_equal(once, np.arange(n))
+
+
+def test_shuffled_looks_random() -> None:
+    order = batches.shuffled(np.arange(100_000), 100_000, 0)
+    assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
+    assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.02
+    assert abs((np.diff(order) > 0).mean() - 0.5) < 0.01
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8")
+    made = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0)
+    words = Tokenizer(models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenize(made, words, 64, 0)
+
+
+def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: Tokens) -> None:
+    seen = [b for number in range(3) for b, _ in batches.window(number, 300, None, tokens, batch=10, bucket=10, max_tokens=64, seed=1)]
+    assert sorted(np.concatenate(seen).tolist()) == list(range(300))
+    spread = [np.ptp(tokens.lengths(batch)) for batch in seen]
+    assert np.median(spread) <= 1
+    assert [len(batch) for batch in seen] == [10] * 30
+
+
+def test_passes_follow_each_other_without_a_seam(tokens: Tokens) -> None:
+    drawn = [b for number in range(7) for b in batches.window(number, 300, None, tokens, 10, 10, 64, 1)]
+    seen, passes = (np.concatenate(part) for part in zip(*drawn, strict=True))
+    assert all(np.bincount(seen[passes == each], minlength=300).tolist() == [1] * 300 for each in (0, 1))
+    assert np.bincount(passes).tolist() == [300, 300, 100]
+    assert np.bincount(seen, minlength=300).min() == 2
+    assert np.bincount(seen).max() == 3
+
+
+def test_ids_are_those_of_the_text_padded_and_cut(tokens: Tokens) -> None:
+    ids, mask = tokens.batch(np.array([0, 4]), 64)
+    assert ids.tolist() == [[1, 1, 0, 0, 0, 0], [5, 5, 5, 5, 5, 5]]
+    assert mask.tolist() == [[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]
+    cut, _ = tokens.batch(np.array([17]), 3)
+    assert cut.tolist() == [[18, 18, 18]]
+    last, _ = tokens.batch(np.array([58]), 3)
+    assert last.tolist() == [[9, 9, 59]]  # cut, but the last token (a model's closing one) stays

@@ -1,0 +1,414 @@
+"""The four stages on tiny models: an assistant taught from a teacher, a student from both, resumed, exported, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import files, recipe, run
+from edgedistill.data import parallel
+from edgedistill.errors import UserError
+from edgedistill.evaluation import bench, speed
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost
+from edgedistill.runtime import bundle
+from edgedistill.students.pooling import pool
+from edgedistill.teacher import assistant, encoder
+from edgedistill.training import initialise, prepare, train
+from edgedistill.training import loop as loops
+from edgedistill.training.inputs import pair_feed
+from edgedistill.vocabulary import learn_tokenizer
+from tests.conftest import World, sentences
+from tests.vocabulary.test_trim_model import plain
+from tests.vocabulary.test_trim_tokenizer import unigram
+
+BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
+OWN = {"of": "assistant", "language": "own"}
+EMBEDDINGS = {"of": "assistant", "at": "embeddings", "language": "own"}
+FAST = {"steps": 6, "batch": 8, "bucket": 2}
+STUDENT = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "layers": 1, "bottleneck": 8, "max_tokens": 32}
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def translated(text: str) -> str:
+    return " ".join(word[::-1] for word in text.split())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of English and its words spelled backwards, and an STS suite's texts in both."""
+    folder = tmp_path_factory.mktemp("pairs")
+    texts = sentences(240)
+    rows = [f"{text}\t{translated(text)}" for text in texts]
+    (folder / "en-xx.tsv").write_text("en\txx\n" + "\n".join(rows[:160]) + "\n", encoding="utf-8")
+    (folder / "en-yy.tsv").write_text("en\tyy\n" + "\n".join(f"{text}\t{text.upper()}q" for text in texts[120:]) + "\n", encoding="utf-8")
+    for at, name in enumerate(("en", "xx")):
+        lines = [
+            f"{row.split(chr(9))[at]}\t{rows[(number * 7) % 40].split(chr(9))[at]}\t{number % 5}" for number, row in enumerate(rows[:40])
+        ]
+        (folder / f"sts.{name}.tsv").write_text("sentence1\tsentence2\tscore\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    suite = "kind: sts\ntasks:\n  - {name: en-xx, file: sts.en.tsv, translation: sts.xx.tsv}\n"
+    (folder / "suite.yaml").write_text(suite, encoding="utf-8")
+    return folder
+
+
+def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
+    parts = [{"files": [f"en-{language}.tsv"], "columns": ["en", language]} for language in ("xx", "yy")]
+    return {
+        "name": name,
+        "teacher": {"model": str(world.teacher), "max_tokens": 32, "dtype": "fp32"},
+        "corpus": {"kind": "parallel", "pairs": parts, "held_out": 10},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stage 1: XLM-R's architecture with the teacher's layers, behind a tokenizer learned from the pairs."""
+    student = {"kind": "recurrent", "layers": 2, "times": 1, "positions": "pad", "unigram": {"pieces": 300}, "max_tokens": 32}
+    stages = [{"name": "teach", "objective": BOTH, **FAST}]
+    spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
+    out = tmp_path_factory.mktemp("assistant") / "assistant"
+    train.train(spec, out, data, device="cpu", say=quiet, progress=False)
+    return out
+
+
+def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
+    """Stages 2 to 4 from a finished assistant."""
+    last = {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": BOTH}]}
+    stages = [
+        {"name": "align", "objective": BOTH, "match": EMBEDDINGS, "learning_rate": 1e-2, **FAST},
+        {"name": "teach", "objective": BOTH, "match": OWN, "ema": 0.9, **FAST},
+        {"name": "contrast", "objective": last, "pairs": ["en-xx"], **FAST},
+    ]
+    parts: dict[str, Any] = {
+        "assistant": {"model": str(taught), "max_tokens": 32, "dtype": "fp32"},
+        "student": {**STUDENT, "embeddings": {"from": "random"}},
+        "stages": stages,
+        "select": {"suite": str(data / "suite.yaml"), "every": 4, "without": ["yy"]},
+    }
+    return recipe.parse(written(world, "student", **{**parts, **changes}), "test")
+
+
+@pytest.fixture(scope="module")
+def whole(world: World, data: Path, taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("student") / "student"
+    train.train(four(world, data, taught), out, data, device="cpu", say=quiet, progress=False)
+    return out
+
+
+def test_a_run_as_a_teacher(taught: Path) -> None:
+    """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
+    opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
+    texts = [*sentences(3), translated(sentences(1)[0])]
+    ids, mask = encoder.pad(encoder.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
+    student: Any = run.open_run(taught).student()
+    with torch.inference_mode():
+        expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+        at = torch.from_numpy((ids != 1).cumsum(1) * (ids != 1) + 1)
+        tables = pool(student.model.embeddings(input_ids=torch.from_numpy(ids), position_ids=at), torch.from_numpy(mask), "mean").numpy()
+    assert np.abs(opened.embed(texts, unit=False) - expected).max() < 1e-5
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    assert np.abs(opened.embed(texts) - unit).max() < 1e-5 < np.abs(unit - expected).max()
+    layer = assistant.EmbeddingLayer(opened)
+    assert np.abs(layer.embed(texts, unit=False) - tables).max() < 1e-6
+    assert layer.made_of() != opened.made_of()
+
+
+def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: World, data: Path, taught: Path) -> None:
+    opened = run.open_run(taught)
+    assert opened.shape["positions"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
+    words = opened.tokenizer()
+    assert [words.convert_ids_to_tokens(at) for at in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert words.convert_ids_to_tokens(len(words) - 1) == "<mask>" and len(words) <= 300
+    assert words("the cat")["input_ids"][0] == 0 and words("the cat")["input_ids"][-1] == 2
+    assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
+    spec = opened.recipe
+    assert isinstance(spec.corpus, recipe.Parallel) and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
+    pairs = parallel.build(spec.corpus, data, 0)
+    again = learn_tokenizer._unigram([pairs.first, pairs.second], spec.student.unigram, 512)
+    assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
+    few = recipe.Unigram(pieces=200, lowercase=True)
+    assert (
+        learn_tokenizer.learn_unigram([pairs.second], few)("THE")["input_ids"]
+        == learn_tokenizer.learn_unigram([pairs.second], few)("the")["input_ids"]
+    )
+
+
+def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
+    """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first for both."""
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
+    pairs = parallel.build(spec.corpus, data, 0)
+    models = pair_feed.Models(initialise.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
+    assert models.assistant is not None and isinstance(models.teacher, encoder.Teacher)
+    words = models.assistant.tokenizer
+    cut = pair_feed.tokens(spec, pairs, words, 32, quiet)
+    align, teach, contrast = pair_feed.feeds(spec, pairs, cut, models, 32, "cpu", [None, None, None], quiet, False)
+    rows = np.array([0, 5, 17])
+    for feed in (align, teach, contrast):
+        (one, _), (other, _) = feed.batch(rows, rows)[0]
+        for ids, side, corpus in ((one, 0, pairs.first), (other, 1, pairs.second)):
+            texts = corpus.texts(pairs.index[rows, side])
+            assert [row[row != 1].tolist() for row in ids] == [each.tolist() for each in encoder.encode_ids(words, texts, 32)]
+    sources, targets = (corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.first, pairs.second)))
+    layer = assistant.EmbeddingLayer(models.assistant)
+    for feed, reader in ((align, layer), (teach, models.assistant)):
+        expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
+        assert feed.vectors is not None and np.abs(feed.vectors[rows] - expected).max() < 2e-3  # kept in half precision
+    expected = models.teacher.embed(sources, unit=False)
+    assert contrast.vectors is not None and np.abs(contrast.vectors[rows] - expected[:, None]).max() < 5e-3
+    assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.trained
+    lengths = np.max([side.lengths(pairs.index[: pairs.trained, at]) for at, side in enumerate(cut)], 0)
+    longest = int(lengths.min())
+    assert 0 < len(short := teach.short(longest)) < pairs.trained
+    assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
+
+
+def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    spec = four(world, data, taught)
+    only = spec.model_copy(update={"stages": spec.stages[:1]})
+    info = train.train(only, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    assert info["selected"] is None
+    after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
+    layers = [name for name in after if name.startswith("model.encoder.")]
+    assert layers and all(torch.equal(after[name], before[name]) for name in layers)
+    first, _ = initialise.build(
+        spec, initialise.open_teacher(spec.teacher, data), run.open_run(taught).tokenizer(), data, assistant=prepare.open_assistant(spec)
+    )
+    moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
+    assert moved and all(name.startswith("model.embeddings.") for name in moved)
+    assert "model.embeddings.word_embeddings.project.weight" in moved
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
+    world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, steps = four(world, data, taught), 0
+    step = loops.Loop._one
+
+    def counted(loop: loops.Loop) -> float:
+        nonlocal steps
+        steps += 1
+        if steps in (4, 11, 17):
+            raise Killed
+        return step(loop)
+
+    monkeypatch.setattr(loops, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loops.Loop, "_one", counted)
+    for resume in (False, True, True):
+        with pytest.raises(Killed):
+            train.train(spec, tmp_path / "cut", data, resume=resume, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "cut", data, resume=True, device="cpu", say=quiet, progress=False)
+    for name in ("student.safetensors", "student.json", "tokenizer/tokenizer.json"):
+        assert (whole / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
+
+
+def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> None:
+    info = files.read_json(whole / "run.json")
+    assert [stage["name"] for stage in info["stages"]] == ["align", "teach", "contrast"]
+    assert info["selected"]["stage"] == "contrast"
+    opened = run.open_run(whole)
+    assert (opened.shape["times"], opened.shape["bottleneck"], opened.shape["positions"]) == (2, 8, "pad")
+    bundle_writer.export(whole, ["fp32", "w8"], tmp_path / "bundle", quiet)
+    texts = [*sentences(4), translated(sentences(1)[0])]
+    expected = prepare.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - expected).max() < 1e-5
+    suite = tmp_path / "lost.yaml"
+    (tmp_path / "lost.tsv").write_text("sentence1\tsentence2\tscore\nкот\tпёс\t1\nthe cat\tthe dog\t3\n", encoding="utf-8")
+    suite.write_text("kind: sts\ntasks: [{name: en-ru, file: lost.tsv}]\n", encoding="utf-8")
+    said: list[str] = []
+    found = bench.bench(
+        [f"{tmp_path / 'bundle'}:fp32"],
+        [str(data / "suite.yaml"), str(suite)],
+        data,
+        1,
+        "cpu",
+        None,
+        None,
+        said.append,
+        speed.Plan(2, 1, 1, 0.0, 2),
+    )
+    report = found["reports"][0]
+    assert set(report["quality"][next(iter(report["quality"]))]["tasks"]) == {"en-xx"}
+    lost = report["quality"]["lost"]["unknown"]
+    assert lost["texts"] == 2 and lost["tokens"] > 0 and lost["first"] == "кот"
+    assert any("lost: 2 of 4 texts hold what its vocabulary has no piece for" in line and "кот" in line for line in said)
+
+
+def vectors(folder: Path, texts: list[str]) -> np.ndarray:
+    """A finished run's own, of at most 32 tokens."""
+    opened = run.open_run(folder)
+    return prepare.encode(opened.student(), opened.tokenizer(), texts, 32)
+
+
+def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
+    """Trimmed from a finished run and not trained: fewer rows, its unit as often as before, the same vectors for texts of the corpus."""
+    student = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "trim": {}, "layers": 1, "bottleneck": 8}
+    before = {"model": str(whole), "max_tokens": 32, "dtype": "fp32"}
+    spec = recipe.parse(written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test")
+    train.train(spec, tmp_path / "trimmed", data, device="cpu", say=quiet, progress=False)
+    old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
+    assert new.shape["times"] == old.shape["times"] == 2
+    assert len(new.tokenizer()) < len(old.tokenizer())
+    texts = [*sentences(4), translated(sentences(1)[0])]
+    assert np.abs(vectors(whole, texts) - vectors(tmp_path / "trimmed", texts)).max() < 1e-4
+
+
+def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
+    spec = four(world, data, taught)
+    found = cost.cost(spec, data, quiet)
+    assert found["teacher_passes"] == 0  # all in the cache, from training
+    assert found["student_passes"] == 3 * 6 * 8 * 2
+    again = spec.model_copy(update={"seed": 1})  # other texts are held out, but they are the same texts
+    assert cost.cost(again, data, quiet)["teacher_passes"] == 0
+    assert spec.assistant is not None
+    shorter = {
+        name: each.model_copy(update={"max_tokens": 16}) for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
+    }
+    pairs = parallel.build(spec.corpus, data, 1)  # type: ignore[arg-type]
+    found = cost.cost(again.model_copy(update=shorter), data, quiet)
+    assert found["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second), "cut elsewhere, they give other vectors"
+
+
+def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
+    """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a trimmed vocabulary."""
+    folder = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    spec = four(world, data, folder)
+    spec = spec.model_copy(
+        update={"assistant": recipe.Teacher(model=str(folder), pooling="mean", max_tokens=32, dtype="fp32"), "select": None}
+    )
+    wider = [stage.model_copy(update={"steps": 2}) for stage in spec.stages[:2]]
+    student = recipe.Recurrent.model_validate({**STUDENT, "trim": {}})
+    info = train.train(
+        spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", data, device="cpu", say=quiet, progress=False
+    )
+    lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
+    assert [source["name"] for source in lost["sources"]][:2] == ["first side, trained on", "second side, trained on"]
+    assert info["parameters"]["total"] > 0
+
+
+def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
+    spec = four(world, data, taught, **changes)
+    cost.cost(spec, data, quiet)
+    return spec
+
+
+def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    stage = {"name": "x", "objective": BOTH, **FAST}
+    other = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
+    for changes, says in (
+        ({"assistant": None, "stages": [stage]}, "student: of an assistant, and the recipe names none; set assistant.model"),
+        ({"assistant": None, "student": {**STUDENT, "weights": "teacher", "tokenizer": "teacher"}}, r"stages\[0\].match: of an assistant"),
+        ({"stages": [{**stage, "objective": {"kind": "mse"}}]}, r"mse reads single texts, the corpus holds pairs; put it to both sides"),
+        ({"stages": [{**stage, "pairs": ["en-de"]}]}, r"stages\[0\].pairs: none are called 'en-de'; corpus.pairs are \(en-xx, en-yy\)"),
+        ({"stages": [{**stage, "match": {"at": "embeddings"}}]}, "are of an assistant, which reads all the languages; set `of: assistant`"),
+        ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "embeddings are matched by"),
+        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` are made of texts, not of pairs"),
+        ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "each_side reads pairs; set corpus.kind: parallel"),
+        ({"select": {"suite": str(data / "suite.yaml")}}, r"yy: no task of the suite .* is in these languages.*select.without: \[yy\]"),
+        ({"student": {**STUDENT, "layers": 3}}, "a unit of 3 does not divide the source's 2 layers"),
+        ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),
+        (
+            {"student": {**STUDENT, "tokenizer": str(other)}, "stages": [{**stage, "match": OWN}]},
+            "student.weights: the assistant's layers read .* into other pieces; set student.tokenizer: assistant",
+        ),
+        (
+            {"student": {**STUDENT, "weights": "teacher", "tokenizer": str(other)}},
+            r"stages\[0\].match: .* into other pieces; set student.tokenizer: assistant",
+        ),
+        (
+            {"student": {"kind": "bert", "weights": "assistant", "tokenizer": "assistant", "layers": 1}},
+            "recurrent student.*`kind: recurrent`",
+        ),
+        ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
+        ({"student": {**STUDENT, "weights": "runs/of-no-name"}}, "runs/of-no-name: no such run here"),
+        ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns a tokenizer of its own; leave `trim` out"),
+        ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
+    ):
+        with pytest.raises(UserError, match=says):
+            refused(world, data, taught, **changes)
+
+
+def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: World) -> None:
+    """Methods §5.1."""
+    bare = {"kind": "recurrent", "layers": 1}
+    found = recipe.parse(written(world, "student", assistant={"model": "runs/x"}, student=bare, stages=[]), "test").student
+    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("assistant", "assistant")
+    found = recipe.parse(
+        written(world, "student", assistant={"model": "runs/x"}, student={**bare, "weights": "a/b"}, stages=[]), "test"
+    ).student
+    assert isinstance(found, recipe.Recurrent) and found.weights == "a/b"
+    found = recipe.parse(written(world, "student", student=bare, stages=[]), "test").student
+    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("teacher", "teacher")
+
+
+def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taught: Path) -> None:
+    """Where tables start from noise; those of an assistant may be read to their end."""
+    words = run.open_run(taught).tokenizer()
+    for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
+        stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
+        spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
+        asked = initialise.open_teacher(spec.teacher, data)
+        _, shape = initialise.build(spec, asked, words, data, assistant=prepare.open_assistant(spec))
+        assert shape["max_tokens"] == most
+
+
+def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+    student = {"kind": "recurrent", "layers": 1, "bottleneck": 8, "head": "linear", "dims": 32, "max_tokens": 32}
+    stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST}
+    first = recipe.parse(written(world, "one", assistant={"model": str(taught)}, student=student, stages=[stage]), "test")
+    train.train(first, tmp_path / "one", data, device="cpu", say=quiet, progress=False)
+    again = {"model": str(tmp_path / "one"), "max_tokens": 32, "dtype": "fp32"}
+    second = recipe.parse(written(world, "two", assistant=again, student=student, stages=[]), "test")
+    train.train(second, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    assert np.abs(vectors(tmp_path / "one", sentences(4)) - vectors(tmp_path / "two", sentences(4))).max() < 1e-4
+
+
+def test_languages_of_a_region_are_covered_by_their_suite(world: World, data: Path, taught: Path) -> None:
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
+    parts = [part.model_copy(update={"languages": ("EN", "xx-XX")}) for part in spec.corpus.pairs]
+    train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+    parts = [part.model_copy(update={"languages": ("EN", "zz-ZZ")}) for part in spec.corpus.pairs]
+    with pytest.raises(UserError, match="zz-ZZ: no task of the suite"):
+        train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+
+
+def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.partial").mkdir()
+    with pytest.raises(UserError, match="its training has not finished; run edgedistill train again with --resume"):
+        refused(world, data, tmp_path / "half")
+
+
+def test_a_suite_that_names_no_language_is_english(world: World, data: Path, taught: Path) -> None:
+    spec = four(world, data, taught)
+    assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
+    parts = [part.model_copy(update={"languages": ("en", "xx")}) for part in spec.corpus.pairs]
+    mini = spec.select.model_copy(update={"suite": "mini", "without": ["xx"]})
+    of_two = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini})
+    train.check_languages(of_two)
+    with pytest.raises(UserError, match="pairs: xx: no task of the suite mini"):
+        train.check_languages(of_two.model_copy(update={"select": mini.model_copy(update={"without": []})}))
+
+
+def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
+    """The stages of the run taught its fresh position table 32 places; what is made of it without stages keeps to those."""
+    read = run.open_run(whole).max_tokens
+    student = {**STUDENT, "trim": {}, "max_tokens": 64}
+    assistant = {"model": str(whole), "max_tokens": 64, "dtype": "fp32"}
+    spec = recipe.parse(written(world, "short", assistant=assistant, student=student, stages=[]), "test")
+    train.train(spec, tmp_path / "short", data, device="cpu", say=quiet, progress=False)
+    assert run.open_run(tmp_path / "short").max_tokens == read < 64

@@ -1,0 +1,482 @@
+"""recipe -> run, on the tiny world: the same bytes however it got there, and nothing half written."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgedistill import recipe, run
+from edgedistill.errors import UserError
+from edgedistill.files import sha256_file
+from edgedistill.planning import preflight
+from edgedistill.training import initialise, loop, prepare, train
+from tests.conftest import World, sentences
+
+
+def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
+    spec = recipe.parse(world.recipe(**changes), "test")
+    return train.train(spec, out, world.data, resume=resume, device="cpu", say=lambda line: None, progress=False)
+
+
+def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path) -> None:
+    info = go(world, tmp_path / "a")
+    opened = run.open_run(tmp_path / "a")
+    assert opened.dims == info["dims"] == 32
+    assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
+    vectors = prepare.encode(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
+    assert vectors.shape == (8, 32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert not run.partial(tmp_path / "a").exists()
+
+
+def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> None:
+    from edgedistill.teacher import encoder
+
+    texts = sentences(60, seed=9)
+    targets = encoder.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+
+    def closeness(steps: int) -> float:
+        stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
+        go(world, tmp_path / str(steps), stages=[stage])
+        opened = run.open_run(tmp_path / str(steps))
+        return float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+
+    assert closeness(80) > closeness(1) + 0.2
+
+
+def test_same_recipe_same_bytes(world: World, tmp_path: Path) -> None:
+    for name in "ab":
+        go(world, tmp_path / name)
+    assert sha256_file(tmp_path / "a/student.safetensors") == sha256_file(tmp_path / "b/student.safetensors")
+    go(world, tmp_path / "c", seed=1)
+    assert sha256_file(tmp_path / "a/student.safetensors") != sha256_file(tmp_path / "c/student.safetensors")
+
+
+STEPS = 60
+TWO_STAGES = [
+    {
+        "name": "distil",
+        "objective": {
+            "kind": "sum",
+            "terms": [{"weight": 1.0, "objective": {"kind": "congen", "queue": 40}}, {"weight": 2.0, "objective": {"kind": "gram"}}],
+        },
+        "view": {"kind": "word_deletion"},
+        "steps": STEPS,
+        "batch": 16,
+        "bucket": 4,
+        "ema": 0.9,
+    },
+    {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "steps": STEPS, "batch": 16, "bucket": 4},
+]
+PROCESSES = multiprocessing.get_context("forkserver")  # torch, which takes seconds, is loaded once for all that are killed
+PROCESSES.set_forkserver_preload(["tests.test_train"])
+SELECT = {"suite": "SUITE", "every": 25}
+
+
+def suite_of(world: World) -> str:
+    folder = world.folder / "suite"
+    if not folder.exists():
+        folder.mkdir()
+        texts = sentences(60, seed=3)
+        rows = [f"{a}\t{b}\t{len(set(a.split()) & set(b.split()))}\tall" for a, b in zip(texts[:30], texts[30:], strict=True)]
+        (folder / "pairs.tsv").write_text("sentence1\tsentence2\tscore\tsubset\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        (folder / "suite.yaml").write_text(
+            "name: tiny\nkind: sts\nabout: tiny\ntasks:\n  - {name: all, file: pairs.tsv}\n", encoding="utf-8"
+        )
+    return str(folder / "suite.yaml")
+
+
+def write_triples(world: World, count: int) -> None:
+    rows = zip(sentences(count, seed=20), sentences(count, seed=21), sentences(count, seed=22), strict=True)
+    text = "anchor\tentailment\tcontradiction\n" + "".join("\t".join(row) + "\n" for row in rows)
+    (world.data / "triples.tsv").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("student", "optimizer", "kills"),
+    [
+        ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, "adamw", [12, 66]),
+        ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, "adamw", [12]),
+        ({"kind": "bert", "weights": "teacher", "layers": 1, "codes": 8, "head": "linear", "dropout": 0.1}, "muon", [12]),
+    ],
+    ids=["bert", "recurrent", "codes and muon"],
+)
+def test_killed_and_resumed_gives_the_same_bytes(
+    world: World, tmp_path: Path, student: dict[str, Any], optimizer: str, kills: list[int]
+) -> None:
+    """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the uninterrupted run."""
+    changes = {
+        "stages": [{**stage, "optimizer": optimizer} for stage in TWO_STAGES],
+        "select": {**SELECT, "suite": suite_of(world)},
+        "student": student,
+        "targets": {"reduce": {"kind": "pca"}, "dims": 24, "align": "procrustes"},
+    }
+    write_triples(world, 60)
+    go(world, tmp_path / "whole", **changes)
+    checkpoints = tmp_path / "cut.partial" / "checkpoints"
+    for number, steps in enumerate(kills):
+        child = PROCESSES.Process(target=go_slowly, args=(world, tmp_path / "cut", bool(number), changes))
+        child.start()
+        while child.is_alive() and newest(checkpoints) < steps:
+            time.sleep(0.02)
+        child.kill()
+        child.join()
+        assert newest(checkpoints) >= steps, "the child ended by itself"
+        assert not (tmp_path / "cut").exists()
+    go(world, tmp_path / "cut", resume=True, **changes)
+    assert sha256_file(tmp_path / "cut/student.safetensors") == sha256_file(tmp_path / "whole/student.safetensors")
+    selected = [
+        [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")
+    ]
+    assert selected == [[25, 50, 60, 25, 50, 60]] * 2
+
+
+def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same student, one step: what Muon moves has all its directions moved alike, the rest moves as under AdamW."""
+    student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 8, "weight_decay": 0.0, "warmup": 0.0, "dtype": "fp32"}
+    start, moved = {}, {}
+    monkeypatch.setattr(loop.Loop, "_batch", lambda self, old=loop.Loop._batch: start.update(weights_of(self.student)) or old(self))
+    for optimizer in ("adamw", "muon"):
+        go(world, tmp_path / optimizer, student=student, stages=[{**stage, "optimizer": optimizer}])
+        ended = load_file(tmp_path / optimizer / "student.safetensors")
+        moved[optimizer] = {name: ended[name] - start[name] for name in ended}
+    for name, step in moved["muon"].items():
+        inside = ".layer." in name and step.ndim == 2
+        assert torch.equal(step, moved["adamw"][name]) is not inside, name
+        if inside:
+            sizes = torch.linalg.svdvals(step)
+            assert sizes[: len(sizes) // 2].min() > 0.5 * sizes.max(), name
+            assert sizes.max() == pytest.approx(0.2 * max(step.shape) ** 0.5 * 1e-3, rel=0.35)
+
+
+def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in student.state_dict().items()}
+
+
+def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "version", lambda name: "2.8.0+cpu")
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "optimizer": "muon"}
+    text = {"name": "x", "teacher": {"model": "x"}, "corpus": {"kind": "prose"}, "student": {"kind": "bilstm"}, "stages": [stage]}
+    with pytest.raises(UserError, match=r"stages\[0\].optimizer: muon needs torch 2.9, this is 2.8.0"):
+        preflight.check(recipe.parse(text, "x"), None)
+    preflight.check(recipe.parse({**text, "stages": [{**stage, "optimizer": "adamw"}]}, "x"), None)
+
+
+def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:
+    """In a process to be killed: a checkpoint at every step."""
+    loop.CHECKPOINT_SECONDS = 0.0
+    go(world, out, resume, **changes)
+
+
+def newest(folder: Path) -> int:
+    """Steps done as of the newest checkpoint, both stages counted."""
+    done = [p.name.split("-") for p in folder.glob("[0-9]*-*") if (p / "state.json").exists()] if folder.exists() else []
+    return max((STEPS * int(stage) + int(step) for stage, step in done), default=0)
+
+
+def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "learning_rate": 0.3, "clip": None, "warmup": 0.0}
+    info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 5})
+    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    best = max(lines, key=lambda line: line["dev"])
+    assert info["selected"]["score"] == best["dev"]
+    assert info["selected"]["step"] == next(line["step"] for line in lines if line["dev"] == best["dev"])
+
+
+def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(world: World, tmp_path: Path) -> None:
+    """The same run twice: with `within` the kept weights are the last, though others scored higher."""
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "learning_rate": 0.3, "clip": None, "warmup": 0.0}
+    for seed in range(6):  # at such a rate any of the twelve scores may be the highest, the last too
+        scores = [float(line["dev"]) for line in _measured(world, tmp_path / f"plain{seed}", stage, 0.0, seed)[1]]
+        if max(scores) > scores[-1]:
+            break
+    within = max(scores) - scores[-1] + 1e-9
+    info, lines = _measured(world, tmp_path / "near", stage, within, seed)
+    assert [line["dev"] for line in lines] == scores
+    assert max(scores) > scores[-1], "a case that tells them apart"
+    assert (info["selected"]["step"], info["selected"]["score"], info["selected"]["highest"]) == (
+        lines[-1]["step"],
+        scores[-1],
+        max(scores),
+    )
+
+
+def _measured(world: World, out: Path, stage: dict[str, Any], within: float, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run's record, and its lines that have a score."""
+    info = go(world, out, seed=seed, stages=[stage], select={"suite": suite_of(world), "every": 5, "within": within})
+    return info, [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_patience_stops_early(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 500, "batch": 4, "learning_rate": 1.0, "clip": None, "warmup": 0.0}
+    info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 2, "patience": 3})
+    assert info["stages"][0]["steps"] < 500
+
+
+def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
+    info = go(world, tmp_path / "a", student={**world.recipe()["student"], "head_kept": False})
+    assert info["dims"] == 16
+    assert info["parameters"]["head"] == 0
+    assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "head" in name or "projection" in name]
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
+        {"kind": "bert", "weights": "teacher", "layers": [1], "codes": 8, "embeddings": {"weigh": "counts"}},
+        {"kind": "bert", "weights": "teacher", "layers": 2},
+        {"kind": "bert", "layers": 1, "width": 16, "vocabulary": 210, "head": "linear_tanh"},
+        {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
+        {"kind": "recurrent", "layers": 1, "bottleneck": 8},
+        {"kind": "recurrent", "layers": 1, "codes": 4},
+        {"kind": "static", "width": 12, "codes": 4, "head": "linear"},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "codes": 6},
+        {"kind": "recurrent", "layers": [1], "times": 3, "positions": "pad", "trim": {"min_count": 3}},
+        {"kind": "recurrent", "layers": 2, "times": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "trim": {"min_count": 2}},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
+        {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 12, "head": "linear"},
+        {"kind": "static", "width": 32, "weights": "equal"},
+        {"kind": "static", "width": 16, "vocabulary": 210, "head": "linear_tanh", "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 8, "head": "linear", "head_bias": True, "embeddings": {"of": "words"}},
+    ],
+    ids=lambda s: "-".join(str(v) for v in s.values())[:40],
+)
+def test_every_shape_trains_and_ignores_padding(world: World, tmp_path: Path, student: dict[str, Any]) -> None:
+    go(world, tmp_path / "a", student=student)
+    opened = run.open_run(tmp_path / "a")
+    module = opened.student()
+    ids = torch.randint(5, min(100, len(opened.tokenizer())), (3, 7), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        alone = module(ids[:1, :4], torch.ones(1, 4, dtype=torch.long))
+        mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1] * 7, [1, 0, 0, 0, 0, 0, 0]])
+        padded = module(ids, mask)[:1]
+    assert torch.allclose(alone, padded, atol=1e-5)
+    assert alone.norm() > 0
+
+
+def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_path: Path) -> None:
+    go(world, tmp_path / "all", student={"kind": "bert", "weights": "teacher"}, stages=[])
+    go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
+    texts = sentences(20, seed=4)
+    one, other = (run.open_run(tmp_path / name) for name in ("all", "itself"))
+    a, b = (prepare.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
+    assert np.abs(a - b).max() < 1e-6
+    assert one.parameters == other.parameters
+
+
+def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path) -> None:
+    """All the teacher's layers behind a trimmed table, untrained, are the teacher on texts of kept pieces."""
+    from edgedistill import files
+    from edgedistill.data import corpus
+
+    texts = "\n".join(sentences(12, seed=2))
+    (world.data / "few.txt").write_text(texts, encoding="utf-8")
+    changes = {"corpus": {"texts": ["few.txt"], "held_out": 2}, "stages": []}
+    info = go(world, tmp_path / "trimmed", student={"kind": "bert", "weights": "teacher", "trim": {}}, **changes)
+    go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
+    one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
+    spec = recipe.parse(world.recipe(**changes), "test")
+    assert spec.corpus is not None
+    built = corpus.build(spec.corpus, world.data, 0)
+    kept = built.texts(range(built.trained))
+    a, b = (prepare.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
+    assert np.abs(a - b).max() < 1e-6
+    lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
+    assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
+    assert lost["sources"][0]["identical"] == 1
+    assert lost["pieces"]["after"] == len(one.tokenizer()) < lost["pieces"]["before"] == len(other.tokenizer())
+    assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (len(other.tokenizer()) - len(one.tokenizer()))
+
+
+def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
+    (world.data / "glove.txt").write_text("cat 1 2 3 4\ndog -1 -2 -3 -4\nzebra 9 9 9 9\n", encoding="utf-8")
+    student = {"kind": "bilstm", "width": 4, "hidden": 4, "embeddings": {"from": "glove", "file": "glove.txt"}, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "test")
+    from edgedistill.teacher import encoder
+
+    loaded = encoder.Teacher(spec.teacher)
+    module, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
+    known = loaded.tokenizer.get_vocab()
+    rows = module.embedding.weight[[known["cat"], known["dog"]]]
+    assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
+
+
+def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(world: World) -> None:
+    """The head leads a piece's reduced vector back to what the teacher makes of that piece."""
+    from edgedistill.teacher import encoder
+
+    student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "test")
+    loaded = encoder.Teacher(spec.teacher)
+    module, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
+    words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
+    known = loaded.tokenizer.get_vocab()
+    rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
+    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "red")]))
+    assert torch.allclose(words, alone, atol=1e-5)
+    led_back = (rows - rows.mean(0)) @ module.head.weight.T
+    assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
+
+
+def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world: World, tmp_path: Path) -> None:
+    """No steps worth the name: what is in the run is what it began with."""
+    from edgedistill.teacher import encoder
+
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 4, "learning_rate": 1e-12}
+    go(world, tmp_path / "a", student={"kind": "static", "width": 32}, stages=[stage], corpus={"texts": ["texts.txt"]})
+    opened = run.open_run(tmp_path / "a")
+    student, words = opened.student(), opened.tokenizer()
+    assert opened.parameters == {"embedding": len(words) * 33, "encoder": 0, "head": 0, "total": len(words) * 33}
+    texts = (world.data / "texts.txt").read_text(encoding="utf-8").splitlines()
+    counts = np.bincount([piece for text in texts for piece in words(text)["input_ids"]], minlength=len(words))
+    share = counts / counts.sum()
+    loaded = encoder.Teacher(recipe.Teacher(model=str(world.teacher)))
+    found = student.weights.detach().numpy()
+    assert np.allclose(found, 1e-3 / (1e-3 + share), rtol=1e-5)
+    assert counts.min() == 0
+    assert found.min() < 0.02 < 1 == found.max()
+    assert np.allclose(
+        student.embedding.weight[words.convert_tokens_to_ids(["cat", "dog"])].detach(), loaded.embed(["cat", "dog"]), atol=1e-4
+    )
+    assert not student.embedding.weight[words.pad_token_id].any()
+
+
+def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 32, "learning_rate": 5e-3}
+    for name, steps in (("before", 1), ("after", 60)):
+        go(world, tmp_path / name, student={"kind": "static", "width": 16, "head": "linear"}, stages=[{**stage, "steps": steps}])
+    from edgedistill.teacher import encoder
+
+    texts = sentences(60, seed=9)
+    targets = encoder.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+    close = {}
+    for name in ("before", "after"):
+        opened = run.open_run(tmp_path / name)
+        close[name] = float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        assert not opened.student().embedding.weight[0].any()
+    assert close["after"] > close["before"] + 0.05
+    before, after = (load_file(tmp_path / name / "student.safetensors") for name in ("before", "after"))
+    assert (before["weights"] - after["weights"]).abs().max() > 0.01
+
+
+def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> None:
+    from edgedistill.data import corpus, token_cache
+    from edgedistill.teacher import encoder
+
+    spec = recipe.parse(world.recipe(), "test")
+    built = corpus.build(spec.corpus, world.data, 0)
+    cut = token_cache.tokenize(built, encoder.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0)
+    lengths = cut.lengths(np.arange(built.trained))
+    middle = int(np.median(lengths))
+    short = cut.short(middle, built.trained)
+    assert short.tolist() == np.flatnonzero(lengths <= middle).tolist()
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "longest": middle}
+    info = go(world, tmp_path / "short", stages=[stage])
+    assert info["stages"][0]["steps"] == len(short) // 8
+    with pytest.raises(UserError, match=r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer; raise it"):
+        go(world, tmp_path / "none", stages=[{**stage, "longest": 3}])
+
+
+def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) -> None:
+    def refused(match: str, out: str = "x", **changes: Any) -> None:
+        with pytest.raises(UserError, match=match):
+            go(world, tmp_path / out, **changes)
+        assert not (tmp_path / out).exists() and not run.partial(tmp_path / out).exists()
+
+    refused(
+        "student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]}
+    )
+    refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
+    refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
+    unit = {"kind": "recurrent"}
+    refused("student.layers: a unit of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
+    refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
+    for student in ({**unit, "layers": 1}, {"kind": "bert", "weights": "teacher", "layers": [1]}):
+        refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33})
+    refused("needs a revision", teacher={"model": "owner/name"})
+    refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
+    with pytest.raises(UserError, match="nothing to resume"):
+        go(world, tmp_path / "x", resume=True)
+
+
+def test_trimming_needs_texts(world: World) -> None:
+    from edgedistill.teacher import encoder
+
+    spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
+    with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
+        initialise.own_tokenizer(spec, encoder.Teacher(spec.teacher), None, None)
+
+
+def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
+    go(world, tmp_path / "a")
+    with pytest.raises(UserError, match="exists already"):
+        go(world, tmp_path / "a")
+    run.partial(tmp_path / "b").mkdir()
+    (run.partial(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
+    with pytest.raises(UserError, match="an unfinished run; go on with --resume"):
+        go(world, tmp_path / "b")
+    with pytest.raises(UserError, match="was begun with another recipe .*it says 'name: other', now 'name: tiny'"):
+        go(world, tmp_path / "b", resume=True)
+    with pytest.raises(UserError, match="its training has not finished"):
+        run.open_run(tmp_path / "b")
+    with pytest.raises(UserError, match="not a run"):
+        run.open_run(tmp_path / "c")
+
+
+def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path / "other"
+    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)).save_pretrained(
+        folder
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
+    raw = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    with pytest.raises(UserError, match="belong to another vocabulary; set student.tokenizer"):
+        go(world, tmp_path / "x", student={"kind": "bert", "weights": str(folder), "head": "linear"})
+    go(world, tmp_path / "y", student={"kind": "bert", "weights": str(folder), "tokenizer": str(folder), "head": "linear"})
+    bare = tmp_path / "bare"
+    shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
+    go(world, tmp_path / "z", student={"kind": "bert", "weights": str(bare), "tokenizer": str(folder), "head": "linear"})
+    assert sha256_file(tmp_path / "y/student.safetensors") == sha256_file(tmp_path / "z/student.safetensors")
+    assert run.open_run(tmp_path / "y").dims == 32
+
+
+def test_two_stages_of_distilcse_train_the_student_without_its_projection(world: World, tmp_path: Path) -> None:
+    """Contrastive distillation through a head that is dropped, then triples on the student's own vectors, best on dev handed on."""
+    write_triples(world, 60)
+    (world.data / "leaks.txt").write_text("\n".join(sentences(60, seed=22)[:10]), encoding="utf-8")
+    stages = [
+        {"name": "distil", "objective": {"kind": "ckd", "queue": 64}, "steps": 20, "batch": 16},
+        {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "epochs": 4, "batch": 10},
+    ]
+    student = {**world.recipe()["student"], "head_kept": False}
+    said: list[str] = []
+    corpus = {"texts": ["texts.txt"], "exclude": ["leaks.txt"]}
+    spec = recipe.parse(
+        world.recipe(stages=stages, student=student, corpus=corpus, select={"suite": suite_of(world), "every": 10, "patience": 3}), "test"
+    )
+    info = train.train(spec, tmp_path / "a", world.data, device="cpu", say=said.append, progress=False)
+    assert any("triples: 50 of 60 read, 10 held a text that must not be trained on" in line for line in said)
+    assert info["dims"] == 16
+    assert info["stages"][1]["steps"] <= 4 * 50 // 10
+    assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], "what ckd learned"
+    assert info["selected"]["stage"] == "tune"
+    assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]

@@ -1,0 +1,109 @@
+"""First vectors from translations: against the formula in plain loops, and what they are good for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix, vstack
+
+from edgedistill import recipe
+from edgedistill.data import parallel
+from edgedistill.errors import UserError
+from edgedistill.training import initialise
+from edgedistill.vocabulary import learn_tokenizer, translation_init
+from tests.conftest import WORDS, World
+from tests.training.test_multi_stage import BOTH, data, quiet, written  # noqa: F401 (a fixture)
+
+STUDENT = {"kind": "recurrent", "layers": 2, "times": 1, "vocabulary": 600, "max_tokens": 32}
+STAGES = [{"name": "teach", "objective": BOTH, "steps": 2, "batch": 8}]
+
+
+def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, parallel.Pairs, Any]:
+    """Recipe, teacher, pairs and the student's tokenizer."""
+    spec = recipe.parse(written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test")
+    assert isinstance(spec.corpus, recipe.Parallel)
+    asked, pairs = initialise.open_teacher(spec.teacher, folder), parallel.build(spec.corpus, folder, spec.seed)
+    return spec, asked, pairs, initialise.own_tokenizer(spec, asked, pairs, None)
+
+
+def table(world: World, folder: Path, of: str) -> np.ndarray:
+    spec, asked, pairs, words = opened(world, folder, of)
+    module, _ = initialise.build(spec, asked, words, folder, initialise.look(spec, words, pairs, quiet))
+    found: Any = module
+    return found.model.embeddings.word_embeddings.weight.detach().numpy()
+
+
+def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F811
+    _, asked, pairs, words = opened(world, data, "translations")
+    known = asked.module.model.get_input_embeddings().weight.detach()
+    own = learn_tokenizer.from_model(words, asked.tokenizer, known)
+    index = pairs.index[: pairs.trained]
+    held = [(pairs.first, asked.tokenizer, len(known), 0), (pairs.first, words, len(own), 0), (pairs.second, words, len(own), 1)]
+    held_counts = [translation_init.counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
+    found = torch.from_numpy(translation_init.led(own.numpy(), known.numpy(), *held_counts))
+    texts = [(pairs.first[first], pairs.second[second]) for first, second in pairs.index[: pairs.trained]]
+    special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
+    theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
+    mine = [[set(words(text)["input_ids"]) - special[0] for text in pair] for pair in texts]
+    english, first, second = (Counter(piece for ids in rows for piece in ids) for rows in (theirs, *zip(*mine, strict=True)))
+    together = Counter((piece, other) for (_, ids), others in zip(mine, theirs, strict=True) for piece in ids for other in others)
+    led = 0
+    for piece in range(len(words)):
+        if second[piece] < translation_init.SEEN:
+            assert torch.equal(found[piece], own[piece]), "a piece of no or of one translation is what its text says"
+            continue
+        score = {other: n**2 / second[piece] / english[other] for (seen, other), n in together.items() if seen == piece}
+        least = sorted(score.values())[-translation_init.BEST :][0]
+        if sum(value >= least * (1 - 1e-6) for value in score.values()) > translation_init.BEST:
+            continue  # several as good as the last of the best
+        best = {other: value for other, value in score.items() if value >= least}
+        mean = sum(value * known[other] for other, value in best.items())
+        assert isinstance(mean, torch.Tensor)
+        length = sum(value * known[other].norm() for other, value in best.items()) / sum(best.values())
+        share = second[piece] / (second[piece] + first[piece])
+        assert torch.allclose(found[piece], share * mean / mean.norm() * length + (1 - share) * own[piece], atol=1e-4)
+        led += 1
+    assert led > 20
+
+
+def test_rows_are_fitted_together() -> None:
+    """Against the normal equations; and where texts say all there is to know, the rows they were made of come back."""
+    random = np.random.default_rng(0)
+    texts = csr_matrix(random.poisson(0.4, (300, 20)).astype(np.float32))
+    english = csr_matrix(random.poisson(0.4, (300, 15)).astype(np.float32))
+    rows, begun = random.standard_normal((15, 70)).astype(np.float32), random.standard_normal((20, 70)).astype(np.float32)
+    mine, theirs = texts.toarray(), english.toarray()
+    lengths, others = np.maximum(mine.sum(1), 1), np.maximum(theirs.sum(1), 1)
+    means, wanted = mine / lengths[:, None], theirs / others[:, None] @ rows
+    left = means.T @ (lengths[:, None] * means) + translation_init.RIDGE * np.eye(20)
+    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + translation_init.RIDGE * begun)
+    assert np.allclose(translation_init.fitted(begun, rows, texts, english), expected, atol=1e-3)
+    same = translation_init.fitted(np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr())
+    assert np.abs(same - rows).max() < 0.05
+
+
+def test_a_word_starts_beside_what_it_is_a_translation_of(world: World, data: Path) -> None:  # noqa: F811
+    _, asked, _, words = opened(world, data, "translations")
+    mine, theirs = words.get_vocab(), asked.tokenizer.get_vocab()
+    spoken = {word for kind in WORDS.values() for phrase in kind for word in phrase.split()}
+    both = [(mine[word[::-1]], theirs[word]) for word in spoken if word[::-1] in mine and word in theirs and len(word) > 3]
+    known, near = asked.module.model.get_input_embeddings().weight.detach().numpy(), {}
+    for of in ("words", "translations"):
+        rows = table(world, data, of)
+        near[of] = np.mean([np.corrcoef(rows[one], known[other])[0, 1] for one, other in both])
+    assert len(both) > 5 and near["translations"] > near["words"] + 0.3, near
+
+
+def test_of_pairs_and_of_a_teacher_alone(world: World) -> None:
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}
+    for changes, says in (
+        ({"student": {**STUDENT, "embeddings": {"of": "translations"}}}, "translations are those of a corpus of kind parallel"),
+        ({"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}}, "`of: translations` are the teacher's"),
+    ):
+        with pytest.raises(UserError, match=says):
+            recipe.parse(world.recipe(stages=[stage], **changes), "test")

@@ -1,0 +1,165 @@
+"""An encoder's folder with fewer pieces: the vectors of kept texts stay, others open it, and nothing is half written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from edgedistill import files, recipe
+from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.students import sentence_transformer as encoder
+from edgedistill.teacher import encoder as teachers
+from edgedistill.vocabulary import trim_model
+from tests.conftest import World, sentences
+from tests.graph.test_graph import spread
+from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """kept.txt, and others.tsv with the columns en and de."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "kept.txt").write_text("\n".join(sentences(12, seed=2)) + "\n", encoding="utf-8")
+    rows = [f"{text}\tdie Katze {number}" for number, text in enumerate(sentences(30, seed=4))]
+    (folder / "others.tsv").write_text("en\tde\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return folder
+
+
+def vectors(folder: Path, given: list[str], pooling: str | None = None) -> np.ndarray:
+    return teachers.Teacher(recipe.Teacher(model=str(folder), pooling=pooling, max_tokens=32, dtype="fp32")).embed(given)  # type: ignore[arg-type]
+
+
+def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small"
+    found = trim_model.trim(str(world.teacher), ["kept.txt"], out, texts, ["others.tsv:de"], say=quiet)
+    kept = sentences(12, seed=2)
+    assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
+    assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
+    pieces = found["pieces"]
+    assert pieces["after"] < pieces["before"] == files.read_json(world.teacher / "config.json")["vocab_size"]
+    assert files.read_json(out / "config.json")["vocab_size"] == pieces["after"]
+    table = load_file(out / "model.safetensors")["embeddings.word_embeddings.weight"]
+    assert table.shape == (pieces["after"], 32)
+    assert found["size_bytes"]["before"] - found["size_bytes"]["after"] == pytest.approx(
+        4 * 32 * (pieces["before"] - pieces["after"]), abs=99
+    )
+    assert [source["name"] for source in found["sources"]] == ["kept.txt", "others.tsv:de"]
+    assert found["sources"][0]["identical"] == 1
+    assert found["max_difference"] < 1e-6 and found["compared"] >= 12
+    assert {path.name for path in out.rglob("*") if path.is_file()} == {
+        *{path.name for path in world.teacher.rglob("*") if path.is_file()},
+        *{"special_tokens_map.json", "trim.json"},
+    }
+    assert "of 200 pieces" in trim_model.table(found) and "others.tsv:de: 30 texts, " in trim_model.table(found)
+
+
+def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    trim_model.trim(str(world.teacher), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    kept = sentences(12, seed=2)
+    before, after = (SentenceTransformer(str(folder), device="cpu").encode(kept) for folder in (world.teacher, tmp_path / "small"))
+    assert np.abs(before - after).max() < 1e-6
+
+
+def plain(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
+    """A plain AutoModel folder, its tensors named as a checkpoint with a head names them."""
+    from transformers import AutoConfig, AutoModel
+
+    own = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
+    config = AutoConfig.for_model(kind, vocab_size=len(words), pad_token_id=words.pad_token_id, **{**own, **sizes})
+    model = spread(AutoModel.from_config(config, add_pooling_layer=False))
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    tensors = {f"roberta.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
+    tensors |= {"lm_head.decoder.weight": torch.randn(len(words), 16), "lm_head.bias": torch.arange(len(words)).float()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "make"), [("xlm-roberta", unigram), ("roberta", byte_bpe)])
+def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, texts: Path, tmp_path: Path) -> None:
+    source, out, kept = plain(tmp_path / "model", kind, make()), tmp_path / "small", sentences(12, seed=2)
+    found = trim_model.trim(str(source), ["kept.txt"], out, texts, say=quiet)
+    assert np.abs(vectors(out, kept, "mean") - vectors(source, kept, "mean")).max() < 1e-6
+    before, after = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
+    assert before.keys() == after.keys()
+    ids = after["lm_head.bias"].long()
+    assert len(ids) == found["pieces"]["after"]
+    assert torch.equal(after["lm_head.decoder.weight"], before["lm_head.decoder.weight"][ids])
+    assert torch.equal(after["roberta.embeddings.position_embeddings.weight"], before["roberta.embeddings.position_embeddings.weight"])
+    assert files.read_json(out / "config.json")["pad_token_id"] == 1
+
+
+def test_weights_of_an_old_format_become_safetensors(texts: Path, tmp_path: Path) -> None:
+    source = plain(tmp_path / "model", "roberta", byte_bpe())
+    torch.save({name: value.half() for name, value in load_file(source / "model.safetensors").items()}, source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    assert {value.dtype for value in load_file(tmp_path / "small" / "model.safetensors").values()} == {torch.float16}
+    assert not (tmp_path / "small" / "pytorch_model.bin").exists()
+
+
+def test_prompts_are_kept_too(world: World, texts: Path, tmp_path: Path) -> None:
+    source = tmp_path / "prompted"
+    shutil.copytree(world.teacher, source)
+    files.write_json(source / "config_sentence_transformers.json", {"prompts": {"query": "zebra: "}, "default_prompt_name": "query"})
+    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    kept = sentences(4, seed=2)
+    assert np.abs(vectors(tmp_path / "small", kept) - vectors(source, kept)).max() < 1e-6
+
+
+def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(says: str, kind: type[Exception] = UserError, model: str = str(world.teacher), **changes: Any) -> None:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(kind, match=says):
+            trim_model.trim(model, **{"chosen": ["kept.txt"], "out": tmp_path / "x", "data": texts, "say": quiet, **changes})
+        assert sorted(tmp_path.rglob("*")) == before
+
+    refused("exists already; choose another --out", out=texts)
+    refused("--corpus: no file matches 'lost.txt'", chosen=["lost.txt"])
+    refused(
+        "--report: 'kept.txt' is relative, and there is no data folder", chosen=[str(texts / "kept.txt")], others=["kept.txt"], data=None
+    )
+    refused("no column 'fr'", chosen=["others.tsv:fr"])
+    refused("nowhere/at/all: no such folder; if it is a hub id, say --revision too", model="nowhere/at/all")
+    refused("min_count: no piece is used 5,000 times", min_count=5000)
+    (texts / "empty.txt").write_text("")
+    refused("corpus: no texts", chosen=["empty.txt"])
+    monkeypatch.setattr(trim_model, "_sliced", lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)))
+    refused("was not written: a kept text's token vectors differ by", AnswerIsNo)
+
+
+def test_runs_and_bundles_are_told_where_to_go(world: World, texts: Path, tmp_path: Path) -> None:
+    for name, says in (("run.json", "a run, which a recipe trims: student: "), ("manifest.json", "a bundle, which stays as it is; trim")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("{}", encoding="utf-8")
+        with pytest.raises(UserError, match=says):
+            trim_model.trim(str(tmp_path / name), ["kept.txt"], tmp_path / "x", texts, say=quiet)
+
+
+def encoder_tensors(transformer: Path, rows: int) -> dict[str, torch.Tensor]:
+    """The first rows of the word table, which are others than those kept."""
+    tensors = load_file(transformer / "model.safetensors")
+    name, _ = trim_model._word_table(transformer)
+    return {**tensors, name: tensors[name][:rows].clone()}
+
+
+def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -> None:
+    source = tmp_path / "bare"
+    shutil.copytree(world.teacher, source)
+    (source / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="a model without weights"):
+        trim_model.trim(str(source), ["kept.txt"], tmp_path / "x", texts, say=quiet)
+    assert encoder.layout(source)[0] == source
