@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from edgedistill import files
+from edgedistill.session import Session
 
 SIZES = (1_000_000, 10_000_000)
 
@@ -34,7 +35,7 @@ def child(folder: Path) -> None:
     from edgedistill.data import corpus
 
     started = time.perf_counter()
-    made = corpus.build(recipe.Files(texts=["lines.txt"], held_out=5000), folder, 0)
+    made = corpus.build(recipe.Files(texts=["lines.txt"], held_out=5000), Session(data=folder), 0)
     built = time.perf_counter()
     read = sum(len(chunk) for chunk in made.chunks(8192))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

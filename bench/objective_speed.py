@@ -21,11 +21,12 @@ import torch
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import tokenize
+from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import Vectors
 from edgedistill.training import initialise, prepare, train
 from edgedistill.training.inputs import text_feed
-from edgedistill.training.loop import Log, Loop, progress
+from edgedistill.training.loop import Loop, MetricsLog, progress
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -47,14 +48,14 @@ def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded
     """What a run of the recipe's first stage works with."""
     words, stage = loaded.tokenizer, spec.stages[0]
     student, shape = initialise.build(spec, loaded, words, None)
-    cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0)
-    read = text_feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, "cpu", None, print)
+    cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0, QUIET)
+    read = text_feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, Session(log=print))
     return prepare.Made(texts, vectors, [read], words, student, shape, False)
 
 
 def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> Loop:
     """The stage's loop, its queue full, a few steps done."""
-    log = Log(folder / "metrics.jsonl", progress(False), lambda line: None)
+    log = MetricsLog(folder / "metrics.jsonl", progress(False), lambda line: None)
     one = Loop(spec.stages[0], 0, spec.seed, made, train.accelerator_for(spec, "cpu"), folder, None, log)
     one._set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
@@ -90,7 +91,7 @@ def main() -> None:
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
             spec = recipe.read(asked.recipe, [*asked.changes, *more])
             assert spec.corpus is not None
-            texts, loaded = corpus.build(spec.corpus, asked.data, spec.seed, print), encoder.Teacher(spec.teacher)
+            texts, loaded = corpus.build(spec.corpus, Session(data=asked.data, log=print), spec.seed), encoder.Teacher(spec.teacher)
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))
             (Path(name) / what).mkdir()
             loops[what] = loop(spec, prepared(spec, texts, vectors, loaded), Path(name) / what)

@@ -17,6 +17,7 @@ import torch
 
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
+from edgedistill.session import Session
 from edgedistill.teacher import encoder
 
 
@@ -32,7 +33,7 @@ def main() -> None:
 
     spec = recipe.read(asked.recipe)
     assert spec.corpus is not None
-    built = corpus.build(spec.corpus, asked.data, spec.seed, print)
+    built = corpus.build(spec.corpus, Session(data=asked.data, log=print), spec.seed)
     texts = built.texts(np.random.default_rng(0).choice(len(built), min(asked.texts, len(built)), replace=False))
     mine = encoder.Teacher(spec.teacher)
     theirs = SentenceTransformer(str(mine.folder), device="cpu")

@@ -19,6 +19,7 @@ import numpy as np
 
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
+from edgedistill.session import Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.training import initialise, train
@@ -29,7 +30,7 @@ STEPS, WARM = 60, 20
 
 def ours(spec: recipe.Recipe, data: Path | None, folder: Path) -> float:
     """Our loop, checkpoints and progress included; the metric of its last window of steps."""
-    train.train(spec, folder, data, device="cpu", say=lambda line: None, progress=False)
+    train.train(spec, folder, Session(data=data, log=lambda line: None))
     return float(json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["texts_s"])
 
 
@@ -85,8 +86,8 @@ def main() -> None:
     ]
     spec = recipe.read(asked.recipe, changes)
     assert spec.corpus is not None
-    built = corpus.build(spec.corpus, asked.data, spec.seed, print)
-    vectors = embed_corpus(encoder.Teacher(spec.teacher), built, say=print)
+    built = corpus.build(spec.corpus, Session(data=asked.data, log=print), spec.seed)
+    vectors = embed_corpus(encoder.Teacher(spec.teacher), built, Session(log=print))
     rows = np.random.default_rng(0).choice(built.trained, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.session import Session
 
 app = typer.Typer(
     name="edgedistill",
@@ -90,7 +91,7 @@ def check(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Say what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
+    """Log what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
     from edgedistill import recipe
     from edgedistill.errors import require
     from edgedistill.planning import preflight
@@ -100,7 +101,7 @@ def check(
     require("torch", "check", "train")
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, data, say)
+    found = cost.costs(specs, Session(data=data, log=say))
     answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
@@ -134,14 +135,14 @@ def train(
     if len(specs) > 1:
         from edgedistill.training import several
 
-        made = several.series(specs, Path("runs"), data, resume, device, say, progress=sys.stderr.isatty())
+        made = several.series(specs, Path("runs"), Session(data=data, device=device, log=say, progress=sys.stderr.isatty()), resume)
         answer(made, as_json, "\n".join(each["run"] for each in made["runs"]))
         return
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
     try:
-        info = training.train(specs[0], out, data, resume, device, say, progress=sys.stderr.isatty())
+        info = training.train(specs[0], out, Session(data=data, device=device, log=say, progress=sys.stderr.isatty()), resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
             say(f"{out}: interrupted; go on with --resume, at most a minute of work is done again")
@@ -187,7 +188,7 @@ def bench(
     """Measure bundles. Accuracy, what was kept of the teacher, latency, size, memory."""
     from edgedistill.evaluation import bench as benching
 
-    made = benching.bench(bundles, suite or [], data, threads, device, out, html, say)
+    made = benching.bench(bundles, suite or [], Session(data=data, device=device, log=say), threads, out, html)
     answer(made, as_json)
 
 
@@ -233,7 +234,7 @@ def trim(
     require("torch", "trim", "train")
     from edgedistill.vocabulary import trim_model as trimming
 
-    found = trimming.trim(model, texts, out, data, others, min_count, revision, say)
+    found = trimming.trim(model, texts, out, Session(data=data, log=say), others, min_count, revision)
     answer(found, as_json, trimming.table(found))
 
 
@@ -249,7 +250,7 @@ def demo(
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration
 
-    answer(demonstration.demo(minutes, out, say), as_json)
+    answer(demonstration.demo(minutes, out, Session(log=say)), as_json)
 
 
 def main() -> None:

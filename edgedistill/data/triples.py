@@ -8,8 +8,9 @@ from typing import Any
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, readers
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown
+from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 COLUMNS = ("anchor", "entailment", "contradiction")
@@ -28,22 +29,20 @@ class Triples:
         return len(self.columns[0])
 
 
-def build(
-    spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], data: Path | None, place: str, say: Say = lambda line: None
-) -> Triples:
+def build(spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str) -> Triples:
     """Open the triples a stage names; build them first where the cache has none made of the same bytes and options.
 
     `exclude`: globs of files whose texts must not be trained on; a triple with one of them goes whole. `place`: where the recipe
     names the triples. Raises UserError: no file matches, a missing column, nothing left.
     """
-    tables = readers.matching(spec.files, data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
-    leaks = readers.matching(exclude, data, "corpus.exclude")
+    tables = readers.matching(spec.files, session.data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
+    leaks = readers.matching(exclude, session.data, "corpus.exclude")
     made_of = [[files.sha256_file(path) for path in paths] for paths in (tables, leaks)]
-    folder = files.cache_folder() / "triples" / files.key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=made_of)
+    folder = session.cache / "triples" / files.key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=made_of)
     if not (folder / "triples.json").exists():
         with files.new_folder(folder) as temporary:
             meta = _write(spec, tables, leaks, place, temporary)
-        say(f"triples: {meta['kept']:,} of {meta['read']:,} read, {meta['leaked']:,} held a text that must not be trained on")
+        session.log(f"triples: {meta['kept']:,} of {meta['read']:,} read, {meta['leaked']:,} held a text that must not be trained on")
     return Triples(folder)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from edgedistill.data import corpus, parallel
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.evaluation import html_page, report, scoring, speed
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 AGREEMENT_TEXTS = 5000  # at most, drawn evenly from the held-out ones: the teacher has to encode them
 UNREAD = 0.01  # the share of a suite's texts with unknown pieces from which on it is said
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -55,12 +55,10 @@ Open = Callable[[Measured], bundles_.Bundle]
 def bench(
     bundles: list[str],
     suites: list[str],
-    data: Path | None,
+    session: Session,
     threads: int | None,
-    device: str,
     out: Path | None,
     html: Path | None,
-    say: Say,
     plan: speed.Plan = speed.PLAN,
 ) -> dict[str, Any]:
     """Measure bundles ("path", "path:w8", "path:*") on suites; write the reports, print the table, judge the promises.
@@ -73,26 +71,27 @@ def bench(
     for path in (out, html):
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
-    speed.check_device(device)
-    data = data or (Path(os.environ["EDGEDISTILL_DATA"]) if os.environ.get("EDGEDISTILL_DATA") else None)
+    speed.check_device(session.device)
+    if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
+        session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = [target for name in bundles for target in targets(name)]
-    opened = _suites(suites, measured, data)
+    opened = _suites(suites, measured, session.data)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
-    with _progress(steps, say) as tell:
-        _accuracy(measured, opened, data, _opener(threads, device), say, tell)
+    with _progress(steps, session.log) as tell:
+        _accuracy(measured, opened, session, _opener(threads, session.device), tell)
         texts = opened[0].sample(plan.queries, plan.seed)
         pairs = [speed.Target(target.folder, target.precision) for target in measured]
-        for target, found in zip(measured, speed.measure(pairs, texts, threads, device, plan, tell), strict=True):
+        for target, found in zip(measured, speed.measure(pairs, texts, threads, replace(session, log=tell), plan), strict=True):
             target.speed = found
     reports = [assemble(target, measured, opened[0].name) for target in measured]
     if out is not None:
         report.write(out, reports)
     if html is not None:
         html_page.write(html, reports)
-    say(report.text(reports))
+    session.log(report.text(reports))
     promises = [judged for target, made in zip(measured, reports, strict=True) for judged in judge(target.manifest, made)]
     result = {"schema": report.SCHEMA, "reports": [report.slim(made) for made in reports], "promises": promises}
-    _conclude(promises, result, say)
+    _conclude(promises, result, session.log)
     return result
 
 
@@ -188,10 +187,10 @@ def _opener(threads: int | None, device: str) -> Open:
     return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
 
 
-def _accuracy(measured: list[Measured], suites: list[scoring.Suite], data: Path | None, load: Open, say: Say, tell: Say) -> None:
+def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, tell: Log) -> None:
     """Score every bundle on every suite, and against the teacher; the teacher first, its vectors are the measure."""
     teacher = reference(measured)
-    held = _HeldOut(teacher, suites, data, load, say)
+    held = _HeldOut(teacher, suites, session, load)
     for target in measured:
         opened = load(target)
         for suite in suites:
@@ -201,7 +200,7 @@ def _accuracy(measured: list[Measured], suites: list[scoring.Suite], data: Path 
             target.quality[suite.name] = {**found, "unknown": unread}
             if unread["texts"] > UNREAD * len(suite.texts):
                 fact = f"{unread['texts']:,} of {len(suite.texts):,} texts hold what its vocabulary has no piece for"
-                say(f'{target.title} on {suite.name}: {fact}, {unread["tokens"]:.1%} of all tokens, first "{unread["first"][:60]}"')
+                session.log(f'{target.title} on {suite.name}: {fact}, {unread["tokens"]:.1%} of all tokens, first "{unread["first"][:60]}"')
         if teacher is not None and target is not teacher and not opened.labels:
             texts, vectors, lengths, source = held.of(target)
             target.agreement = {**scoring.agreement(opened.encode(texts), vectors, lengths), "source": source}
@@ -221,8 +220,8 @@ def unreadable(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
 class _HeldOut:
     """Texts without labels for each recipe's bundles, and the teacher's vectors of them, each made once."""
 
-    def __init__(self, teacher: Measured | None, suites: list[scoring.Suite], data: Path | None, load: Open, say: Say) -> None:
-        self.teacher, self.suites, self.data, self.load, self.say = teacher, suites, data, load, say
+    def __init__(self, teacher: Measured | None, suites: list[scoring.Suite], session: Session, load: Open) -> None:
+        self.teacher, self.suites, self.data, self.load, self.log = teacher, suites, session.data, load, session.log
         self.made: dict[str, tuple[list[str], np.ndarray, np.ndarray, str]] = {}
 
     def of(self, target: Measured) -> tuple[list[str], np.ndarray, np.ndarray, str]:
@@ -232,7 +231,7 @@ class _HeldOut:
         if key not in self.made:
             assert self.teacher is not None
             texts, source = self._texts(described, target.manifest["name"])
-            self.say(f"agreement of {target.manifest['name']} with the teacher: {len(texts):,} {source}")
+            self.log(f"agreement of {target.manifest['name']} with the teacher: {len(texts):,} {source}")
             opened = self.load(self.teacher)
             lengths = np.array([len(ids) for ids in opened.tokenize(texts)])
             self.made[key] = (texts, opened.encode(texts), lengths, source)
@@ -244,14 +243,14 @@ class _HeldOut:
             spec = recipe.parse(described, "manifest.json: recipe")
             if spec.corpus is not None and not _of_hub(spec.corpus) and spec.corpus.held_out:
                 if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
-                    built = parallel.build(spec.corpus, self.data, spec.seed, self.say).first
+                    built = parallel.build(spec.corpus, Session(data=self.data, log=self.log), spec.seed).first
                 else:
-                    built = corpus.build(spec.corpus, self.data, spec.seed, self.say)
+                    built = corpus.build(spec.corpus, Session(data=self.data, log=self.log), spec.seed)
                 at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as problem:
             said = f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead"
-            self.say(f"{name}: {said}")
+            self.log(f"{name}: {said}")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
 
@@ -271,11 +270,11 @@ def _size_bytes(target: Measured) -> int:
     return sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others)
 
 
-def _conclude(promises: list[dict[str, Any]], result: dict[str, Any], say: Say) -> None:
-    """Say which promises hold; AnswerIsNo when one does not."""
+def _conclude(promises: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
+    """Log which promises hold; AnswerIsNo when one does not."""
     for judged in promises:
         verdict = {True: "kept", False: "BROKEN", None: f"not judged, {_missing(judged)}"}[judged["kept"]]
-        say(f"promise {judged['bundle']}: {judged['promise']}: {_figure(judged['found'])}, promised {judged['asked']:g}: {verdict}")
+        log(f"promise {judged['bundle']}: {judged['promise']}: {_figure(judged['found'])}, promised {judged['asked']:g}: {verdict}")
     broken = [judged for judged in promises if judged["kept"] is False]
     if broken:
         lines = [f"{j['bundle']} broke its promise: {j['promise']} is {_figure(j['found'])}, promised {j['asked']:g}" for j in broken]
@@ -295,14 +294,14 @@ def _figure(value: float | None) -> str:
 class _progress:
     """A bar on a terminal, elsewhere a line every half minute at most; drawn between measurements only, never during one."""
 
-    def __init__(self, steps: int, say: Say) -> None:
-        self.say, self.said, self.steps = say, time.perf_counter(), steps
+    def __init__(self, steps: int, log: Log) -> None:
+        self.log, self.said, self.steps = log, time.perf_counter(), steps
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=steps)
         self.done = -1
 
-    def __enter__(self) -> Say:
+    def __enter__(self) -> Log:
         self.bar.start()
         return self._tell
 
@@ -312,7 +311,7 @@ class _progress:
         self.bar.refresh()
         if self.bar.disable and time.perf_counter() - self.said > LINE_SECONDS:
             self.said = time.perf_counter()
-            self.say(f"{self.done} of {self.steps} done; {line}")
+            self.log(f"{self.done} of {self.steps} done; {line}")
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()

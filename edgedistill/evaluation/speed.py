@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from edgedistill import machine
 from edgedistill.errors import AnswerIsNo, UserError, unknown
+from edgedistill.session import QUIET, Session
 
 BATCHES = (1, 8, 32)
 CHILD_LIMIT_S = 3600.0
 Samples = npt.NDArray[np.float64]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ def measure(
     targets: list[Target],
     texts: list[str],
     threads: int | None = None,
-    device: str = "cpu",
+    session: Session = QUIET,
     plan: Plan = PLAN,
-    say: Say = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Measure bundles side by side: for each {single, offline, load_ms, load, peak_rss_bytes, noise, threads, device}.
 
@@ -72,12 +71,12 @@ def measure(
         order = [(number, target) for number in range(plan.rounds) for target in range(len(targets))]
         timed: list[list[dict[str, Any]]] = [[] for _ in targets]
         for number, at in order:
-            say(f"timing {_name(targets[at])}, round {number + 1} of {plan.rounds}")
-            timed[at].append(child("time", targets[at], asked, threads, device, plan, plan.seed + number))
+            session.log(f"timing {_name(targets[at])}, round {number + 1} of {plan.rounds}")
+            timed[at].append(child("time", targets[at], asked, threads, session.device, plan, plan.seed + number))
         memory = []
         for target in targets:
-            say(f"memory of {_name(target)}")
-            memory.append(child("memory", target, asked, threads, device, plan, plan.seed))
+            session.log(f"memory of {_name(target)}")
+            memory.append(child("memory", target, asked, threads, session.device, plan, plan.seed))
     return [summary(rounds, weight, plan) for rounds, weight in zip(timed, memory, strict=True)]
 
 

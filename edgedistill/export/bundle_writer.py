@@ -17,8 +17,8 @@ from edgedistill.errors import AnswerIsNo, UserError, unknown
 from edgedistill.export import card, classifier_bundle, library_files, quantize
 from edgedistill.run import Run, open_run, versions
 from edgedistill.runtime import bundle, verify
+from edgedistill.session import Log
 
-Say = Callable[[str], None]
 FILES = {  # the names transformers.js looks for: its q8, the default in a browser, is `model_quantized.onnx`
     "fp32": "onnx/model.onnx",
     "w8": "onnx/model_w8.onnx",
@@ -55,7 +55,7 @@ class Golden(NamedTuple):
     vectors: np.ndarray
 
 
-def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict[str, Any]:
+def export(run_folder: Path, precisions: list[str], out: Path, log: Log) -> dict[str, Any]:
     """Write a run as a bundle at `out`, whole or not at all. Returns {name, parameters, precisions, files}.
 
     A bundle that already has the name is replaced, nothing else is. Raises UserError: no run, a precision that is not known, another
@@ -66,7 +66,7 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
         raise UserError(f"{out}: is there already and is no bundle; choose another name for it")
     run = open_run(run_folder)
     if run.labels:
-        return _export_classifier(run, precisions, out, say)
+        return _export_classifier(run, precisions, out, log)
     student = run.student()
     golden = _golden(run, student)
     model = graph.build(student)
@@ -84,14 +84,14 @@ def export(run_folder: Path, precisions: list[str], out: Path, say: Say) -> dict
         for precision in precisions:
             files.write_json(folder / "manifest.json", _manifest(folder, run, found))
             found[precision] |= _compared(bundle.load(folder, precision=precision), golden, out)
-            say(_line(precision, found[precision]))
+            log(_line(precision, found[precision]))
         manifest = _manifest(folder, run, found)
         files.write_text(folder / "README.md", card.card(manifest, _others(student, precisions)))
-        _seal(folder, manifest, out, say)
+        _seal(folder, manifest, out, log)
     return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "dims": manifest["dims"]}
 
 
-def _export_classifier(run: Run, precisions: list[str], out: Path, say: Say) -> dict[str, Any]:
+def _export_classifier(run: Run, precisions: list[str], out: Path, log: Log) -> dict[str, Any]:
     """Write a fine-tuned run: a graph of logits, compared by probabilities. Returns and raises as `export` does."""
     student = run.classifier()
     golden = classifier_bundle.golden(run, student, awkward)
@@ -113,10 +113,10 @@ def _export_classifier(run: Run, precisions: list[str], out: Path, say: Say) -> 
         for precision in precisions:
             files.write_json(folder / "manifest.json", _manifest(folder, run, found) | more)
             found[precision] |= classifier_bundle.compared(bundle.load(folder, precision=precision), golden, str(out))
-            say(classifier_bundle.line(precision, found[precision]))
+            log(classifier_bundle.line(precision, found[precision]))
         manifest = _manifest(folder, run, found) | more
         files.write_text(folder / "README.md", classifier_bundle.card(manifest))
-        _seal(folder, manifest, out, say)
+        _seal(folder, manifest, out, log)
     return {"name": manifest["name"], "parameters": run.parameters, "precisions": found, "labels": run.labels}
 
 
@@ -240,12 +240,12 @@ def _manifest(folder: Path, run: Run, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _seal(folder: Path, manifest: dict[str, Any], out: Path, say: Say) -> None:
+def _seal(folder: Path, manifest: dict[str, Any], out: Path, log: Log) -> None:
     """Write the manifest with the hash of every other file, and of itself."""
     whole = manifest | {"files": _hashes(folder)}
     files.write_json(folder / "manifest.json", whole | {"digest": bundle.digest(whole)})
     if out.exists():
-        say(f"{out}: takes the place of the bundle that was there")
+        log(f"{out}: takes the place of the bundle that was there")
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from rich.table import Table
 
 from edgedistill import graph, recipe
 from edgedistill.data import corpus
-from edgedistill.data.corpus import Say
 from edgedistill.data.parallel import Pairs
 from edgedistill.errors import of_each
 from edgedistill.export import quantize
+from edgedistill.session import Session, silent
 from edgedistill.students import affine, kinds, recurrent
 from edgedistill.students.classifier import Classifier
 from edgedistill.students.output import own
@@ -32,28 +32,28 @@ QUERIES = 200
 TOKENS = 16  # of the query that is timed: about the median of a search query or a short sentence
 
 
-def costs(specs: list[recipe.Recipe], data: Path | None, say: Say) -> list[dict[str, Any]]:
+def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     """The costs of several. Raises UserError with what is wrong with any of them, each with its name."""
-    return of_each(specs, lambda spec: cost(spec, data, say))
+    return of_each(specs, lambda spec: cost(spec, session))
 
 
-def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
+def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The costs of one recipe; the corpus is built (and kept) where training reads it, nothing is embedded or trained.
 
     `p50_ms` is at batch 1, 16 tokens, graph only, fp32 and every precision. Raises UserError as training would.
     """
-    teacher, assistant = initialise.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
-    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and spec.reads_corpus else None
-    ahead = prepare.look_ahead(spec, texts, teacher, data, say) if texts is not None else []
-    learned = finetune.plan(spec, data, lambda _: None) if spec.finetuning is not None else None
+    teacher, assistant = initialise.open_teacher(spec.teacher, session.data), prepare.open_assistant(spec)
+    texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
+    ahead = prepare.look_ahead(spec, texts, teacher, session) if texts is not None else []
+    learned = finetune.plan(spec, replace(session, log=silent)) if spec.finetuning is not None else None
     if isinstance(spec.student, recipe.Itself):
         teacher_run.check_itself(spec)
         assert isinstance(teacher, teachers.Teacher), "a recipe of the teacher itself has one"
         student: Any = teacher_run.itself(spec, teacher, _unfitted(spec, teacher.dims))
         pieces = len(teacher.tokenizer)
     else:
-        words = initialise.own_tokenizer(spec, teacher, texts, None, say, assistant)
-        student, shape = initialise.build(spec, teacher, words, data, assistant=assistant)
+        words = initialise.own_tokenizer(spec, teacher, texts, None, session, assistant)
+        student, shape = initialise.build(spec, teacher, words, session.data, assistant=assistant)
         pieces = len(words)
         prepare.check_objectives(spec, student, teacher.dims, assistant)
         pair_feed.check(spec, pair_feed.Models(teacher, assistant), words)
@@ -71,7 +71,7 @@ def cost(spec: recipe.Recipe, data: Path | None, say: Say) -> dict[str, Any]:
         found["p50_ms"][precision] = round(_p50(data_bytes, pieces), 3)
     if texts is not None:
         found["texts"] = {"train": texts.trained, "held_out": len(texts) - texts.trained}
-        found["teacher_passes"] = _to_embed(spec, pair_feed.Models(teacher, assistant), texts)
+        found["teacher_passes"] = _to_embed(spec, pair_feed.Models(teacher, assistant), texts, session)
         found["student_passes"] = 0
         for stage, each in zip(spec.distilling, ahead, strict=True):
             found["student_passes"] += loop.steps(stage, each.rows) * stage.batch * stage.views
@@ -98,16 +98,16 @@ def _unfitted(spec: recipe.Recipe, width: int) -> list[affine.Affine]:
     return [affine.Affine(np.ones((width, plan.projected.dims)), np.zeros(plan.projected.dims)) for plan in plans]
 
 
-def _to_embed(spec: recipe.Recipe, models: pair_feed.Models, texts: corpus.Corpus | Pairs) -> int:
+def _to_embed(spec: recipe.Recipe, models: pair_feed.Models, texts: corpus.Corpus | Pairs, session: Session) -> int:
     """How many texts teacher and assistant have still to read; an assistant's embedding layer alone costs nothing."""
     if isinstance(texts, Pairs):
         left = 0
         for match, side in pair_feed.passes(spec):
             read, which = texts.first if side == "first" else texts.second, pair_feed.source(match, models)
             if match.at == "output" and which is not None:
-                left += len(read) - embedded(which, read, unit=False)
+                left += len(read) - embedded(which, read, session, unit=False)
         return left
-    return len(texts) - embedded(models.teacher, texts) if isinstance(models.teacher, teachers.Teacher) else 0
+    return len(texts) - embedded(models.teacher, texts, session) if isinstance(models.teacher, teachers.Teacher) else 0
 
 
 def _p50(model: bytes, pieces: int) -> float:

@@ -38,8 +38,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             problems += [f"select.suite: {problem}{other}" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
     if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON:
-        say = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
-        problems += [f"stages[{number}].optimizer: {say}" for number in muon]
+        log = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
+        problems += [f"stages[{number}].optimizer: {log}" for number in muon]
     if problems:
         raise UserError(*problems)
 

@@ -14,7 +14,8 @@ import numpy as np
 from rich.progress import Progress
 
 from edgedistill import files
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
+from edgedistill.session import QUIET, Log, Session
 from edgedistill.teacher.encoder import Teacher
 
 SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
@@ -46,9 +47,7 @@ class Vectors:
 def embed_corpus(
     teacher: Teacher,
     corpus: Corpus,
-    device: str = "cpu",
-    say: Say = lambda line: None,
-    progress: bool = True,
+    session: Session = QUIET,
     unit: bool = True,
     name: str = "teacher",
 ) -> Vectors:
@@ -58,25 +57,25 @@ def embed_corpus(
     changed since is embedded again.
     Raises UserError when the disk is full.
     """
-    folder = vectors_folder(teacher, corpus, unit)
+    folder = vectors_folder(teacher, corpus, session, unit)
     shards = -(-len(corpus) // SHARD)
-    done = _sound_shards(folder, say)
+    done = _sound_shards(folder, session.log)
     if len(done) < shards:
-        say(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
+        session.log(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
         files.write_json(folder / "teacher.json", {"teacher": _reader(teacher, unit)})
         started, embedded = time.perf_counter(), 0
         known = Known(path for path, sha in _read_before(teacher, unit, but=folder) if files.sha256_file(path) == sha)
-        with Progress(disable=not progress, transient=True) as bar:
+        with Progress(disable=not session.progress, transient=True) as bar:
             task = bar.add_task(name, total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
-                    embedded += _embed(teacher, texts, known, _shard(folder, number), device, unit)
+                    embedded += _embed(teacher, texts, known, _shard(folder, number), session.device, unit)
                     done[number] = files.sha256_file(_shard(folder, number))
                     files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
                 bar.update(task, advance=len(texts))
         seconds = time.perf_counter() - started
         taken = f", {known.given:,} known from other corpora" if known.given else ""
-        say(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{taken}")
+        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{taken}")
     return Vectors(folder, shards)
 
 
@@ -93,15 +92,15 @@ def _embed(teacher: Teacher, texts: list[str], known: Known, path: Path, device:
     return len(new)
 
 
-def vectors_folder(teacher: Teacher, corpus: Corpus, unit: bool = True) -> Path:
+def vectors_folder(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> Path:
     """Where the cache keeps, or will keep, this teacher's vectors of this corpus."""
     how = {} if unit else {"unit": False}
-    return files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.made_of())
+    return session.cache / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.made_of())
 
 
-def embedded(teacher: Teacher, corpus: Corpus, unit: bool = True) -> int:
+def embedded(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> int:
     """How many texts of the corpus the cache holds vectors of already."""
-    folder = vectors_folder(teacher, corpus, unit)
+    folder = vectors_folder(teacher, corpus, session, unit)
     done, known = _listed(folder), Known(path for path, _ in _read_before(teacher, unit, but=folder))
     return sum(
         len(texts) if number in done else int((known.index.find(keys(texts)) >= 0).sum())
@@ -179,7 +178,7 @@ def _listed(folder: Path) -> dict[int, str]:
     return {int(number): sha for number, sha in files.read_json(index).items()} if index.exists() else {}
 
 
-def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
+def _sound_shards(folder: Path, log: Log) -> dict[int, str]:
     """The finished shards whose bytes are still those written, number -> sha256."""
     sound = {}
     for number, sha in _listed(folder).items():
@@ -187,5 +186,5 @@ def _sound_shards(folder: Path, say: Say) -> dict[int, str]:
         if path.exists() and files.sha256_file(path) == sha:
             sound[number] = sha
         else:
-            say(f"{path}: damaged or gone; embedding its texts again")
+            log(f"{path}: damaged or gone; embedding its texts again")
     return sound

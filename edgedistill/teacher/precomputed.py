@@ -10,8 +10,9 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, require, unknown
+from edgedistill.session import QUIET, Session
 from edgedistill.teacher.embedding_cache import Index, Vectors, keys
 
 FORMAT = 1
@@ -62,15 +63,15 @@ class Given:
             yield np.asarray(rows[start : start + size], np.float32)
 
 
-def vectors(given: Given, texts: Corpus, say: Say = lambda line: None) -> Vectors:
+def vectors(given: Given, texts: Corpus, session: Session = QUIET) -> Vectors:
     """Unit vectors of a corpus' texts out of the file, in the corpus' order, float16; made once, cached under the bytes of both.
 
     Texts of the file that the corpus left out are passed over; of equal texts the first counts. Raises UserError: a text of the
     corpus has no vector, counts or widths that differ, numbers that are not finite, a vector of zeros.
     """
-    folder = files.cache_folder() / "teachers" / files.key(format=FORMAT, corpus=texts.fingerprint, given=given.made_of())
+    folder = session.cache / "teachers" / files.key(format=FORMAT, corpus=texts.fingerprint, given=given.made_of())
     if not folder.exists():
-        say(f"teacher: {given.path.name}, {given.dims} numbers a text")
+        session.log(f"teacher: {given.path.name}, {given.dims} numbers a text")
         with files.new_folder(folder) as temporary:
             rows, count = _places(given, texts)
             out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(texts), given.dims))

@@ -16,8 +16,8 @@ import scipy.linalg
 from scipy.optimize import linear_sum_assignment
 
 from edgedistill import recipe
-from edgedistill.data.corpus import Say
 from edgedistill.errors import UserError
+from edgedistill.session import Log, silent
 from edgedistill.students.affine import Affine, read_maps, write_maps
 
 
@@ -79,7 +79,7 @@ def make(
     student: Callable[[np.ndarray], np.ndarray],
     seed: int,
     folder: Path,
-    say: Say = lambda line: None,
+    log: Log = silent,
 ) -> Targets:
     """The targets of a recipe: maps read from `folder` where a run has fitted them before, else fitted and written there.
 
@@ -104,7 +104,7 @@ def make(
             maps.append(affine)
             notes.append({**note, "teachers": [teacher.name if teacher else None for teacher, _ in plan.sources], "weight": plan.weight})
         write_maps(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": seed, "blocks": notes})
-        say("targets: " + "; ".join(_said(note) for note in notes))
+        log("targets: " + "; ".join(_said(note) for note in notes))
     return Targets(blocks, read_maps(folder), [_of(plan, vectors) for plan in blocks])
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, run
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel import Pairs
 from edgedistill.data.token_cache import tokenize
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 from edgedistill.students import bert, bilstm, head, kinds, narrow_bert, recurrent, static
 from edgedistill.students.output import Output
 from edgedistill.students.sentence_transformer import layout, whole
@@ -46,7 +47,7 @@ def own_tokenizer(
     teacher: Asked,
     texts: Corpus | Pairs | None,
     partial: Path | None,
-    say: Say = lambda line: None,
+    session: Session = QUIET,
     assistant: teachers.Teacher | None = None,
 ) -> PreTrainedTokenizerBase:
     """The student's tokenizer: the teacher's or a named one, trimmed to the corpus or not, or one learned. Kept in the run's folder."""
@@ -60,7 +61,7 @@ def own_tokenizer(
         if getattr(student, field) is not None and not corpora:
             raise UserError(f"student.{field}: is learned from the corpus, and the recipe has none")
     if student.unigram is not None:
-        words = learn_tokenizer.learn_unigram(corpora, student.unigram, say=say)
+        words = learn_tokenizer.learn_unigram(corpora, student.unigram, session=session)
     else:
         words = _named_tokenizer(student, teacher, assistant)
     if student.vocabulary is not None:
@@ -74,7 +75,7 @@ def own_tokenizer(
         words, _, lost, _ = trim_tokenizer.trimmed(
             words, [trained for trained, _ in sources], [held for _, held in sources], student.trim.min_count
         )
-        say(f"student.trim: {trim_tokenizer.line(lost)}")
+        session.log(f"student.trim: {trim_tokenizer.line(lost)}")
     if folder:
         with files.new_folder(folder) as temporary:
             teachers.save_tokenizer(words, temporary)
@@ -93,7 +94,7 @@ class Look(NamedTuple):
     pairs: Pairs | None = None
 
 
-def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pairs, say: Say) -> Look | None:
+def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pairs, session: Session) -> Look | None:
     """A look at the training texts, where the student's first weights ask for one; of pairs, both sides are counted, the first is seen."""
     student = spec.student
     assert not isinstance(student, recipe.Itself)
@@ -102,14 +103,14 @@ def look(spec: recipe.Recipe, words: PreTrainedTokenizerBase, texts: Corpus | Pa
         return None
     longest = min(max((stage.max_tokens for stage in spec.stages), default=student.max_tokens), student.max_tokens)
     corpora = [texts.first, texts.second] if isinstance(texts, Pairs) else [texts]
-    read = [tokenize(each, words.backend_tokenizer, longest, words.pad_token_id or 0, say) for each in corpora]
+    read = [tokenize(each, words.backend_tokenizer, longest, words.pad_token_id or 0, session) for each in corpora]
     rows = np.linspace(0, corpora[0].trained - 1, min(LOOKED_AT, corpora[0].trained)).astype(np.int64)
     ids, mask = read[0].batch(rows, SHORT)
     counts = np.sum([tokens.counts(len(words), each.trained) for tokens, each in zip(read, corpora, strict=True)], 0)
     weights = torch.from_numpy((counts + 1.0) ** student.embeddings.power) if weighed else None
     pairs = texts if translated and isinstance(texts, Pairs) else None
     if pairs is not None:
-        say(f"fitting {len(words):,} pieces to their translations in {pairs.trained:,} pairs: some minutes where there are many")
+        session.log(f"fitting {len(words):,} pieces to their translations in {pairs.trained:,} pairs: some minutes where there are many")
     return Look(weights, (torch.from_numpy(ids), torch.from_numpy(mask)), pairs)
 
 

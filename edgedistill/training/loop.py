@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, objectives, recipe
-from edgedistill.data.corpus import Say
 from edgedistill.evaluation import scoring
+from edgedistill.session import Log
 from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint, prepare
@@ -56,11 +56,11 @@ class Trained(nn.Module):
             return self.objective([view.float() for view in vectors], targets)
 
 
-class Log:
+class MetricsLog:
     """metrics.jsonl and the progress bar."""
 
-    def __init__(self, path: Path, bar: Progress, say: Say) -> None:
-        self.path, self.bar, self.say = path, bar, say
+    def __init__(self, path: Path, bar: Progress, log: Log) -> None:
+        self.path, self.bar, self.log = path, bar, log
         self.stages: list[dict[str, Any]] = []
 
     def write(self, **values: Any) -> None:
@@ -122,11 +122,11 @@ class Loop:
         accelerator: Accelerator,
         partial: Path,
         selection: Selection | None,
-        log: Log,
+        log: MetricsLog,
     ) -> None:
         self.stage, self.number, self.made, self.student = stage, number, made, made.student
         self.feed = made.feeds[number]
-        self.log, self.selection, self.accelerator = log, selection, accelerator
+        self.metrics, self.selection, self.accelerator = log, selection, accelerator
         self.embedded = stage.match is not None and stage.match.at == "embeddings"
         self.selects = selection is not None and not self.embedded  # what no layer has learned to read yet, no suite can judge
         self.folder = partial / "checkpoints"
@@ -155,7 +155,7 @@ class Loop:
         if found is None or found[0]["stage"] <= self.number:
             return False
         state, tensors = found
-        self.log.stages = state["stages"]
+        self.metrics.stages = state["stages"]
         if "handed_over" in tensors:
             self.student.load_state_dict(tensors["handed_over"])
         if self.selection and state["selection"]:
@@ -164,7 +164,7 @@ class Loop:
 
     def go(self) -> None:
         self._set_up()
-        task = self.log.bar.add_task(self.stage.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
+        task = self.metrics.bar.add_task(self.stage.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
         saved = said = mark = time.perf_counter()
         mark_step, measured, total = self.step, math.nan, 0.0
         while self.step < self.steps:
@@ -178,17 +178,17 @@ class Loop:
                 mark, mark_step, total = time.perf_counter(), self.step, 0.0
                 if self.selection.given_up:
                     break
-            elif now - said > LOG_SECONDS and self.log.bar.disable:
+            elif now - said > LOG_SECONDS and self.metrics.bar.disable:
                 said = now
-                self.log.say(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
+                self.metrics.log(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
             if now - saved > CHECKPOINT_SECONDS:
                 self._save()
                 saved = time.perf_counter()
             rate = (self.step - mark_step) * self.stage.batch / max(1e-9, time.perf_counter() - mark)
-            self.log.bar.update(task, completed=self.step, loss=loss, dev=measured, rate=rate)
+            self.metrics.bar.update(task, completed=self.step, loss=loss, dev=measured, rate=rate)
         if self.step > mark_step:  # nothing has measured these steps
             loss, rate = total / (self.step - mark_step), (self.step - mark_step) * self.stage.batch / (time.perf_counter() - mark)
-            self.log.say(f"{self.stage.name}: {self.step:,} steps, mean loss {loss:.4f}, {rate:,.0f} texts/s")
+            self.metrics.log(f"{self.stage.name}: {self.step:,} steps, mean loss {loss:.4f}, {rate:,.0f} texts/s")
         self._hand_over()
 
     def _set_up(self) -> None:
@@ -217,7 +217,7 @@ class Loop:
         if found is not None and found[0]["stage"] == self.number and found[0]["step"] > 0:
             self._restore(*found)
         elif found is None:
-            self.log.cut(0)
+            self.metrics.cut(0)
         self.prepared = self.accelerator.prepare(self.module)
         self.prepared.train()
         self._window: tuple[int, list[tuple[np.ndarray, np.ndarray]]] = (-1, [])
@@ -229,10 +229,10 @@ class Loop:
             self.average.weights = {k: v.to(self.accelerator.device) for k, v in tensors["average"].items()}
         if self.selection:
             self.selection.best, self.selection.misses = state["selection"]["best"], state["selection"]["misses"]
-        self.step, self.log.stages = state["step"], state["stages"]
-        self.log.cut(state["metrics_bytes"])
+        self.step, self.metrics.stages = state["step"], state["stages"]
+        self.metrics.cut(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
-        self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
+        self.metrics.log(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
 
     def _batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the next batch, and the pass over the texts each belongs to; with several processes, this one's share."""
@@ -277,9 +277,9 @@ class Loop:
         self.prepared.train()
         if own is not None:
             self.student.load_state_dict(own)
-        self.log.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
+        self.metrics.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
         at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
-        self.log.say(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        self.metrics.log(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
         return score
 
     def _save(self) -> None:
@@ -296,7 +296,7 @@ class Loop:
 
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = {"best": self.selection.best, "misses": self.selection.misses} if self.selection else None
-        return {"stage": stage, "step": step, "selection": selection, "stages": self.log.stages, "metrics_bytes": self.log.size()}
+        return {"stage": stage, "step": step, "selection": selection, "stages": self.metrics.stages, "metrics_bytes": self.metrics.size()}
 
     def _hand_over(self) -> None:
         """The stage's result: the selected weights, else the average, else the last."""
@@ -306,7 +306,7 @@ class Loop:
             self.student.load_state_dict(self.average.weights)
         self.student.eval()
         ended = {"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch}
-        self.log.stages.append(ended | objectives.learned(self.module.objective))
+        self.metrics.stages.append(ended | objectives.learned(self.module.objective))
         if self.accelerator.is_main_process:
             checkpoint.save(self.folder, self._state(self.number + 1, 0), {"handed_over": self.student.state_dict()})
 

@@ -14,10 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import objectives, recipe
 from edgedistill.data import corpus, parallel, triples
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel import Pairs
 from edgedistill.data.token_cache import Tokens, tokenize
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students import kinds, static
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
@@ -42,46 +43,45 @@ class Made:
     drops_head: bool  # a projection onto the teacher's space serves training only
 
 
-def prepare(spec: recipe.Recipe, data: Path | None, accelerator: Accelerator, partial: Path, say: Say, progress: bool) -> Made:
+def prepare(spec: recipe.Recipe, session: Session, accelerator: Accelerator, partial: Path) -> Made:
     """Texts, tokens, teacher vectors and the untrained student, from the caches where they have them."""
     assert spec.corpus is not None
-    device = accelerator.device.type
     with accelerator.main_process_first():
         teacher, assistant = (
-            initialise.open_teacher(spec.teacher, data),
+            initialise.open_teacher(spec.teacher, session.data),
             open_assistant(spec),
         )  # first: one that is not there costs a moment
-        texts = open_corpus(spec.corpus, data, spec.seed, say)
-        ahead = look_ahead(spec, texts, teacher, data, say)
-        words = initialise.own_tokenizer(spec, teacher, texts, partial, say, assistant)
-        student, shape = initialise.build(spec, teacher, words, data, initialise.look(spec, words, texts, say), assistant)
+        texts = open_corpus(spec.corpus, session, spec.seed)
+        ahead = look_ahead(spec, texts, teacher, session)
+        words = initialise.own_tokenizer(spec, teacher, texts, partial, session, assistant)
+        student, shape = initialise.build(spec, teacher, words, session.data, initialise.look(spec, words, texts, session), assistant)
         check_objectives(spec, student, teacher.dims, assistant)
         most = shape["max_tokens"]
         if isinstance(texts, Pairs):
             models = pair_feed.Models(teacher, assistant)
             pair_feed.check(spec, models, words)
-            tokens = pair_feed.tokens(spec, texts, words, most, say)
+            tokens = pair_feed.tokens(spec, texts, words, most, session)
             _weigh(spec, student, words, list(zip(tokens, (texts.first.trained, texts.second.trained), strict=True)))
-            others = [_of_triples(stage, each.triples, words, most, say) for stage, each in zip(spec.distilling, ahead, strict=True)]
-            feeds = pair_feed.feeds(spec, texts, tokens, models, most, device, others, say, progress)
+            others = [_of_triples(stage, each.triples, words, most, session) for stage, each in zip(spec.distilling, ahead, strict=True)]
+            feeds = pair_feed.feeds(spec, texts, tokens, models, most, session, others)
             return Made(texts, pair_feed.matched(feeds), feeds, words, student, shape, _dropped_head(spec))
         longest = max(stage.max_tokens for stage in spec.distilling) if spec.distilling else most
-        cut = tokenize(texts, words.backend_tokenizer, min(longest, most), words.pad_token_id or 0, say)
+        cut = tokenize(texts, words.backend_tokenizer, min(longest, most), words.pad_token_id or 0, session)
         for number, stage in enumerate(spec.distilling):
             if stage.longest is not None:
                 queued(stage, len(cut.short(stage.longest, texts.trained)), f"stages[{number}]")
-        vectors = wanted(spec, teacher, texts, (student, words, most), data, partial, device, say, progress)
+        vectors = wanted(spec, teacher, texts, (student, words, most), session, partial)
         _weigh(spec, student, words, [(cut, texts.trained)])
         feeds = [
-            _of_triples(stage, each.triples, words, most, say) or _feed(spec, number, texts, cut, words, vectors, most, device, data, say)
+            _of_triples(stage, each.triples, words, most, session) or _feed(spec, number, texts, cut, words, vectors, most, session)
             for number, (stage, each) in enumerate(zip(spec.distilling, ahead, strict=True))
         ]
     return Made(texts, vectors, feeds, words, student, shape, _dropped_head(spec))
 
 
-def open_corpus(spec: recipe.Corpus, data: Path | None, seed: int, say: Say) -> Corpus | Pairs:
+def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | Pairs:
     """A recipe's texts, or its pairs."""
-    return parallel.build(spec, data, seed, say) if isinstance(spec, recipe.Parallel) else corpus.build(spec, data, seed, say)
+    return parallel.build(spec, session, seed) if isinstance(spec, recipe.Parallel) else corpus.build(spec, session, seed)
 
 
 def open_assistant(spec: recipe.Recipe) -> teachers.Teacher | None:
@@ -104,22 +104,20 @@ def _feed(
     words: PreTrainedTokenizerBase,
     vectors: targets.Rows,
     max_tokens: int,
-    device: str,
-    data: Path | None,
-    say: Say,
+    session: Session,
 ) -> Feed:
     """What a stage over the corpus' texts reads."""
     stage = spec.distilling[number]
     wanted = vectors if objectives.reads_teacher(stage.objective) else None
     seed = stage_seed(spec.seed, number)
-    return text_feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, device, data, say)
+    return text_feed.of_texts(stage, f"stages[{number}].view", seed, texts, tokens, words, wanted, max_tokens, session)
 
 
 def _of_triples(
-    stage: recipe.Stage, found: triples.Triples | None, words: PreTrainedTokenizerBase, max_tokens: int, say: Say
+    stage: recipe.Stage, found: triples.Triples | None, words: PreTrainedTokenizerBase, max_tokens: int, session: Session
 ) -> Feed | None:
     """The feed of a stage with triples of its own."""
-    return None if found is None else text_feed.of_triples(found, words, min(stage.max_tokens, max_tokens), say)
+    return None if found is None else text_feed.of_triples(found, words, min(stage.max_tokens, max_tokens), session)
 
 
 def stage_seed(seed: int, number: int) -> int:
@@ -134,18 +132,18 @@ class Ahead(NamedTuple):
     rows: int
 
 
-def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, teacher: initialise.Asked, data: Path | None, say: Say) -> list[Ahead]:
+def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, teacher: initialise.Asked, session: Session) -> list[Ahead]:
     """What each stage will learn from, looked at before anything is embedded.
 
     Raises UserError for triples without their columns, a queue that leaves no text, views that cannot be had, and as `targets.check`.
     """
-    check_targets(spec, texts.trained, teacher, data)
+    check_targets(spec, texts.trained, teacher, session)
     leaks = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
     found = []
     for number, stage in enumerate(spec.distilling):
         place = f"stages[{number}]"
         if stage.triples is not None:
-            own = triples.build(stage.triples, leaks, data, f"{place}.triples", say)
+            own = triples.build(stage.triples, leaks, session, f"{place}.triples")
             found.append(Ahead(own, len(own)))
             continue
         rows = len(texts.of(stage.pairs)) if isinstance(texts, Pairs) else texts.trained
@@ -153,7 +151,7 @@ def look_ahead(spec: recipe.Recipe, texts: Corpus | Pairs, teacher: initialise.A
             raise UserError(f"{place}.pairs: none are left of {', '.join(stage.pairs or [])} to train on; name others")
         found.append(Ahead(None, rows - queued(stage, rows, place)))
         if stage.view is not None and isinstance(texts, Corpus):
-            view_makers.check(stage.view, stage_seed(spec.seed, number), texts, data, f"{place}.view", say)
+            view_makers.check(stage.view, stage_seed(spec.seed, number), texts, session, f"{place}.view")
     return found
 
 
@@ -167,10 +165,10 @@ def queued(stage: recipe.Stage, texts: int, place: str) -> int:
     return wanted
 
 
-def check_targets(spec: recipe.Recipe, texts: int, teacher: initialise.Asked, data: Path | None) -> None:
+def check_targets(spec: recipe.Recipe, texts: int, teacher: initialise.Asked, session: Session) -> None:
     """Raise UserError for `targets` that cannot be made of their teachers' numbers or of so many texts."""
     if spec.targets is not None:
-        targets.check(spec.targets, lambda of: (initialise.open_teacher(of, data) if of else teacher).dims, texts)
+        targets.check(spec.targets, lambda of: (initialise.open_teacher(of, session.data) if of else teacher).dims, texts)
 
 
 def wanted(
@@ -178,11 +176,8 @@ def wanted(
     teacher: initialise.Asked,
     texts: Corpus,
     first: tuple[nn.Module, PreTrainedTokenizerBase, int] | None,
-    data: Path | None,
+    session: Session,
     partial: Path,
-    device: str,
-    say: Say,
-    progress: bool,
 ) -> targets.Rows:
     """What the student is to match: the teacher's vectors, or what the recipe's `targets` make of those of its teachers.
 
@@ -193,11 +188,11 @@ def wanted(
     def vectors(of: recipe.Teacher | None) -> Vectors:
         which = of or spec.teacher
         if which not in found:
-            source = teacher if which == spec.teacher else initialise.open_teacher(which, data)
+            source = teacher if which == spec.teacher else initialise.open_teacher(which, session.data)
             if isinstance(source, precomputed.Given):
-                found[which] = precomputed.vectors(source, texts, say)
+                found[which] = precomputed.vectors(source, texts, session)
             else:
-                found[which] = embed_corpus(source, texts, device, say, progress)
+                found[which] = embed_corpus(source, texts, session)
         return found[which]
 
     def student(rows: np.ndarray) -> np.ndarray:
@@ -207,7 +202,7 @@ def wanted(
 
     if spec.targets is None:
         return vectors(None)
-    return targets.make(spec.targets, vectors, texts.trained, student, spec.seed, partial / "targets", say)
+    return targets.make(spec.targets, vectors, texts.trained, student, spec.seed, partial / "targets", session.log)
 
 
 def _dropped_head(spec: recipe.Recipe) -> bool:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import recipe, run
-from edgedistill.data.corpus import Say
 from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.session import Session
 from edgedistill.training import train
 
 
-def series(
-    specs: list[recipe.Recipe], folder: Path, data: Path | None, resume: bool, device: str, say: Say, progress: bool
-) -> dict[str, Any]:
+def series(specs: list[recipe.Recipe], folder: Path, session: Session, resume: bool) -> dict[str, Any]:
     """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and teacher vectors.
 
     resume: what was killed goes on, what is finished is left alone, the others begin. Returns {"runs": one object a recipe: recipe,
@@ -30,8 +28,8 @@ def series(
         raise UserError(*(f"{each}: exists already; go on with --resume, which keeps what is done, or delete it" for each in there))
     runs = []
     for number, spec in enumerate(specs, 1):
-        say(f"{number} of {len(specs)}: {spec.name}")
-        runs.append(_one(spec, folder / spec.name, data, resume, device, say, progress))
+        session.log(f"{number} of {len(specs)}: {spec.name}")
+        runs.append(_one(spec, folder / spec.name, session, resume))
     failed = [each for each in runs if each["status"] == "failed"]
     if failed:
         others = ", the others are done" if len(failed) < len(runs) else ""
@@ -43,15 +41,15 @@ def series(
     return {"runs": runs}
 
 
-def _one(spec: recipe.Recipe, out: Path, data: Path | None, resume: bool, device: str, say: Say, progress: bool) -> dict[str, Any]:
+def _one(spec: recipe.Recipe, out: Path, session: Session, resume: bool) -> dict[str, Any]:
     """Train one; what goes wrong becomes its result."""
     told: dict[str, Any] = {"recipe": spec.name, "run": str(out)}
     try:
         if resume and out.exists():
-            return {**told, "status": "kept", **train.finished(spec, out, say)}
-        info = train.train(spec, out, data, resume and run.partial(out).exists(), device, say, progress)
+            return {**told, "status": "kept", **train.finished(spec, out, session)}
+        info = train.train(spec, out, session, resume and run.partial(out).exists())
     except UserError as error:
-        say(str(error))
+        session.log(str(error))
         return {**told, "status": "failed", "error": str(error)}
     except Exception as error:  # noqa: BLE001 - our bug: its traceback is shown here, and the others still have their turn
         traceback.print_exc()

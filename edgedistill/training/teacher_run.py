@@ -11,9 +11,10 @@ from torch import nn
 
 from edgedistill import files, recipe, run
 from edgedistill.data import corpus
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel import Pairs
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students import affine, kinds
 from edgedistill.students.output import Output
 from edgedistill.teacher import encoder as teachers
@@ -40,33 +41,29 @@ def _fit_itself(
     spec: recipe.Recipe,
     teacher: teachers.Teacher,
     partial: Path,
-    data: Path | None,
+    session: Session,
     accelerator: Accelerator,
-    say: Say,
-    progress: bool,
 ) -> Corpus:
     """Fit the maps of a teacher's own `targets` as a student's run would. Returns the corpus they were fitted on."""
     assert isinstance(spec.student, recipe.Itself) and spec.corpus is not None
     assert not isinstance(spec.corpus, recipe.Parallel), "the recipe has made sure"
-    texts, first = corpus.build(spec.corpus, data, spec.seed, say), None
-    prepare.check_targets(spec, texts.trained, teacher, data)
+    texts, first = corpus.build(spec.corpus, session, spec.seed), None
+    prepare.check_targets(spec, texts.trained, teacher, session)
     if spec.student.onto is not None:
         other = spec.model_copy(update={"student": spec.student.onto})
-        words = initialise.own_tokenizer(other, teacher, texts, None)
-        student, shape = initialise.build(other, teacher, words, data, initialise.look(other, words, texts, say))
+        words = initialise.own_tokenizer(other, teacher, texts, None, session)
+        student, shape = initialise.build(other, teacher, words, session.data, initialise.look(other, words, texts, session))
         first = (student, words, shape["max_tokens"])
-    prepare.wanted(spec, teacher, texts, first, data, partial, accelerator.device.type, say, progress)
+    prepare.wanted(spec, teacher, texts, first, session, partial)
     return texts
 
 
-def keep(
-    spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, accelerator: Accelerator, say: Say, progress: bool
-) -> dict[str, Any]:
+def keep(spec: recipe.Recipe, out: Path, partial: Path, session: Session, accelerator: Accelerator) -> dict[str, Any]:
     """The baseline's run: the teacher's own files, nothing trained; with `targets`, the maps that reduce its vectors too."""
     assert isinstance(spec.student, recipe.Itself)
     check_itself(spec)
     teacher = teachers.Teacher(spec.teacher)
-    texts = _fit_itself(spec, teacher, partial, data, accelerator, say, progress) if spec.targets else None
+    texts = _fit_itself(spec, teacher, partial, session, accelerator) if spec.targets else None
     student = itself(spec, teacher, affine.read_maps(partial / "targets") if texts else [])
     nothing: dict[str, Any] = {"seconds": 0.0, "stages": [], "selected": None}
     info = {
@@ -88,7 +85,7 @@ def keep(
         teachers.save_tokenizer(teacher.tokenizer, folder / "tokenizer")
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
-    say(f"{out}: the teacher itself, {info['dims']} numbers, {info['parameters']['total']:,} parameters")
+    session.log(f"{out}: the teacher itself, {info['dims']} numbers, {info['parameters']['total']:,} parameters")
     return info
 
 

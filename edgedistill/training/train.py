@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from torch import nn
 
 from edgedistill import files, recipe, run
 from edgedistill.data import parallel
-from edgedistill.data.corpus import Say
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
+from edgedistill.session import QUIET, Session
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
 from edgedistill.training import loop as loops
@@ -30,11 +31,8 @@ from edgedistill.training.finetuning import finetune
 def train(
     spec: recipe.Recipe,
     out: Path,
-    data: Path | None = None,
+    session: Session = QUIET,
     resume: bool = False,
-    device: str = "auto",
-    say: Say = print,
-    progress: bool = True,
 ) -> dict[str, Any]:
     """Train a recipe's student and write the run folder `out`; it appears when it is whole, until then `out`.partial grows.
 
@@ -42,32 +40,33 @@ def train(
     Raises UserError: `out` exists, a run to resume that is another recipe's, bad data.
     """
     if resume and out.exists() and not run.partial(out).exists():
-        return finished(spec, out, say)
+        return finished(spec, out, session)
     teachers.no_denormals()
     partial = _open_partial(spec, out, resume)
     with _forgotten_unless_begun(partial):
-        return _train(spec, out, partial, data, device, say, progress)
+        return _train(spec, out, partial, session)
 
 
-def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, device: str, say: Say, progress: bool) -> dict[str, Any]:
-    accelerator = accelerator_for(spec, device)
+def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> dict[str, Any]:
+    accelerator = accelerator_for(spec, session.device)
+    session = replace(session, device=accelerator.device.type)
     started = time.perf_counter()
     planned: finetune.Planned | None = None
     if spec.finetuning is not None:  # looked at first: what is missing there is not to be found behind the other stages
         if accelerator.num_processes > 1:
             raise UserError("finetune: runs in one process; start it without accelerate launch")
-        planned = finetune.plan(spec, data, say)
+        planned = finetune.plan(spec, session)
     if spec.student.kind == "teacher" and planned is None:
-        return teacher_run.keep(spec, out, partial, data, accelerator, say, progress)
+        return teacher_run.keep(spec, out, partial, session, accelerator)
     if planned is not None and not spec.distilling:
-        return _only_finetune(spec, planned, out, partial, data, accelerator, say, progress)
+        return _only_finetune(spec, planned, out, partial, session, accelerator)
     check_languages(spec)
-    made = prepare.prepare(spec, data, accelerator, partial, say, progress)
+    made = prepare.prepare(spec, session, accelerator, partial)
     finetune.check_mask(spec, made.words)
     texts, student = made.texts, made.student
-    selection = loops.Selection(spec.select, data, made.words, made.shape["max_tokens"], partial) if spec.select else None
-    with loops.progress(progress) as bar:
-        log = loops.Log(partial / "metrics.jsonl", bar, say)
+    selection = loops.Selection(spec.select, session.data, made.words, made.shape["max_tokens"], partial) if spec.select else None
+    with loops.progress(session.progress) as bar:
+        log = loops.MetricsLog(partial / "metrics.jsonl", bar, session.log)
         for number, stage in enumerate(spec.distilling):
             loop = loops.Loop(stage, number, spec.seed, made, accelerator, partial, selection, log)
             if not loop.already_done():
@@ -87,7 +86,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, data: Path | None, dev
     }
     if accelerator.is_main_process:
         _finish(spec, out, partial, made.shape, student, info)
-        say(
+        session.log(
             f"{out}: {info['parameters']['total']:,} parameters"
             + (f", {selection.name} {selection.best['score']:.4f}" if selection and selection.best["stage"] else "")
         )
@@ -101,14 +100,14 @@ def _finetuned(
     accelerator: Accelerator,
     partial: Path,
     best: dict[str, Any] | None,
-    log: loops.Log,
+    log: loops.MetricsLog,
 ) -> dict[str, Any]:
     """Fine-tune in place and leave the classifier's files in `partial`. Returns what run.json says of it."""
     module, told = finetune.finetune(spec, start, planned, accelerator, partial, best, log)
     finetune.write(partial, module, told["labels"])
     for name in ("dev", "test"):
         if told[name] is not None:
-            log.say(f"{name}: accuracy {told[name]['accuracy']:.4f}, F1 {told[name]['f1']:.4f}")
+            log.log(f"{name}: accuracy {told[name]['accuracy']:.4f}, F1 {told[name]['f1']:.4f}")
     return {"parameters": finetune.parameters(module), "task": told}
 
 
@@ -117,31 +116,29 @@ def _only_finetune(
     planned: finetune.Planned,
     out: Path,
     partial: Path,
-    data: Path | None,
+    session: Session,
     accelerator: Accelerator,
-    say: Say,
-    progress: bool,
 ) -> dict[str, Any]:
     """A run whose one stage learns from labels: nothing is distilled, the teacher embeds nothing."""
     started = time.perf_counter()
-    start = finetune.begin(spec, data, partial, say)
-    with loops.progress(progress) as bar:
-        log = loops.Log(partial / "metrics.jsonl", bar, say)
+    start = finetune.begin(spec, session, partial)
+    with loops.progress(session.progress) as bar:
+        log = loops.MetricsLog(partial / "metrics.jsonl", bar, session.log)
         tuned = _finetuned(spec, start, planned, accelerator, partial, None, log)
     seconds = round(time.perf_counter() - started, 1)
     nothing: dict[str, Any] = {"corpus": None, "selected": None}
     info = {**run.made_by(), "seconds": seconds, "dims": kinds.width(start.student), **nothing, "stages": log.stages, **tuned}
     _finish(spec, out, partial, start.shape, start.student, info)
-    say(f"{out}: {info['parameters']['total']:,} parameters")
+    session.log(f"{out}: {info['parameters']['total']:,} parameters")
     return info
 
 
-def finished(spec: recipe.Recipe, out: Path, say: Say) -> dict[str, Any]:
+def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
     """What run.json holds of a run that is there already. Raises UserError for one of another recipe."""
     found = run.open_run(out)
     if recipe.dump(found.recipe) != recipe.dump(spec):
         raise UserError(f"{out}: was made of another recipe; delete it, or rename the recipe")
-    say(f"{out}: finished already")
+    session.log(f"{out}: finished already")
     return found.info
 
 

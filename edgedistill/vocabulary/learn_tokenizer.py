@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 
 FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned changes
 
@@ -59,7 +60,7 @@ def _train(like: PreTrainedTokenizerBase, corpora: list[Corpus], size: int, firs
     return raw.get_vocab()
 
 
-def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int = 512, say: Say = lambda line: None) -> PreTrainedTokenizerBase:
+def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int = 512, session: Session = QUIET) -> PreTrainedTokenizerBase:
     """A Unigram tokenizer of at most `spec.pieces` pieces, laid out as XLM-R's: <s> <pad> </s> <unk> first, <mask> last.
 
     Learned on one thread, so that the same texts give the same pieces; cached under the texts and the options.
@@ -70,16 +71,16 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, longest: int = 51
         "spec": spec.model_dump(mode="json"),
         "tokenizers": tokenizers.__version__,
     }
-    folder = files.cache_folder() / "tokenizers" / files.key(format=FORMAT, longest=longest, **made_of)
+    folder = session.cache / "tokenizers" / files.key(format=FORMAT, longest=longest, **made_of)
     if not folder.exists():
         total = sum(len(each) for each in corpora)
-        say(f"learning {spec.pieces:,} pieces from {min(total, spec.sample):,} of {total:,} texts")
+        session.log(f"learning {spec.pieces:,} pieces from {min(total, spec.sample):,} of {total:,} texts")
         words = _unigram(corpora, spec, longest)
         if len(words) > spec.pieces:
             fact = f"{len(words):,} pieces, {spec.pieces:,} were asked for: the texts have that many characters"
             raise UserError(f"student.unigram.pieces: {fact}; raise it, or leave a script out")
         if len(words) < spec.pieces:
-            say(f"learned {len(words):,} pieces: these texts hold no more that are worth one")
+            session.log(f"learned {len(words):,} pieces: these texts hold no more that are worth one")
         with files.new_folder(folder) as temporary:
             words.save_pretrained(temporary)
     return AutoTokenizer.from_pretrained(folder)

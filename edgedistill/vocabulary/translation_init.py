@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel import Pairs
 from edgedistill.data.token_cache import tokenize
+from edgedistill.session import QUIET
 
 BEST = 8  # teacher's pieces a vector is made of
 ROWS = 1_024  # pieces looked at in one go
@@ -41,7 +42,7 @@ def start(own: Tensor, mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenize
 
 def counts(texts: Corpus, words: PreTrainedTokenizerBase, pieces: int) -> csr_matrix:
     """(n, pieces) float32: how often each text holds each piece; special tokens are in none."""
-    tokens = tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0)
+    tokens = tokenize(texts, words.backend_tokenizer, LONGEST, words.pad_token_id or 0, QUIET)
     offsets = np.asarray(tokens.offsets)
     ids = np.asarray(tokens.ids[: offsets[-1]], np.int32)
     found = csr_matrix((np.ones(len(ids), np.float32), ids, offsets), (len(offsets) - 1, pieces))

@@ -18,8 +18,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill import run as runs
 from edgedistill.data import readers
-from edgedistill.data.corpus import Say
 from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.session import QUIET, Session
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.vocabulary import trim_tokenizer
@@ -34,11 +34,10 @@ def trim(
     model: str,
     chosen: list[str],
     out: Path,
-    data: Path | None = None,
+    session: Session = QUIET,
     others: list[str] | None = None,
     min_count: int = 1,
     revision: str | None = None,
-    say: Say = print,
 ) -> dict[str, Any]:
     """Write the encoder `model` (a folder, a hub id, packaged:NAME) with the pieces that the chosen files use, whole or not at all.
 
@@ -60,8 +59,8 @@ def trim(
     transformer, _ = encoder.layout(folder)
     config = files.read_json(transformer / "config.json")
     prompts = _prompts(folder)
-    sources, reported = _sources(chosen, data, "--corpus", prompts), _sources(others or [], data, "--report", prompts)
-    say(f"{model}: looking for the pieces of {len(sources)} file(s)")
+    sources, reported = _sources(chosen, session.data, "--corpus", prompts), _sources(others or [], session.data, "--report", prompts)
+    session.log(f"{model}: looking for the pieces of {len(sources)} file(s)")
     made = trim_tokenizer.trimmed(words, sources, reported, min_count, _fixed(config))
     with files.new_folder(out) as temporary:
         inside = temporary / transformer.relative_to(folder)

@@ -15,6 +15,7 @@ import pytest
 from edgedistill import files, recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 
 TEXTS = ["First text.", "Zweiter Text, mit Komma", 'third "quoted" text', "fourth 文 🙂", "fifth"]
 
@@ -25,7 +26,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(folder: Path, *texts: str, **options: Any) -> corpus.Corpus:
-    return corpus.build(recipe.Files(texts=list(texts), **options), folder, 0)
+    return corpus.build(recipe.Files(texts=list(texts), **options), Session(data=folder), 0)
 
 
 def all_of(made: corpus.Corpus) -> list[str]:
@@ -74,10 +75,10 @@ def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> No
     held = made.texts(made.held_out)
     assert (len(made), made.trained, len(held)) == (100, 90, 10)
     assert sorted(all_of(made)) == sorted(f"text {i}" for i in range(100))
-    other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), tmp_path, 1)
+    other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), Session(data=tmp_path), 1)
     assert set(other.texts(other.held_out)) != set(held)
     assert other.fingerprint != made.fingerprint
-    own = corpus.build(recipe.Files(texts=["a.txt"], held_out=10, seed=0), tmp_path, 1)
+    own = corpus.build(recipe.Files(texts=["a.txt"], held_out=10, seed=0), Session(data=tmp_path), 1)
     assert own.fingerprint == made.fingerprint
 
 
@@ -141,9 +142,9 @@ def test_leaks_are_left_out_whatever_their_column(tmp_path: Path) -> None:
 def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
     said: list[str] = []
-    first = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0, said.append)
+    first = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=said.append), 0)
     heard = len(said)
-    again = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0, said.append)
+    again = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=said.append), 0)
     assert heard > 0
     assert len(said) == heard
     assert again.folder == first.folder
@@ -219,7 +220,7 @@ def test_where_the_data_is_not(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file matches"):
         build(tmp_path, "no/*.txt")
     with pytest.raises(UserError, match="give --data DIR or set EDGEDISTILL_DATA"):
-        corpus.build(recipe.Files(texts=["a.txt"]), None, 0)
+        corpus.build(recipe.Files(texts=["a.txt"]), QUIET, 0)
 
 
 def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
@@ -228,9 +229,9 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS), encoding="utf-8")
     spec = recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
-    assert all_of(corpus.build(spec, None, 0)) == TEXTS
+    assert all_of(corpus.build(spec, QUIET, 0)) == TEXTS
     with pytest.raises(UserError, match="no text column 'body'"):
-        corpus.build(recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), None, 0)
+        corpus.build(recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0)
 
 
 def test_disk_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from edgedistill import files, recipe
 from edgedistill.data import corpus, pair_tables, parallel
 from edgedistill.data.parallel import Pairs
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
 
 def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> Pairs:
     spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": pairs, **more})
-    return parallel.build(spec, folder, 0)
+    return parallel.build(spec, Session(data=folder), 0)
 
 
 def pairs_of(made: Pairs, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from edgedistill import files
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.evaluation import bench, report, scoring, speed
+from edgedistill.session import Session
 
 PLAN = speed.Plan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
 WORDS = {"zero": 0, "ten": 10, "thirty": 30, "sixty": 60, "ninety": 90, "more": 150}
@@ -111,10 +112,10 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(shelf: Path, bundles: list[str], said: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    arguments = {"data": None, "threads": 1, "device": "cpu", "out": None, "html": None, "plan": PLAN, **more}
+    arguments = {"threads": 1, "out": None, "html": None, "plan": PLAN, **more}
     lines = said if said is not None else []
     suites = [str(shelf / "suite" / "suite.yaml")]
-    return bench.bench([str(shelf / name) for name in bundles], suites, say=lines.append, **arguments)
+    return bench.bench([str(shelf / name) for name in bundles], suites, Session(log=lines.append), **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +195,11 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
     suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
     said: list[str] = []
     load = bench._opener(1, "cpu")
-    texts, vectors, lengths, source = bench._HeldOut(teacher, suites, tmp_path / "data", load, said.append).of(student)
+    texts, vectors, lengths, source = bench._HeldOut(teacher, suites, Session(data=tmp_path / "data", log=said.append), load).of(student)
     assert len(texts) == len(set(texts)) == len(vectors) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
-    texts, _, _, source = bench._HeldOut(teacher, suites, tmp_path / "nowhere", load, said.append).of(student)
+    texts, _, _, source = bench._HeldOut(teacher, suites, Session(data=tmp_path / "nowhere", log=said.append), load).of(student)
     assert sorted(texts) == sorted(WORDS)
     assert source == "texts of suite"
     assert "its recipe's held-out texts cannot be read" in said[-2]
@@ -248,7 +249,7 @@ def test_bad_input_is_said_before_anything_is_measured(shelf: Path, tmp_path: Pa
     with pytest.raises(UserError, match="a folder; give the name of a file"):
         run(shelf, ["student"], out=tmp_path)
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
-        bench.bench([str(shelf / "student")], ["mimi"], None, 1, "cpu", None, None, print, PLAN)
+        bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), 1, None, None, PLAN)
     assert not list(tmp_path.iterdir())
 
 
@@ -269,7 +270,7 @@ def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
 def test_children_take_turns(shelf: Path) -> None:
     said: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], 1, "cpu", PLAN, said.append)
+    found = speed.measure(both, ["zero ten", "sixty"], 1, Session(log=said.append), PLAN)
     assert [line.split(",")[0] for line in said] == [
         *["timing student:w8", "timing teacher:fp32"] * 2,
         *["memory of student:w8", "memory of teacher:fp32"],

@@ -112,5 +112,7 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_measuring_needs_no_torch_and_no_scipy() -> None:
-    code = "import sys; from edgedistill.evaluation import speed; print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
+    code = (
+        "import sys; from edgedistill.evaluation import speed; print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -20,6 +20,7 @@ from edgedistill import files, recipe, run
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.export import bundle_writer, card
 from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
 from tests.conftest import World, make_tokenizer, sentences
 from tests.graph.test_graph import spread
@@ -276,7 +277,7 @@ def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> No
     from edgedistill.training import train
 
     spec = recipe.parse(world.recipe(student={"kind": "teacher"}, stages=[], corpus=None), "test")
-    train.train(spec, tmp_path / "run", world.data, resume=False, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "run", Session(data=world.data, log=quiet), resume=False)
     bundle_writer.export(tmp_path / "run", ["w8", "fp32"], tmp_path / "b", quiet)
     manifest = files.read_json(tmp_path / "b" / "manifest.json")
     assert list(manifest["precisions"]) == ["fp32", "w8"]

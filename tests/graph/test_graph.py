@@ -13,7 +13,7 @@ from torch import nn
 
 from edgedistill import graph
 from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.graph import traced
+from edgedistill.graph import student_graph, traced
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
@@ -286,7 +286,7 @@ def test_a_wrong_graph_is_seen() -> None:
 
 
 def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
+    monkeypatch.setattr(student_graph, "LARGEST_BYTES", 10_000)
     with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `codes` for its word table"):
         graph.build(make_bert())
 

@@ -20,6 +20,7 @@ from edgedistill.evaluation import bench, scoring, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import bundle
+from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
 from tests.training.test_view_makers import make_masked_model, make_translator, wordnet_is_here
@@ -118,7 +119,7 @@ class Tiny:
         if key in self.known:
             out.symlink_to(self.known[key])
         else:
-            train.train(spec, out, self.data, device="cpu", say=quiet, progress=False)
+            train.train(spec, out, Session(data=self.data, log=quiet))
             self.known[key] = name
         return out
 
@@ -286,7 +287,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     assert [stage["steps"] for stage in record["stages"]] == [10 * len(getattr(stage, "rates", None) or [1]) for stage in spec.stages]
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
-    assert record["parameters"] == cost.cost(spec, tiny.data, quiet)["parameters"]
+    assert record["parameters"] == cost.cost(spec, Session(data=tiny.data, log=quiet))["parameters"]
     folder = tiny.folder / "bundles" / name
     # a whitened direction of a tiny teacher is noise, which eight bits do not keep
     bundle_writer.export(out, ["fp32" if spec.student.kind == "teacher" else "w8"], folder, quiet)
@@ -298,7 +299,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
     else:
         tiny.measured.add(kind)
-        [report] = bench.bench([str(folder)], [suite], tiny.data, 1, "cpu", None, None, quiet, PLAN)["reports"]
+        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, None, None, PLAN)["reports"]
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])

@@ -15,6 +15,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
+from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, kinds, narrow_bert
 from edgedistill.teacher.encoder import Teacher
 from edgedistill.training import initialise, prepare, train
@@ -57,7 +58,7 @@ def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
         recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
     )
     teacher = initialise.open_teacher(plain.teacher, world.data)
-    words = initialise.own_tokenizer(plain, teacher, None, None)
+    words = initialise.own_tokenizer(plain, teacher, None, None, QUIET)
     one, other = (initialise.build(spec, teacher, words, world.data)[0].eval() for spec in (plain, headed))
     texts = ["a small text", "and another one"]
     assert np.array_equal(prepare.encode(one, words, texts, 32), prepare.encode(other, words, texts, 32))
@@ -84,9 +85,9 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
     teacher = initialise.open_teacher(specs[0].teacher, world.data)
     assert specs[0].corpus is not None
-    texts = corpus.build(specs[0].corpus, world.data, 0)
-    words = initialise.own_tokenizer(specs[0], teacher, texts, None)
-    looks = [initialise.look(spec, words, texts, print) for spec in specs]
+    texts = corpus.build(specs[0].corpus, Session(data=world.data), 0)
+    words = initialise.own_tokenizer(specs[0], teacher, texts, None, QUIET)
+    looks = [initialise.look(spec, words, texts, Session(log=print)) for spec in specs]
     assert looks[0] is None and looks[1] is not None and looks[1].weights is not None
     number = words.get_vocab()
     assert looks[1].weights[number["[CLS]"]] == texts.trained + 1 and looks[1].weights[number["[MASK]"]] == 1
@@ -151,9 +152,9 @@ def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str]
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = initialise.open_teacher(spec.teacher, world.data)
     assert spec.corpus is not None and isinstance(teacher, Teacher)
-    texts = corpus.build(spec.corpus, world.data, 0)
-    words = initialise.own_tokenizer(spec, teacher, texts, None)
-    module, _ = initialise.build(spec, teacher, words, world.data, initialise.look(spec, words, texts, print))
+    texts = corpus.build(spec.corpus, Session(data=world.data), 0)
+    words = initialise.own_tokenizer(spec, teacher, texts, None, QUIET)
+    module, _ = initialise.build(spec, teacher, words, world.data, initialise.look(spec, words, texts, Session(log=print)))
     read = texts.texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 
@@ -187,11 +188,11 @@ def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict
 def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> None:
     student = {"kind": "bert", "weights": "teacher", "layers": [1], "width": 16, "intermediate": 20, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
-    train.train(spec, tmp_path / "run", world.data, device="cpu", say=lambda line: None, progress=False)
+    train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     made = run.open_run(tmp_path / "run")
     assert made.shape["config"]["intermediate_size"] == 20
     assert bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
-    costs = cost.cost(spec, world.data, lambda line: None)
+    costs = cost.cost(spec, Session(data=world.data, log=lambda line: None))
     assert costs["parameters"] == made.parameters
 
 

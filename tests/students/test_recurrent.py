@@ -16,6 +16,7 @@ from edgedistill import files, graph, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, quantize
 from edgedistill.runtime import bundle
+from edgedistill.session import Session
 from edgedistill.students import bert, recurrent
 from edgedistill.training import prepare, train
 from tests.conftest import World, sentences
@@ -206,7 +207,7 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
         "head": "linear",
     }
     spec = recipe.parse(world.recipe(student=student), "test")
-    info = train.train(spec, tmp_path / "run", world.data, device="cpu", say=lambda line: None, progress=False)
+    info = train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     shape = files.read_json(tmp_path / "run" / "student.json")
     pieces = shape["config"]["vocab_size"]
     assert (shape["config"]["num_hidden_layers"], shape["times"], shape["bottleneck"], shape["positions"], shape["pad"]) == (
@@ -232,7 +233,7 @@ def test_check_shows_both_columns(world: World) -> None:
     from edgedistill.planning import cost
 
     spec = recipe.parse(world.recipe(student={"kind": "recurrent", "layers": 1, "bottleneck": 8}), "test")
-    found = cost.cost(spec, world.data, lambda line: None)
+    found = cost.cost(spec, Session(data=world.data, log=lambda line: None))
     pieces = files.read_json(world.teacher / "config.json")["vocab_size"]
     assert found["parameters"]["words"] == pieces * 8 + 8 * 32
     shown = cost.table(found)

@@ -18,6 +18,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
+from edgedistill.session import QUIET, Session
 from edgedistill.students import affine
 from edgedistill.teacher import encoder, precomputed, targets
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -201,7 +202,7 @@ def test_what_cannot_be_fitted() -> None:
 
 def go(world: World, out: Path, **changes: Any) -> dict[str, Any]:
     spec = recipe.parse(world.recipe(**changes), "test")
-    return train.train(spec, out, world.data, device="cpu", say=lambda line: None, progress=False)
+    return train.train(spec, out, Session(data=world.data, log=lambda line: None))
 
 
 BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
@@ -231,12 +232,12 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     precisions = ["fp32", "w8"] if way == "split" else ["fp32"]
     bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
-    texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+    texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.Teacher(spec.teacher)
     rows = np.arange(30)
     wanted = targets.make(
         spec.targets,  # type: ignore[arg-type]
-        lambda of: embed_corpus(loaded, texts, progress=False),
+        lambda of: embed_corpus(loaded, texts, QUIET),
         texts.trained,
         lambda rows: np.empty(0),
         0,
@@ -272,11 +273,11 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
     found = {}
     for align in ("none", "procrustes", "signed_permutation"):
         spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
-        texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+        texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.Teacher(spec.teacher)
         student, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
         first = (student, loaded.tokenizer, 32)
-        made = prepare.wanted(spec, loaded, texts, first, world.data, tmp_path / align, "cpu", lambda line: None, False)
+        made = prepare.wanted(spec, loaded, texts, first, Session(data=world.data, log=lambda line: None), tmp_path / align)
         rows = np.arange(texts.trained)
         own = prepare.encode(student, loaded.tokenizer, texts.texts(rows), 32)
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
@@ -293,7 +294,7 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     kept = affine.Affine(np.eye(32, 16), np.full(16, 0.5))
     affine.write_maps(partial / "targets", [kept], {"kind": "one"})
-    train.train(spec, tmp_path / "a", world.data, resume=True, device="cpu", say=lambda line: None, progress=False)
+    train.train(spec, tmp_path / "a", Session(data=world.data, log=lambda line: None), resume=True)
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
 
 
@@ -302,9 +303,9 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
     spec = recipe.parse(
         world.recipe(targets={"kind": "concat", "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}], "dims": 64}), "test"
     )
-    texts = corpus.build(spec.corpus, world.data, spec.seed)  # type: ignore[arg-type]
+    texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.Teacher(spec.teacher)
-    made = prepare.wanted(spec, loaded, texts, None, world.data, tmp_path, "cpu", lambda line: None, False)
+    made = prepare.wanted(spec, loaded, texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
     rows = np.arange(25)
     one, two = (
         encoder.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
@@ -320,7 +321,9 @@ def test_what_targets_cost_is_said_before(world: World, student: dict[str, Any])
     stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
     plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
     found, without = (
-        cost.cost(recipe.parse(world.recipe(student=student, stages=stages, **more), "test"), world.data, lambda line: None)
+        cost.cost(
+            recipe.parse(world.recipe(student=student, stages=stages, **more), "test"), Session(data=world.data, log=lambda line: None)
+        )
         for more in ({"targets": SPLIT}, plain)
     )
     more = found["parameters"]["total"] - without["parameters"]["total"]
@@ -336,7 +339,9 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
         go(world, tmp_path / "runs" / name, name=name, student={"kind": "teacher"}, stages=[], **more)
         bundle_writer.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
     measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
-    made = bench.bench(measured, [suite_of(world)], world.data, 1, "cpu", None, None, lambda line: None, speed.Plan(2, 1, 1, 0.0, 2))
+    made = bench.bench(
+        measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, None, None, speed.Plan(2, 1, 1, 0.0, 2)
+    )
     kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
     assert kept["teacher"]["tiny"] == 1
     assert kept["reduced"]["tiny"] != 1
@@ -367,7 +372,7 @@ def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None
 def built(world: World) -> corpus.Corpus:
     spec = recipe.parse(world.recipe(), "test")
     assert spec.corpus is not None
-    return corpus.build(spec.corpus, world.data, 0)
+    return corpus.build(spec.corpus, Session(data=world.data), 0)
 
 
 def test_given_vectors_are_found_text_by_text(world: World, tmp_path: Path) -> None:
@@ -375,16 +380,16 @@ def test_given_vectors_are_found_text_by_text(world: World, tmp_path: Path) -> N
 
     texts = built(world)
     spec = closed(world, tmp_path)
-    expected = embed_corpus(encoder.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, progress=False)
+    expected = embed_corpus(encoder.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
     rows = np.arange(len(texts))
-    found = precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), None), texts)
+    found = precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), None), texts, QUIET)
     assert (len(found), found.dims) == (len(texts), 32)
     assert np.abs(found[rows] - expected[rows]).max() < 1e-3
     numbers = np.load(spec["vectors"])
     lines = Path(spec["vectors"]).with_suffix(".txt").read_text().splitlines()
     for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 32)):
         name = parquet(tmp_path, lines, numbers.tolist(), kind)
-        assert np.array_equal(precomputed.vectors(precomputed.Given(recipe.Teacher(vectors=name), None), texts)[rows], found[rows])
+        assert np.array_equal(precomputed.vectors(precomputed.Given(recipe.Teacher(vectors=name), None), texts, QUIET)[rows], found[rows])
 
 
 def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
@@ -410,7 +415,7 @@ def test_files_of_vectors_that_will_not_do(world: World, tmp_path: Path) -> None
     def refused(match: str, **spec: Any) -> None:
         before = sorted((files.cache_folder() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
-            precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), tmp_path), texts)
+            precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), tmp_path), texts, QUIET)
         assert sorted((files.cache_folder() / "teachers").glob("*")) == before
 
     rows = DRAW.standard_normal((440, 6))

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import Tokens, tokenize
+from edgedistill.session import QUIET, Session
 from edgedistill.training.inputs import batches
 
 
@@ -35,10 +36,10 @@ def test_shuffled_looks_random() -> None:
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokens:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8")
-    made = corpus.build(recipe.Files(texts=["a.txt"]), tmp_path, 0)
+    made = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path), 0)
     words = Tokenizer(models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenize(made, words, 64, 0)
+    return tokenize(made, words, 64, 0, QUIET)
 
 
 def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: Tokens) -> None:

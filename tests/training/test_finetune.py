@@ -22,6 +22,7 @@ from edgedistill.evaluation.suites import pair_classification
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier, compared
 from edgedistill.training import loop, train
 from edgedistill.training.finetuning import finetune, labelled_inputs, rule_augmentation
@@ -67,7 +68,7 @@ def stage(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 def go(world: World, out: Path, last: dict[str, Any], resume: bool = False, distil: bool = False, **changes: Any) -> dict[str, Any]:
     stages = [*(world.recipe()["stages"] if distil else []), last]
     spec = recipe.parse(world.recipe(**{"student": BILSTM, "stages": stages, **changes}), "test")
-    return train.train(spec, out, world.data, resume=resume, device="cpu", say=quiet, progress=False)
+    return train.train(spec, out, Session(data=world.data, log=quiet), resume=resume)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +254,7 @@ def test_the_precision_is_the_stages(tasks: World, tmp_path: Path) -> None:
 def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path: Path) -> None:
     """Two stages in one recipe, and a run of the first that a second recipe starts from, differ in the seed of the stage alone."""
     spec = recipe.parse(tasks.recipe(student=BILSTM), "test")
-    train.train(spec, tmp_path / "first", tasks.data, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "first", Session(data=tasks.data, log=quiet))
     go(tasks, tmp_path / "second", stage(single(), steps=1, learning_rate=1e-9, start=str(tmp_path / "first")))
     first, second = (load_file(tmp_path / name / "student.safetensors") for name in ("first", "second"))
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
@@ -283,7 +284,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[*tasks.recipe()["stages"], last]), "test")
     with pytest.raises(InterruptedError):
-        train.train(spec, tmp_path / "cut", tasks.data, device="cpu", say=stop, progress=False)
+        train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
     assert not (tmp_path / "cut").exists()
     assert [path.name for path in (tmp_path / "cut.partial/checkpoints").iterdir()] == ["01-00000029"]
     assert len((tmp_path / "cut.partial/metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
@@ -309,7 +310,7 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
 
 def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World) -> None:
     last = stage(pair(), rates=[1e-3, 4e-3], steps=20, batch=8)
-    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), tasks.data, quiet)
+    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), Session(data=tasks.data, log=quiet))
     assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
     assert found["labelled"] == {"train": 240, "dev": 80}
     assert found["student_passes"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
@@ -317,7 +318,7 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
     augmented = stage(
         single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900, "pos": 0}
     )
-    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), tasks.data, quiet)
+    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), Session(data=tasks.data, log=quiet))
     assert (found["labelled"]["transfer"], found["student_passes"]) == (900, 896)
 
 
@@ -347,12 +348,12 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
     ):
         spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")
         if says is None:  # only the tokens tell
-            cost.cost(spec, tasks.data, quiet)
+            cost.cost(spec, Session(data=tasks.data, log=quiet))
         else:
             with pytest.raises(UserError, match=says):
-                cost.costs([spec], tasks.data, quiet)
+                cost.costs([spec], Session(data=tasks.data, log=quiet))
         with pytest.raises(UserError, match=says or r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer"):
-            train.train(spec, tmp_path / "run", tasks.data, device="cpu", say=quiet, progress=False)
+            train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
 
 
@@ -366,7 +367,7 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     tagged = {"student": BILSTM, "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})]}
     says = r"stages\[1\].augment.tags: katze.tsv has none of the training texts'"
     with pytest.raises(UserError, match=says):
-        cost.costs([recipe.parse(tasks.recipe(**tagged), "test")], tasks.data, quiet)
+        cost.costs([recipe.parse(tasks.recipe(**tagged), "test")], Session(data=tasks.data, log=quiet))
     with pytest.raises(UserError, match=says):
         go(tasks, tmp_path / "tagged", tagged["stages"][-1], distil=True)
     assert not (tmp_path / "cache" / "teachers").exists()
@@ -437,16 +438,16 @@ def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_pat
     items = [("The cat sleeps",), ("a dog sings",)]
     (tmp_path / "tags.tsv").write_text("word\ttag\ncat\tN\nDog\tN\nsings\tV\n", encoding="utf-8")
     said: list[str] = []
-    tag = rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), tmp_path, items, "stages[0].augment", said.append)
+    tag = rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=said.append), items, "stages[0].augment")
     assert tag(["The", "Cat", "sings"]) == [None, "N", "V"]
     assert "3 of 6 words have a tag in tags.tsv" in said[0]
     assert rule_augmentation.Words(items, tag).of == {"N": ["cat", "dog"], "V": ["sings"]}
     (tmp_path / "tags.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
     with pytest.raises(UserError, match="has none of the training texts' 6 words"):
-        rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), tmp_path, items, "stages[0].augment", quiet)
+        rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=quiet), items, "stages[0].augment")
     if importlib.util.find_spec("nltk") is None:
         with pytest.raises(UserError, match=r"needs nltk, which is not installed; pip install 'edgedistill\[views\]'"):
-            rule_augmentation.tagger(recipe.Augment(), tmp_path, items, "stages[0].augment", quiet)
+            rule_augmentation.tagger(recipe.Augment(), Session(data=tmp_path, log=quiet), items, "stages[0].augment")
 
 
 # On the device
@@ -519,7 +520,7 @@ def test_what_a_classifier_refuses(tuned: Path) -> None:
 def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> None:
     def measure(names: list[str], suites: list[str]) -> list[dict[str, Any]]:
         bundles = [str(tuned / "bundles" / name) for name in names]
-        return bench.bench(bundles, suites, tasks.data, 1, "cpu", None, tmp_path / "r.html", quiet, PLAN)["reports"]
+        return bench.bench(bundles, suites, Session(data=tasks.data, log=quiet), 1, None, tmp_path / "r.html", PLAN)["reports"]
 
     [found] = measure(["two:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
     assert next(iter(found["quality"].values()))["tasks"]["pair.dev.tsv"]["rows"] == 80

@@ -17,6 +17,7 @@ from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import bundle
+from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
 from edgedistill.teacher import assistant, encoder
 from edgedistill.training import initialise, prepare, train
@@ -77,7 +78,7 @@ def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
     out = tmp_path_factory.mktemp("assistant") / "assistant"
-    train.train(spec, out, data, device="cpu", say=quiet, progress=False)
+    train.train(spec, out, Session(data=data, log=quiet))
     return out
 
 
@@ -101,7 +102,7 @@ def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recip
 @pytest.fixture(scope="module")
 def whole(world: World, data: Path, taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("student") / "student"
-    train.train(four(world, data, taught), out, data, device="cpu", say=quiet, progress=False)
+    train.train(four(world, data, taught), out, Session(data=data, log=quiet))
     return out
 
 
@@ -133,13 +134,13 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: 
     assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
     spec = opened.recipe
     assert isinstance(spec.corpus, recipe.Parallel) and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
-    pairs = parallel.build(spec.corpus, data, 0)
+    pairs = parallel.build(spec.corpus, Session(data=data), 0)
     again = learn_tokenizer._unigram([pairs.first, pairs.second], spec.student.unigram, 512)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
     few = recipe.Unigram(pieces=200, lowercase=True)
     assert (
-        learn_tokenizer.learn_unigram([pairs.second], few)("THE")["input_ids"]
-        == learn_tokenizer.learn_unigram([pairs.second], few)("the")["input_ids"]
+        learn_tokenizer.learn_unigram([pairs.second], few, session=QUIET)("THE")["input_ids"]
+        == learn_tokenizer.learn_unigram([pairs.second], few, session=QUIET)("the")["input_ids"]
     )
 
 
@@ -147,12 +148,12 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first for both."""
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
-    pairs = parallel.build(spec.corpus, data, 0)
+    pairs = parallel.build(spec.corpus, Session(data=data), 0)
     models = pair_feed.Models(initialise.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
     assert models.assistant is not None and isinstance(models.teacher, encoder.Teacher)
     words = models.assistant.tokenizer
-    cut = pair_feed.tokens(spec, pairs, words, 32, quiet)
-    align, teach, contrast = pair_feed.feeds(spec, pairs, cut, models, 32, "cpu", [None, None, None], quiet, False)
+    cut = pair_feed.tokens(spec, pairs, words, 32, Session(log=quiet))
+    align, teach, contrast = pair_feed.feeds(spec, pairs, cut, models, 32, Session(log=quiet), [None, None, None])
     rows = np.array([0, 5, 17])
     for feed in (align, teach, contrast):
         (one, _), (other, _) = feed.batch(rows, rows)[0]
@@ -176,7 +177,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
 def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
     spec = four(world, data, taught)
     only = spec.model_copy(update={"stages": spec.stages[:1]})
-    info = train.train(only, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    info = train.train(only, tmp_path / "two", Session(data=data, log=quiet))
     assert info["selected"] is None
     after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
     layers = [name for name in after if name.startswith("model.encoder.")]
@@ -210,8 +211,8 @@ def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
     monkeypatch.setattr(loops.Loop, "_one", counted)
     for resume in (False, True, True):
         with pytest.raises(Killed):
-            train.train(spec, tmp_path / "cut", data, resume=resume, device="cpu", say=quiet, progress=False)
-    train.train(spec, tmp_path / "cut", data, resume=True, device="cpu", say=quiet, progress=False)
+            train.train(spec, tmp_path / "cut", Session(data=data, log=quiet), resume=resume)
+    train.train(spec, tmp_path / "cut", Session(data=data, log=quiet), resume=True)
     for name in ("student.safetensors", "student.json", "tokenizer/tokenizer.json"):
         assert (whole / name).read_bytes() == (tmp_path / "cut" / name).read_bytes(), name
 
@@ -233,12 +234,10 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     found = bench.bench(
         [f"{tmp_path / 'bundle'}:fp32"],
         [str(data / "suite.yaml"), str(suite)],
-        data,
+        Session(data=data, log=said.append),
         1,
-        "cpu",
         None,
         None,
-        said.append,
         speed.Plan(2, 1, 1, 0.0, 2),
     )
     report = found["reports"][0]
@@ -259,7 +258,7 @@ def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, dat
     student = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "trim": {}, "layers": 1, "bottleneck": 8}
     before = {"model": str(whole), "max_tokens": 32, "dtype": "fp32"}
     spec = recipe.parse(written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test")
-    train.train(spec, tmp_path / "trimmed", data, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "trimmed", Session(data=data, log=quiet))
     old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
     assert new.shape["times"] == old.shape["times"] == 2
     assert len(new.tokenizer()) < len(old.tokenizer())
@@ -269,17 +268,17 @@ def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, dat
 
 def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
     spec = four(world, data, taught)
-    found = cost.cost(spec, data, quiet)
+    found = cost.cost(spec, Session(data=data, log=quiet))
     assert found["teacher_passes"] == 0  # all in the cache, from training
     assert found["student_passes"] == 3 * 6 * 8 * 2
     again = spec.model_copy(update={"seed": 1})  # other texts are held out, but they are the same texts
-    assert cost.cost(again, data, quiet)["teacher_passes"] == 0
+    assert cost.cost(again, Session(data=data, log=quiet))["teacher_passes"] == 0
     assert spec.assistant is not None
     shorter = {
         name: each.model_copy(update={"max_tokens": 16}) for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
     }
-    pairs = parallel.build(spec.corpus, data, 1)  # type: ignore[arg-type]
-    found = cost.cost(again.model_copy(update=shorter), data, quiet)
+    pairs = parallel.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
+    found = cost.cost(again.model_copy(update=shorter), Session(data=data, log=quiet))
     assert found["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second), "cut elsewhere, they give other vectors"
 
 
@@ -292,9 +291,7 @@ def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path:
     )
     wider = [stage.model_copy(update={"steps": 2}) for stage in spec.stages[:2]]
     student = recipe.Recurrent.model_validate({**STUDENT, "trim": {}})
-    info = train.train(
-        spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", data, device="cpu", say=quiet, progress=False
-    )
+    info = train.train(spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", Session(data=data, log=quiet))
     lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
     assert [source["name"] for source in lost["sources"]][:2] == ["first side, trained on", "second side, trained on"]
     assert info["parameters"]["total"] > 0
@@ -302,7 +299,7 @@ def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path:
 
 def refused(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
     spec = four(world, data, taught, **changes)
-    cost.cost(spec, data, quiet)
+    cost.cost(spec, Session(data=data, log=quiet))
     return spec
 
 
@@ -370,10 +367,10 @@ def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: P
     student = {"kind": "recurrent", "layers": 1, "bottleneck": 8, "head": "linear", "dims": 32, "max_tokens": 32}
     stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST}
     first = recipe.parse(written(world, "one", assistant={"model": str(taught)}, student=student, stages=[stage]), "test")
-    train.train(first, tmp_path / "one", data, device="cpu", say=quiet, progress=False)
+    train.train(first, tmp_path / "one", Session(data=data, log=quiet))
     again = {"model": str(tmp_path / "one"), "max_tokens": 32, "dtype": "fp32"}
     second = recipe.parse(written(world, "two", assistant=again, student=student, stages=[]), "test")
-    train.train(second, tmp_path / "two", data, device="cpu", say=quiet, progress=False)
+    train.train(second, tmp_path / "two", Session(data=data, log=quiet))
     assert np.abs(vectors(tmp_path / "one", sentences(4)) - vectors(tmp_path / "two", sentences(4))).max() < 1e-4
 
 
@@ -410,5 +407,5 @@ def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: P
     student = {**STUDENT, "trim": {}, "max_tokens": 64}
     assistant = {"model": str(whole), "max_tokens": 64, "dtype": "fp32"}
     spec = recipe.parse(written(world, "short", assistant=assistant, student=student, stages=[]), "test")
-    train.train(spec, tmp_path / "short", data, device="cpu", say=quiet, progress=False)
+    train.train(spec, tmp_path / "short", Session(data=data, log=quiet))
     assert run.open_run(tmp_path / "short").max_tokens == read < 64

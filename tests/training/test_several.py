@@ -13,6 +13,7 @@ from edgedistill import recipe
 from edgedistill.cli import app
 from edgedistill.errors import AnswerIsNo, UserError
 from edgedistill.files import sha256_file
+from edgedistill.session import Session
 from edgedistill.training import loop, several, train
 from tests.conftest import World
 
@@ -23,7 +24,7 @@ def made(world: World, name: str, steps: int = 4, **changes: object) -> recipe.R
 
 
 def go(specs: list[recipe.Recipe], world: World, folder: Path, resume: bool = False, told: list[str] | None = None) -> dict[str, object]:
-    return several.series(specs, folder, world.data, resume, "cpu", (told if told is not None else []).append, False)
+    return several.series(specs, folder, Session(data=world.data, log=(told if told is not None else []).append), resume)
 
 
 def test_a_series_makes_the_same_bytes_and_embeds_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +37,7 @@ def test_a_series_makes_the_same_bytes_and_embeds_once(world: World, tmp_path: P
         (name, "trained", str(tmp_path / "runs" / name)) for name in "abc"
     ]
     assert sum("teacher: embedding" in line for line in told) == 1
-    train.train(specs[2], tmp_path / "alone", world.data, device="cpu", say=told.append, progress=False)
+    train.train(specs[2], tmp_path / "alone", Session(data=world.data, log=told.append))
     alone, among = (sha256_file(folder / "student.safetensors") for folder in (tmp_path / "alone", tmp_path / "runs/c"))
     assert alone == among != sha256_file(tmp_path / "runs/a/student.safetensors")
 

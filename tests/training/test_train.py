@@ -18,13 +18,14 @@ from edgedistill import recipe, run
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.planning import preflight
+from edgedistill.session import QUIET, Session
 from edgedistill.training import initialise, loop, prepare, train
 from tests.conftest import World, sentences
 
 
 def go(world: World, out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
     spec = recipe.parse(world.recipe(**changes), "test")
-    return train.train(spec, out, world.data, resume=resume, device="cpu", say=lambda line: None, progress=False)
+    return train.train(spec, out, Session(data=world.data, log=lambda line: None), resume=resume)
 
 
 def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
     spec = recipe.parse(world.recipe(**changes), "test")
     assert spec.corpus is not None
-    built = corpus.build(spec.corpus, world.data, 0)
+    built = corpus.build(spec.corpus, Session(data=world.data), 0)
     kept = built.texts(range(built.trained))
     a, b = (prepare.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
@@ -378,8 +379,8 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     from edgedistill.teacher import encoder
 
     spec = recipe.parse(world.recipe(), "test")
-    built = corpus.build(spec.corpus, world.data, 0)
-    cut = token_cache.tokenize(built, encoder.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0)
+    built = corpus.build(spec.corpus, Session(data=world.data), 0)
+    cut = token_cache.tokenize(built, encoder.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET)
     lengths = cut.lengths(np.arange(built.trained))
     middle = int(np.median(lengths))
     short = cut.short(middle, built.trained)
@@ -418,7 +419,7 @@ def test_trimming_needs_texts(world: World) -> None:
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
     with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
-        initialise.own_tokenizer(spec, encoder.Teacher(spec.teacher), None, None)
+        initialise.own_tokenizer(spec, encoder.Teacher(spec.teacher), None, None, QUIET)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
@@ -473,7 +474,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
     spec = recipe.parse(
         world.recipe(stages=stages, student=student, corpus=corpus, select={"suite": suite_of(world), "every": 10, "patience": 3}), "test"
     )
-    info = train.train(spec, tmp_path / "a", world.data, device="cpu", say=said.append, progress=False)
+    info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
     assert any("triples: 50 of 60 read, 10 held a text that must not be trained on" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10

@@ -14,6 +14,7 @@ import torch
 from edgedistill import recipe
 from edgedistill.data import corpus, readers, token_cache, triples
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
 from edgedistill.training.inputs import text_feed, view_makers
 from tests.conftest import World, make_tokenizer, sentences
@@ -83,7 +84,7 @@ def built(world: World) -> corpus.Corpus:
         "… — !!! ???",
     ]
     (world.data / "odd.txt").write_text("\n".join(odd + sentences(120, seed=6)) + "\n" + " ".join(sentences(12, seed=8)), encoding="utf-8")
-    return corpus.build(recipe.Files(texts=["odd.txt"]), world.data, 0)
+    return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
 @pytest.mark.parametrize("spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str)
@@ -93,25 +94,25 @@ def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(built: corpu
     assert token_cache.words_stand_alone(words.backend_tokenizer)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
-    by_word = token_cache.by_word(built, words.backend_tokenizer, 0)
+    by_word = token_cache.by_word(built, words.backend_tokenizer, 0, QUIET)
     ids, mask = text_feed._edited_ids(spec, 5, by_word, most)(rows, passes)
     view = text_feed._remade_ids(lambda r, p, old: view_makers.edited(spec, 5, r, p, old), built, words, most)
     expected, expected_mask = view(rows, passes)
     assert ids.tolist() == expected.tolist()
     assert mask.tolist() == expected_mask.tolist()
     assert ids.shape[1] == (12 if most == 12 else ids.shape[1])
-    plain, _ = token_cache.tokenize(built, words.backend_tokenizer, most, 0).batch(rows, most)
+    plain, _ = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
     assert plain.tolist() != ids.tolist()
 
 
 def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
     words = make_tokenizer()
     rows = np.arange(len(built))
-    by_word = token_cache.by_word(built, words.backend_tokenizer, 0)
+    by_word = token_cache.by_word(built, words.backend_tokenizer, 0, QUIET)
     everything = np.ones(int(by_word.counts(rows).sum()), bool)
     for most in (64, 9):
         ids, mask = by_word.batch(rows, everything, most)
-        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0).batch(rows, most)
+        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
         assert ids.tolist() == same.tolist() and mask.tolist() == same_mask.tolist()
 
 
@@ -135,7 +136,7 @@ def view_file(folder: Path, texts: list[str]) -> recipe.ViewFile:
 
 def test_views_from_a_file_lie_row_beside_row(built: corpus.Corpus, tmp_path: Path) -> None:
     texts = built.texts(range(len(built)))
-    made = view_makers.remade(view_file(tmp_path, texts), 0, built, None, "stages[0].view", "cpu")
+    made = view_makers.remade(view_file(tmp_path, texts), 0, built, QUIET, "stages[0].view")
     assert made.texts(range(len(made))) == [f"view {number} of it" for number in range(len(texts))]
     assert made.trained == built.trained
 
@@ -146,12 +147,12 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
     made = (tmp_path / "views.tsv").read_text(encoding="utf-8")
     (tmp_path / "views.tsv").write_text(made.replace("view 1 of it", " ").replace("view 4 of it", ""), encoding="utf-8")
     with pytest.raises(UserError, match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv"):
-        view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
     spec = view_file(tmp_path, texts[:2] + texts[5:])
     with pytest.raises(UserError, match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of them"):
-        view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"no column 'text'|no column 'vew'"):
-        view_makers.remade(spec.model_copy(update={"view": "vew"}), 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(spec.model_copy(update={"view": "vew"}), 0, built, QUIET, "stages[0].view")
 
 
 @pytest.fixture(scope="module")
@@ -173,16 +174,16 @@ def make_masked_model(folder: Path) -> Path:
 
 
 def test_a_masked_model_refills_some_words_and_leaves_the_rest_letter_for_letter(world: World, masked_model: Path) -> None:
-    built = corpus.build(recipe.Files(texts=["texts.txt"], limit=60), world.data, 0)
+    built = corpus.build(recipe.Files(texts=["texts.txt"], limit=60), Session(data=world.data), 0)
     spec = recipe.Mlm(kind="mlm", model=str(masked_model))
-    made = view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu")
+    made = view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
     pairs = list(zip(built.texts(range(60)), made.texts(range(60)), strict=True))
     unlike = [sum(a != b for a, b in zip(old.split(), new.split(), strict=True)) for old, new in pairs]
     assert max(unlike) <= 3 and np.mean(unlike) > 0.5
     assert not [new for _, new in pairs if "[" in new or "#" in new]
     again = view_makers._Refill(masked_model, spec.fraction, 0, "cpu", "")
     assert again([pairs[7][0]], 7) == [pairs[7][1]]  # alone as among others
-    other = view_makers.remade(spec, 1, built, None, "stages[0].view", "cpu")
+    other = view_makers.remade(spec, 1, built, QUIET, "stages[0].view")
     assert other.fingerprint != made.fingerprint
 
 
@@ -214,7 +215,7 @@ def back_and_forth(folder: Path) -> recipe.BackTranslation:
 def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
     world: World, translator: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = corpus.build(recipe.Files(texts=["texts.txt"], limit=10), world.data, 0)
+    built = corpus.build(recipe.Files(texts=["texts.txt"], limit=10), Session(data=world.data), 0)
     spec = back_and_forth(translator)
     monkeypatch.setattr(view_makers, "SHARD", 4)
     whole = view_makers._there_and_back([view_makers._Translator(translator, 1, "cpu", "")] * 2)
@@ -228,14 +229,14 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 
     monkeypatch.setattr(view_makers, "_there_and_back", lambda translators: until_killed)
     with pytest.raises(KeyboardInterrupt):
-        view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
     monkeypatch.setattr(view_makers, "_there_and_back", lambda translators: whole)
     said: list[str] = []
-    views = view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu", said.append)
+    views = view_makers.remade(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert said == ["views: making 10 in 3 shards, 2 of them done before"]
     assert len(views) == 10 and views[2] != built[2]
     assert views[2] == readers.normalise(whole([built[2]], 2)[0])  # alone as among others
-    view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu", said.append)
+    view_makers.remade(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert len(said) == 1
     assert not list(views.folder.parent.glob("*.shards"))
 
@@ -243,12 +244,12 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -> None:
     spec = back_and_forth(world.teacher)
     with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher does not open as AutoModelForSeq2SeqLM \("):
-        view_makers.remade(spec, 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
     nowhere = spec.model_copy(update={"back": recipe.Translator(model="owner/name")})
     with pytest.raises(UserError, match=r"the hub id 'owner/name' needs a revision, .*set stages\[0\].view.back.revision"):
-        view_makers.remade(nowhere, 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(nowhere, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"stages\[0\].view: the hub id 'owner/name' needs a revision"):
-        view_makers.remade(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, None, "stages[0].view", "cpu")
+        view_makers.remade(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, QUIET, "stages[0].view")
 
 
 def test_synonyms_need_nltk_and_its_data() -> None:
@@ -291,7 +292,7 @@ def test_triples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatc
 
     def build(limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")) -> triples.Triples:
         spec = recipe.TripleFiles(files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit)
-        return triples.build(spec, ["leaks.tsv"], tmp_path, "stages[1].triples")
+        return triples.build(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
 
     made = build()
     assert [column.texts(range(len(made))) for column in made.columns] == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
@@ -301,18 +302,18 @@ def test_triples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatc
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(UserError, match="a text file has no columns"):
-        triples.build(recipe.TripleFiles(files=["t.txt"]), [], tmp_path, "stages[1].triples")
+        triples.build(recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples")
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them leaks"):
         build()
 
 
 def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
-    built = corpus.build(recipe.Files(texts=["texts.txt"]), world.data, 0)
+    built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
-    cut = token_cache.tokenize(built, words.backend_tokenizer, 48, 0)
+    cut = token_cache.tokenize(built, words.backend_tokenizer, 48, 0, QUIET)
     stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}})
-    made = text_feed.of_texts(stage, "stages[0].view", 0, built, cut, words, None, 48, "cpu", None, print)
+    made = text_feed.of_texts(stage, "stages[0].view", 0, built, cut, words, None, 48, Session(log=print))
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
     assert own.tolist() == encoder.pad(encoder.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, make_tokenizer
 
@@ -17,7 +18,7 @@ def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
     """The trainer's hash is seeded anew for each training, in one process as in two."""
     spec = recipe.parse(world.recipe(), "test").corpus
     assert spec is not None
-    built, like = corpus.build(spec, world.data, 0), make_tokenizer()
+    built, like = corpus.build(spec, Session(data=world.data), 0), make_tokenizer()
     first, *others = [learn_tokenizer.learn(like, [built], 120) for _ in range(4)]
     assert [other.backend_tokenizer.to_str() for other in others] == [first.backend_tokenizer.to_str()] * 3
     number = first.get_vocab()

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from edgedistill import recipe
 from edgedistill.data import parallel
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 from edgedistill.training import initialise
 from edgedistill.vocabulary import learn_tokenizer, translation_init
 from tests.conftest import WORDS, World
@@ -27,13 +28,13 @@ def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, par
     """Recipe, teacher, pairs and the student's tokenizer."""
     spec = recipe.parse(written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test")
     assert isinstance(spec.corpus, recipe.Parallel)
-    asked, pairs = initialise.open_teacher(spec.teacher, folder), parallel.build(spec.corpus, folder, spec.seed)
-    return spec, asked, pairs, initialise.own_tokenizer(spec, asked, pairs, None)
+    asked, pairs = initialise.open_teacher(spec.teacher, folder), parallel.build(spec.corpus, Session(data=folder), spec.seed)
+    return spec, asked, pairs, initialise.own_tokenizer(spec, asked, pairs, None, QUIET)
 
 
 def table(world: World, folder: Path, of: str) -> np.ndarray:
     spec, asked, pairs, words = opened(world, folder, of)
-    module, _ = initialise.build(spec, asked, words, folder, initialise.look(spec, words, pairs, quiet))
+    module, _ = initialise.build(spec, asked, words, folder, initialise.look(spec, words, pairs, Session(log=quiet)))
     found: Any = module
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 

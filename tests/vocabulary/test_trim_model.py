@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from edgedistill import files, recipe
 from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.session import Session
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.vocabulary import trim_model
@@ -42,7 +43,7 @@ def vectors(folder: Path, given: list[str], pooling: str | None = None) -> np.nd
 
 def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
-    found = trim_model.trim(str(world.teacher), ["kept.txt"], out, texts, ["others.tsv:de"], say=quiet)
+    found = trim_model.trim(str(world.teacher), ["kept.txt"], out, Session(data=texts, log=quiet), ["others.tsv:de"])
     kept = sentences(12, seed=2)
     assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
     assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
@@ -67,7 +68,7 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
 def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    trim_model.trim(str(world.teacher), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    trim_model.trim(str(world.teacher), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(12, seed=2)
     before, after = (SentenceTransformer(str(folder), device="cpu").encode(kept) for folder in (world.teacher, tmp_path / "small"))
     assert np.abs(before - after).max() < 1e-6
@@ -91,7 +92,7 @@ def plain(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
 @pytest.mark.parametrize(("kind", "make"), [("xlm-roberta", unigram), ("roberta", byte_bpe)])
 def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, texts: Path, tmp_path: Path) -> None:
     source, out, kept = plain(tmp_path / "model", kind, make()), tmp_path / "small", sentences(12, seed=2)
-    found = trim_model.trim(str(source), ["kept.txt"], out, texts, say=quiet)
+    found = trim_model.trim(str(source), ["kept.txt"], out, Session(data=texts, log=quiet))
     assert np.abs(vectors(out, kept, "mean") - vectors(source, kept, "mean")).max() < 1e-6
     before, after = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
     assert before.keys() == after.keys()
@@ -106,7 +107,7 @@ def test_weights_of_an_old_format_become_safetensors(texts: Path, tmp_path: Path
     source = plain(tmp_path / "model", "roberta", byte_bpe())
     torch.save({name: value.half() for name, value in load_file(source / "model.safetensors").items()}, source / "pytorch_model.bin")
     (source / "model.safetensors").unlink()
-    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
     assert {value.dtype for value in load_file(tmp_path / "small" / "model.safetensors").values()} == {torch.float16}
     assert not (tmp_path / "small" / "pytorch_model.bin").exists()
 
@@ -115,7 +116,7 @@ def test_prompts_are_kept_too(world: World, texts: Path, tmp_path: Path) -> None
     source = tmp_path / "prompted"
     shutil.copytree(world.teacher, source)
     files.write_json(source / "config_sentence_transformers.json", {"prompts": {"query": "zebra: "}, "default_prompt_name": "query"})
-    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", texts, say=quiet)
+    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(4, seed=2)
     assert np.abs(vectors(tmp_path / "small", kept) - vectors(source, kept)).max() < 1e-6
 
@@ -123,8 +124,9 @@ def test_prompts_are_kept_too(world: World, texts: Path, tmp_path: Path) -> None
 def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(says: str, kind: type[Exception] = UserError, model: str = str(world.teacher), **changes: Any) -> None:
         before = sorted(tmp_path.rglob("*"))
+        session = Session(data=changes.pop("data", texts))
         with pytest.raises(kind, match=says):
-            trim_model.trim(model, **{"chosen": ["kept.txt"], "out": tmp_path / "x", "data": texts, "say": quiet, **changes})
+            trim_model.trim(model, **{"chosen": ["kept.txt"], "out": tmp_path / "x", "session": session, **changes})
         assert sorted(tmp_path.rglob("*")) == before
 
     refused("exists already; choose another --out", out=texts)
@@ -146,7 +148,7 @@ def test_runs_and_bundles_are_told_where_to_go(world: World, texts: Path, tmp_pa
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("{}", encoding="utf-8")
         with pytest.raises(UserError, match=says):
-            trim_model.trim(str(tmp_path / name), ["kept.txt"], tmp_path / "x", texts, say=quiet)
+            trim_model.trim(str(tmp_path / name), ["kept.txt"], tmp_path / "x", Session(data=texts, log=quiet))
 
 
 def encoder_tensors(transformer: Path, rows: int) -> dict[str, torch.Tensor]:
@@ -161,5 +163,5 @@ def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -
     shutil.copytree(world.teacher, source)
     (source / "model.safetensors").unlink()
     with pytest.raises(UserError, match="a model without weights"):
-        trim_model.trim(str(source), ["kept.txt"], tmp_path / "x", texts, say=quiet)
+        trim_model.trim(str(source), ["kept.txt"], tmp_path / "x", Session(data=texts, log=quiet))
     assert encoder.layout(source)[0] == source

@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, run
 from edgedistill.data import labelled
-from edgedistill.data.corpus import Say
 from edgedistill.data.labelled import Labelled
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students import classifier, kinds
 from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import encoder as teachers
@@ -53,7 +53,7 @@ class Planned(NamedTuple):
     """Parts of speech for the transfer set; None without one."""
 
 
-def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> Start:
+def begin(spec: recipe.Recipe, session: Session, partial: Path) -> Start:
     """A student that no stage has trained: untrained, of another run, or the teacher itself. Its tokenizer goes into `partial`."""
     stage = spec.finetuning
     assert stage is not None
@@ -61,10 +61,10 @@ def begin(spec: recipe.Recipe, data: Path | None, partial: Path, say: Say) -> St
         return _itself(spec, partial)
     if stage.start is not None:
         return _continued(spec, Path(stage.start), partial)
-    texts = prepare.open_corpus(spec.corpus, data, spec.seed, say) if spec.corpus is not None and spec.reads_corpus else None
-    teacher, assistant = initialise.open_teacher(spec.teacher, data), prepare.open_assistant(spec)
-    words = initialise.own_tokenizer(spec, teacher, texts, partial, say, assistant)
-    student, shape = initialise.build(spec, teacher, words, data, assistant=assistant)
+    texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
+    teacher, assistant = initialise.open_teacher(spec.teacher, session.data), prepare.open_assistant(spec)
+    words = initialise.own_tokenizer(spec, teacher, texts, partial, session, assistant)
+    student, shape = initialise.build(spec, teacher, words, session.data, assistant=assistant)
     return Start(student, shape, words)
 
 
@@ -116,7 +116,7 @@ def finetune(
     accelerator: Accelerator,
     partial: Path,
     selected: dict[str, Any] | None,
-    log: loops.Log,
+    log: loops.MetricsLog,
 ) -> tuple[Classifier, dict[str, Any]]:
     """Train on the task, keep what scored best on dev, measure test once. Returns (the classifier, what happened).
 
@@ -125,7 +125,7 @@ def finetune(
     stage, number = spec.finetuning, len(spec.stages) - 1
     assert stage is not None
     task, place, seed, device = planned.task, _place(spec), prepare.stage_seed(spec.seed, number), accelerator.device
-    learned = lesson(stage, task, start.words, start.shape, planned.tag, seed, place, device, partial, log.say)
+    learned = lesson(stage, task, start.words, start.shape, planned.tag, seed, place, device, partial, Session(log=log.log))
     _fits(stage, len(learned.tokens), place)
     torch.manual_seed(seed)
     dims, pair = kinds.width(start.student), len(stage.task.texts) == 2
@@ -134,7 +134,7 @@ def finetune(
     return module, tuning.go()
 
 
-def plan(spec: recipe.Recipe, data: Path | None, say: Say) -> Planned:
+def plan(spec: recipe.Recipe, session: Session) -> Planned:
     """Read the task and look at all that goes with it.
 
     Raises UserError where the stage asks for what is not there: rows, a start, a task's teacher, a label, a tagger, a batch of so many.
@@ -143,14 +143,14 @@ def plan(spec: recipe.Recipe, data: Path | None, say: Say) -> Planned:
     assert stage is not None
     if stage.start is not None:
         _begun(spec, Path(stage.start))
-    task = labelled.read(stage.task, data, spec.seed, stage.fraction, f"{place}.task")
+    task = labelled.read(stage.task, session.data, spec.seed, stage.fraction, f"{place}.task")
     if stage.positive is not None and stage.positive not in task.labels:
         raise UserError(f"{place}.positive: no label {stage.positive!r} ({', '.join(task.labels)}); name one of these")
     if stage.teacher is not None:
         task_teacher(stage.teacher, task, f"{place}.teacher")
     rows, tag = len(task.train.items), None
     if stage.augment is not None:
-        tag = rule_augmentation.tagger(stage.augment, data, task.train.items, f"{place}.augment", say)
+        tag = rule_augmentation.tagger(stage.augment, session, task.train.items, f"{place}.augment")
         rows = max(rows, min(stage.augment.limit, rows * (1 + rule_augmentation.rounds(stage.augment, len(stage.task.texts) == 2))))
     _fits(stage, rows, place)
     return Planned(task, rows, tag)
@@ -186,10 +186,10 @@ class Tuning:
         accelerator: Accelerator,
         partial: Path,
         selected: dict[str, Any] | None,
-        log: loops.Log,
+        log: loops.MetricsLog,
     ) -> None:
         self.stage, self.number, self.seed, self.module, self.learned, self.task = stage, number, seed, module, learned, task
-        self.accelerator, self.partial, self.selected, self.log = accelerator, partial, selected, log
+        self.accelerator, self.partial, self.selected, self.metrics = accelerator, partial, selected, log
         prompt, most = str(start.shape.get("prompt", "")), int(start.shape["max_tokens"])
         self.read = lambda rows: Tokens(rows.items, start.words, prompt, most)
         self.dev, self.gold = self.read(task.dev), task.numbers(task.dev)
@@ -207,7 +207,7 @@ class Tuning:
         found = checkpoint.newest(self.partial / "checkpoints")
         resumed = found if found is not None and found[0]["stage"] == self.number and "tuning" in found[0] else None
         if resumed is None and found is None:
-            self.log.cut(0)
+            self.metrics.cut(0)
         if not (self.partial / START).exists():
             with files.new_file(self.partial / START) as temporary:
                 save_file({name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}, temporary)
@@ -221,7 +221,7 @@ class Tuning:
             self.trial, self.step, self.misses = self.trial + 1, 0, 0
         self.module.load_state_dict(load_file(self.partial / BEST))
         self.module.eval()
-        self.log.stages.append({"name": self.stage.name, "steps": self.done, "texts": self.done * self.stage.batch})
+        self.metrics.stages.append({"name": self.stage.name, "steps": self.done, "texts": self.done * self.stage.batch})
         return self._about()
 
     def _begin(self, tensors: dict[str, dict[str, Tensor]] | None) -> None:
@@ -237,12 +237,12 @@ class Tuning:
         else:
             checkpoint.load_optimizer([self.optimizer], self.names, tensors.get("optimizer", {}))
             checkpoint.set_random_state(tensors["random"])
-            self.log.say(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
+            self.metrics.log(f"{self.stage.name}: going on from step {self.step:,} of {self.steps:,}")
         self.module.train()
 
     def _one_rate(self) -> None:
         title = self.stage.name if len(self.rates) == 1 else f"{self.stage.name} at {self.rates[self.trial]:g}"
-        bar = self.log.bar
+        bar = self.metrics.bar
         task = bar.add_task(title, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
         saved = mark = time.perf_counter()
         begun = self.step
@@ -299,8 +299,8 @@ class Tuning:
                 save_file({name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}, temporary)
         mean = self.total / self.counted
         self.total, self.counted = 0.0, 0
-        self.log.write(stage=self.stage.name, rate=self.rates[self.trial], step=self.step, loss=round(mean, 6), dev=score)
-        self.log.say(f"{title}: step {self.step:,} of {self.steps:,}, mean loss {mean:.4f}, dev {self.stage.measure} {score:.4f}")
+        self.metrics.write(stage=self.stage.name, rate=self.rates[self.trial], step=self.step, loss=round(mean, 6), dev=score)
+        self.metrics.log(f"{title}: step {self.step:,} of {self.steps:,}, mean loss {mean:.4f}, dev {self.stage.measure} {score:.4f}")
 
     def _save(self) -> None:
         tensors = {
@@ -314,16 +314,16 @@ class Tuning:
             "step": self.trial * self.steps + self.step,
             "tuning": {name: getattr(self, name) for name in names},
             "selection": None if self.selected is None else {"best": self.selected, "misses": 0},
-            "stages": self.log.stages,
-            "metrics_bytes": self.log.size(),
+            "stages": self.metrics.stages,
+            "metrics_bytes": self.metrics.size(),
         }
         checkpoint.save(self.partial / "checkpoints", state, tensors)
 
     def _position(self, state: dict[str, Any]) -> None:
         for name, value in state["tuning"].items():
             setattr(self, name, value)
-        self.log.stages = state["stages"]
-        self.log.cut(state["metrics_bytes"])
+        self.metrics.stages = state["stages"]
+        self.metrics.cut(state["metrics_bytes"])
 
     def _about(self) -> dict[str, Any]:
         """What happened, for the record; the test split is measured here and nowhere else."""

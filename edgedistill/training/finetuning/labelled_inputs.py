@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, run
-from edgedistill.data.corpus import Say
 from edgedistill.data.labelled import Item, Labelled
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import encoder as teachers
 from edgedistill.training.finetuning import rule_augmentation
@@ -74,27 +74,33 @@ def lesson(
     place: str,
     device: torch.device,
     partial: Path,
-    say: Say,
+    session: Session,
 ) -> Lesson:
     """The training rows, with `augment` the transfer set behind them, labelled by the task's teacher; `tag`: that set's."""
     items, most = list(task.train.items), min(stage.max_tokens, shape["max_tokens"])
     labels, logits, prompt = task.numbers(task.train), None, str(shape.get("prompt", ""))
     if stage.augment is not None:
         assert tag is not None, "the plan has one"
-        items += _made(stage.augment, items, words, tag, seed, f"{place}.augment", say)
+        items += _made(stage.augment, items, words, tag, seed, f"{place}.augment", session)
     if stage.teacher is not None:
-        logits = _taught(stage.teacher, task, items, f"{place}.teacher", device, partial, say)
+        logits = _taught(stage.teacher, task, items, f"{place}.teacher", device, partial, session)
         labels = np.concatenate([labels, logits[len(labels) :].argmax(1)])
     return Lesson(Tokens(items, words, prompt, most), labels, logits)
 
 
 def _made(
-    spec: recipe.Augment, items: list[Item], words: PreTrainedTokenizerBase, tag: rule_augmentation.Tagger, seed: int, place: str, say: Say
+    spec: recipe.Augment,
+    items: list[Item],
+    words: PreTrainedTokenizerBase,
+    tag: rule_augmentation.Tagger,
+    seed: int,
+    place: str,
+    session: Session,
 ) -> list[Item]:
     mask = mask_token(spec, words, place)
     started = time.perf_counter()
     made = rule_augmentation.make(spec, items, mask, seed, tag)
-    say(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
+    session.log(f"{place}: {len(made):,} new beside {len(items):,}, in {time.perf_counter() - started:.0f} s")
     return made
 
 
@@ -107,13 +113,13 @@ def mask_token(spec: recipe.Augment, words: PreTrainedTokenizerBase, place: str)
 
 
 def _taught(
-    spec: recipe.TaskTeacher, task: Labelled, items: list[Item], place: str, device: torch.device, partial: Path, say: Say
+    spec: recipe.TaskTeacher, task: Labelled, items: list[Item], place: str, device: torch.device, partial: Path, session: Session
 ) -> np.ndarray:
     """The task teacher's logits of every item, (n, C); made once, then read from the run that is under way."""
     opened = task_teacher(spec, task, place)
     path = partial / LOGITS
     if not path.exists():
-        say(f"{place}: logits of {len(items):,} items")
+        session.log(f"{place}: logits of {len(items):,} items")
         words = opened.tokenizer()
         tokens = Tokens(items, words, opened.prompt, opened.max_tokens)
         with files.new_file(path) as temporary, temporary.open("wb") as file:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from edgedistill import recipe
 from edgedistill.data import readers
-from edgedistill.data.corpus import Say
 from edgedistill.data.labelled import Item
 from edgedistill.errors import UserError, require
+from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # over texts, over pairs: d-bert's n_iter
 LONGEST_NGRAM = 5
@@ -78,13 +77,13 @@ def edited(
     return " ".join(out) if any(left) else None
 
 
-def tagger(spec: recipe.Augment, data: Path | None, items: list[Item], place: str, say: Say) -> Tagger:
+def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str) -> Tagger:
     """What tells parts of speech: a table, nltk, or nothing where none is asked. Raises UserError: not there, or knows no word."""
     if spec.pos == 0:
         return lambda words: [None] * len(words)
     if spec.tags is None:
         return _nltk(place)
-    [path, *more] = readers.matching([spec.tags], data, f"{place}.tags")
+    [path, *more] = readers.matching([spec.tags], session.data, f"{place}.tags")
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
     table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
@@ -92,7 +91,7 @@ def tagger(spec: recipe.Augment, data: Path | None, items: list[Item], place: st
     known = sum(name in table for name in names)
     if not known:
         raise UserError(f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table of this language")
-    say(f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or left, never replaced")
+    session.log(f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or left, never replaced")
     return lambda words: [table.get(word.lower()) for word in words]
 
 

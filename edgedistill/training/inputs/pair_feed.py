@@ -8,10 +8,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel import Pairs
 from edgedistill.data.token_cache import Tokens, tokenize
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.teacher import assistant, precomputed
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import Teacher
@@ -72,10 +73,10 @@ class Models(NamedTuple):
     assistant: Teacher | None
 
 
-def tokens(spec: recipe.Recipe, pairs: Pairs, words: PreTrainedTokenizerBase, max_tokens: int, say: Say) -> list[Tokens]:
+def tokens(spec: recipe.Recipe, pairs: Pairs, words: PreTrainedTokenizerBase, max_tokens: int, session: Session) -> list[Tokens]:
     """Token ids of the texts of either side."""
     longest = min(max((stage.max_tokens for stage in spec.distilling), default=max_tokens), max_tokens)
-    return [tokenize(side, words.backend_tokenizer, longest, words.pad_token_id or 0, say) for side in (pairs.first, pairs.second)]
+    return [tokenize(side, words.backend_tokenizer, longest, words.pad_token_id or 0, session) for side in (pairs.first, pairs.second)]
 
 
 def feeds(
@@ -84,10 +85,8 @@ def feeds(
     cut: list[Tokens],
     models: Models,
     max_tokens: int,
-    device: str,
+    session: Session,
     others: list[Feed | None],
-    say: Say,
-    progress: bool,
 ) -> list[Feed]:
     """What each stage reads. `max_tokens`: the student's own limit; `others`: of each stage the feed, where it does not read the pairs.
 
@@ -99,7 +98,7 @@ def feeds(
         key = (match.of, match.at, side)
         if key not in vectors:
             read = pairs.first if side == "first" else pairs.second
-            vectors[key] = _vectors(match, models, read, f"{side} sides", device, say, progress)
+            vectors[key] = _vectors(match, models, read, f"{side} sides", session)
         return vectors[key]
 
     found: list[Feed] = []
@@ -120,14 +119,14 @@ def matched(feeds: list[Feed]) -> Rows | None:
     return next((feed.vectors for feed in feeds if feed.vectors is not None), None)
 
 
-def _vectors(match: recipe.Match, models: Models, side: Corpus, which: str, device: str, say: Say, progress: bool) -> Rows:
+def _vectors(match: recipe.Match, models: Models, side: Corpus, which: str, session: Session) -> Rows:
     """One side's vectors as the model gives them: not of unit length, as the paper's are not."""
     reader = source(match, models)
     if reader is None:
         assert isinstance(models.teacher, precomputed.Given)
-        return precomputed.vectors(models.teacher, side, say)
+        return precomputed.vectors(models.teacher, side, session)
     layer = "" if match.at == "output" else "'s embedding layer"
-    return embed_corpus(reader, side, device, say, progress, unit=False, name=f"{match.of}{layer}, {which}")
+    return embed_corpus(reader, side, session, unit=False, name=f"{match.of}{layer}, {which}")
 
 
 def source(match: recipe.Match, models: Models) -> Teacher | None:

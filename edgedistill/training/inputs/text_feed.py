@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import Tokens, Words, by_word, tokenize, words_stand_alone
 from edgedistill.data.triples import Triples
+from edgedistill.session import Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.targets import Rows
 from edgedistill.training.inputs import view_makers
@@ -52,9 +52,7 @@ def of_texts(
     words: PreTrainedTokenizerBase,
     vectors: Rows | None,
     max_tokens: int,
-    device: str,
-    data: Path | None,
-    say: Say,
+    session: Session,
 ) -> Feed:
     """The corpus' texts, with the stage's second view where it has one; `max_tokens`: the student's own limit."""
     most = min(stage.max_tokens, max_tokens)
@@ -65,21 +63,21 @@ def of_texts(
     elif isinstance(spec, recipe.WordDeletion | recipe.Crop | recipe.DeleteOne):
         raw = words.backend_tokenizer
         if words_stand_alone(raw):
-            views.append(_edited_ids(spec, seed, by_word(texts, raw, pad, say), most))
+            views.append(_edited_ids(spec, seed, by_word(texts, raw, pad, session), most))
         else:
             views.append(_remade_ids(lambda rows, passes, old: view_makers.edited(spec, seed, rows, passes, old), texts, words, most))
     elif isinstance(spec, recipe.Synonym):
         views.append(_remade_ids(view_makers.Synonyms(spec, seed, place), texts, words, most))
     elif spec is not None:
-        other = view_makers.remade(spec, seed, texts, data, place, device, say)
-        known.append(tokenize(other, words.backend_tokenizer, most, pad, say))
+        other = view_makers.remade(spec, seed, texts, session, place)
+        known.append(tokenize(other, words.backend_tokenizer, most, pad, session))
         views.append(_plain(known[-1], most))
     return Feed(views, known, texts.trained, vectors)
 
 
-def of_triples(found: Triples, words: PreTrainedTokenizerBase, most: int, say: Say) -> Feed:
+def of_triples(found: Triples, words: PreTrainedTokenizerBase, most: int, session: Session) -> Feed:
     """Three views: a text, one that means the same, one that does not; no teacher."""
-    tokens = [tokenize(column, words.backend_tokenizer, most, words.pad_token_id or 0, say) for column in found.columns]
+    tokens = [tokenize(column, words.backend_tokenizer, most, words.pad_token_id or 0, session) for column in found.columns]
     return Feed([_plain(each, most) for each in tokens], tokens, len(found), None)
 
 

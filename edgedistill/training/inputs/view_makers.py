@@ -10,6 +10,7 @@ import shutil
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
 from pathlib import Path
@@ -19,8 +20,9 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, readers
-from edgedistill.data.corpus import Corpus, Say
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, require
+from edgedistill.session import Session
 from edgedistill.teacher import encoder as teachers
 
 SHARD = 4_096  # texts: what a kill can cost
@@ -122,34 +124,36 @@ def _synonyms(wordnet: Any, word: str) -> list[str]:
     return sorted(name for name in names if name.lower() != word)
 
 
-def check(spec: recipe.View, seed: int, texts: Corpus, data: Path | None, place: str, say: Say) -> None:
+def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: str) -> None:
     """Raise UserError where views cannot be had. A file's are read, and kept; a model is fetched, and not opened."""
     if isinstance(spec, recipe.Synonym):
         Synonyms(spec, seed, place)
     elif isinstance(spec, recipe.ViewFile):
-        remade(spec, seed, texts, data, place, "cpu", say)
+        remade(spec, seed, texts, replace(session, device="cpu"), place)
     elif isinstance(spec, recipe.Mlm):
         teachers.folder(spec.model, spec.revision, place)
     elif isinstance(spec, recipe.BackTranslation):
         _translators(spec, place)
 
 
-def remade(spec: Any, seed: int, texts: Corpus, data: Path | None, place: str, device: str, say: Say = lambda line: None) -> Corpus:
+def remade(spec: Any, seed: int, texts: Corpus, session: Session, place: str) -> Corpus:
     """The views of every text, row beside row: those of a file, or a model's, which are made at the first call.
 
     Raises UserError: a model that does not open, a view file that lacks texts or has empty views.
     """
     if isinstance(spec, recipe.ViewFile):
-        found = readers.matching(spec.files, data, f"{place}.files")
+        found = readers.matching(spec.files, session.data, f"{place}.files")
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in found], "columns": [spec.text, spec.view]}
-        return _stored(texts, made_of, lambda parts: _Table(spec, found, texts, place, parts), say)
+        return _stored(texts, made_of, lambda parts: _Table(spec, found, texts, place, parts), session)
     if isinstance(spec, recipe.Mlm):
         folder = teachers.folder(spec.model, spec.revision, place)
         made_of = {"mlm": files.sha256_folder(folder, teachers.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
-        return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, device, place), say)
+        return _stored(texts, made_of, lambda _: _Refill(folder, spec.fraction, seed, session.device, place), session)
     both = _translators(spec, place)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATORS_FILES) for folder in both], "beams": spec.beams}
-    return _stored(texts, made_of, lambda _: _there_and_back([_Translator(folder, spec.beams, device, place) for folder in both]), say)
+    return _stored(
+        texts, made_of, lambda _: _there_and_back([_Translator(folder, spec.beams, session.device, place) for folder in both]), session
+    )
 
 
 def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
@@ -159,13 +163,13 @@ def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
 _TRANSLATORS_FILES = (*teachers.MODEL_FILES, ".spm")
 
 
-def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make], say: Say) -> Corpus:
+def _stored(texts: Corpus, made_of: dict[str, Any], maker: Callable[[Path], Make], session: Session) -> Corpus:
     """Views from the cache; else made in shards that outlive a kill, then put together. The maker gets the shards' folder."""
-    folder = files.cache_folder() / "views" / files.key(format=FORMAT, corpus=texts.fingerprint, **made_of)
+    folder = session.cache / "views" / files.key(format=FORMAT, corpus=texts.fingerprint, **made_of)
     if not (folder / "corpus.json").exists():
         parts = folder.with_name(f"{folder.name}.shards")
         names = [parts / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
-        say(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
+        session.log(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
         parts.mkdir(parents=True, exist_ok=True)
         try:
             make = maker(parts)
