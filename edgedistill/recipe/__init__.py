@@ -1,6 +1,7 @@
-"""Recipe and its parts: the whole vocabulary of an experiment. Frozen data, extra keys forbidden, all problems at once."""
+"""A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems reported at once."""
 
-from edgedistill.recipe.experiment import AnyStage, Promise, Recipe, Select
+from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel
+from edgedistill.recipe.experiment import AnyStage, Recipe, Requirements, Select
 from edgedistill.recipe.finetuning import Augment, Finetune, Task, TaskFiles, TaskHub, TaskTeacher
 from edgedistill.recipe.objectives import (
     Ckd,
@@ -21,31 +22,32 @@ from edgedistill.recipe.objectives import (
     SoftCos,
     Sum,
     Term,
+    among_the_batch,
     leaves,
     reads_pairs,
     reads_second_view,
 )
 from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
-from edgedistill.recipe.section import Head, Part, Pieces, Pooling, Precision, Width, Words, by_kind
-from edgedistill.recipe.sources import Corpus, Files, Hub, Pairs, Paragraphs, Parallel, Prose, Teacher
+from edgedistill.recipe.section import Precision, Section
 from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs
-from edgedistill.recipe.students import Bert, BiLSTM, Embeddings, Itself, Learned, Recurrent, Static, Student, Trim, Trimmed, Unigram
+from edgedistill.recipe.students import Bert, BiLSTM, Embeddings, Recurrent, Static, Student, TeacherItself, Trim, Unigram
 from edgedistill.recipe.targets import (
     Align,
     Block,
     Cca,
     Concat,
     Gaussian,
-    Joined,
-    One,
+    JoinedTeacher,
     Pca,
     Projected,
     Reducer,
     Ridge,
+    SingleTeacher,
     Split,
     Targets,
-    Whole,
+    Unreduced,
 )
+from edgedistill.recipe.teacher import Teacher
 from edgedistill.recipe.views import (
     BackTranslation,
     Crop,
@@ -77,6 +79,7 @@ __all__ = [
     "Cosine",
     "Crop",
     "DeleteOne",
+    "Documentation",
     "Dropout",
     "DualL2",
     "EachSide",
@@ -85,12 +88,9 @@ __all__ = [
     "Finetune",
     "Gaussian",
     "Gram",
-    "Head",
     "Hub",
     "Identity",
-    "Itself",
-    "Joined",
-    "Learned",
+    "JoinedTeacher",
     "Match",
     "Matryoshka",
     "Mcl",
@@ -99,25 +99,22 @@ __all__ = [
     "Mlm",
     "Mse",
     "Objective",
-    "One",
     "Pairs",
     "Paragraphs",
     "Parallel",
-    "Part",
     "Pca",
-    "Pieces",
-    "Pooling",
     "Precision",
     "Projected",
-    "Promise",
-    "Prose",
     "Recipe",
     "Recurrent",
     "Reducer",
+    "Requirements",
     "Ridge",
+    "Section",
     "Seed",
     "Select",
     "Simcse",
+    "SingleTeacher",
     "Skd",
     "SoftCos",
     "Split",
@@ -132,21 +129,19 @@ __all__ = [
     "TaskHub",
     "TaskTeacher",
     "Teacher",
+    "TeacherItself",
     "Term",
     "Translator",
     "Trim",
-    "Trimmed",
     "TripleFiles",
     "TripleHub",
     "Triples",
     "Unigram",
+    "Unreduced",
     "View",
     "ViewFile",
-    "Whole",
-    "Width",
     "WordDeletion",
-    "Words",
-    "by_kind",
+    "among_the_batch",
     "dump",
     "leaves",
     "parse",

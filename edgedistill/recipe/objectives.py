@@ -1,4 +1,4 @@
-"""What a student is to match, and what of a text each objective reads."""
+"""The objectives: which loss is minimised, and which views, pairs and teacher embeddings each one reads."""
 
 from __future__ import annotations
 
@@ -6,142 +6,156 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.section import Part
+from edgedistill.recipe.section import Section
 
 
-class Mse(Part):
-    """Mean squared difference over batch and dims (DistilCSE, Eq. of KD)."""
+class Mse(Section):
+    """Mean squared error over batch and dimensions (DistilCSE's KD)."""
 
     kind: Literal["mse"]
-    unit: bool = Field(False, description="scale both sides to unit length first")
+    normalize: bool = Field(False, description="Scale student and teacher embeddings to unit length first.")
     scale: float | None = Field(
         None,
         gt=0,
-        description="the teacher's vectors times this; null: √dims where they have unit length, so that a number's mean square is 1 as in "
-        "the pooled outputs of the papers (at 1/dims a student learns to give none), else 1",
+        description="Multiplies the teacher's embeddings. Default: √dims where they have unit length: the mean square per dimension "
+        "is 1 as in the papers' pooled outputs (with 1/dims the student collapses to zero); else 1.",
     )
 
 
-class Cosine(Part):
+class Cosine(Section):
     """½ (1 − cos(student, teacher)), the loss of SRA (Eq. 1)."""
 
     kind: Literal["cosine"]
 
 
-class SoftCos(Part):
+class SoftCos(Section):
     """Squared distance to the unit vector half-way to the teacher's: 2 − √(2 (1 + cos)) (text-level distillation)."""
 
     kind: Literal["softcos"]
-    detach: bool = Field(False, description="no gradient through the half-way vector: twice the gradient, in the same direction")
+    detach: bool = Field(
+        False, description="Do not back-propagate through the half-way vector; this doubles the gradient and keeps its direction."
+    )
 
 
-class Gram(Part):
-    """Match the teacher's pairwise cosines (Park et al. 2019); the widths may differ."""
+class Gram(Section):
+    """Match the teacher's pairwise cosines within a batch (Park et al. 2019); the dimensions may differ."""
 
     kind: Literal["gram"]
 
 
-class Ckd(Part):
-    """Find the teacher's vector among the batch's and a queue of earlier ones (DistilCSE, Eq. 5 and 6)."""
+class Ckd(Section):
+    """Contrastive: identify the teacher's embedding among the batch's and a queue of earlier ones (DistilCSE, Eq. 5 and 6)."""
 
     kind: Literal["ckd"]
-    queue: int = Field(16_384, ge=0, description="earlier teacher vectors beside the batch; starts empty; the paper's: 65536")
-    temperature: float = Field(0.05, gt=0, description="at the start, where it is learned (the reference code starts at 0.37)")
-    learned: bool = Field(True, description="false: the temperature stays")
+    queue: int = Field(
+        16_384,
+        ge=0,
+        description="Earlier teacher embeddings used as negatives in addition to the batch; starts empty. The paper uses 65536.",
+    )
+    temperature: float = Field(0.05, gt=0, description="Initial value where it is learned (the reference code starts at 0.37).")
+    learn_temperature: bool = Field(True, description="false: the temperature stays constant.")
 
 
-class Congen(Part):
-    """Similarities to a queue follow the teacher's, in the text and in another view of it (ConGen, Eq. 1 to 4)."""
+class Congen(Section):
+    """Match the teacher's similarity distribution over a queue, for the text and for a second view of it (ConGen, Eq. 1 to 4)."""
 
     kind: Literal["congen"]
-    queue: int = Field(16_384, ge=0, description="starts from training texts, which then leave training; the batch comes beside it")
-    temperature: float = Field(0.05, gt=0, description="the student's; the paper's: 0.05 for BERT-Tiny, 0.07 for most")
-    teacher_temperature: float = Field(0.05, gt=0)
-    alpha: float = Field(0.5, gt=0, le=1, description="weight of the text itself; 1: no second view")
+    queue: int = Field(
+        16_384, ge=0, description="Filled with training texts at the start, which are then not trained on; the batch is added to it."
+    )
+    temperature: float = Field(
+        0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."
+    )
+    teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
+    alpha: float = Field(0.5, gt=0, le=1, description="Weight of the text itself against its second view. 1: no second view.")
 
 
-class Seed(Part):
-    """Similarities to the teacher's own vector and a queue follow the teacher's (SEED, Fang et al. 2021)."""
+class Seed(Section):
+    """Match the teacher's similarity distribution over its own embedding and a queue (SEED, Fang et al. 2021)."""
 
     kind: Literal["seed"]
-    queue: int = Field(16_384, ge=1, description="starts from random directions")
-    temperature: float = Field(0.05, gt=0, description="the student's")
-    teacher_temperature: float = Field(0.05, gt=0)
+    queue: int = Field(16_384, ge=1, description="Size of the queue of earlier teacher embeddings; starts with random directions.")
+    temperature: float = Field(0.05, gt=0, description="The student's temperature.")
+    teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
 
 
-class DualL2(Part):
-    """Mean squared difference of unit vectors, teacher against the text and against its other view (ConGen, §4.2)."""
+class DualL2(Section):
+    """Mean squared error of unit embeddings: teacher against the text, and teacher against its second view (ConGen, §4.2)."""
 
     kind: Literal["dual_l2"]
 
 
-class Skd(Part):
-    """`dual_l2`, and the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
+class Skd(Section):
+    """`dual_l2` plus the two views against each other: self-knowledge distillation (ConGen, §4.2)."""
 
     kind: Literal["skd"]
 
 
-class Simcse(Part):
-    """Find the text's other view among the batch's: SimCSE; on triples, the entailed text beside hard negatives (DistilCSE, Eq. 7)."""
+class Simcse(Section):
+    """SimCSE: identify the text's second view within the batch; on triples, the entailed text among hard negatives (DistilCSE, Eq. 7)."""
 
     kind: Literal["simcse"]
-    temperature: float = Field(0.05, gt=0)
+    temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
 
 
-class EachSide(Part):
-    """An objective over either side of a pair, added; with mse, multi-stage distillation's Eq. 2 to 4 and 6."""
+class EachSide(Section):
+    """An objective applied to source and target side of each pair, summed; with mse, multi-stage distillation's Eq. 2 to 4 and 6."""
 
     kind: Literal["each_side"]
-    objective: Objective
+    objective: Objective = Field(description="The objective applied to each side.")
 
     @model_validator(mode="after")
     def _of_one_text(self) -> EachSide:
         if reads_pairs(self.objective) != {False} or reads_second_view(self.objective):
-            raise ValueError("`each_side` puts an objective of one text to either side; it takes none of pairs, nor of second views")
+            raise ValueError(
+                "`each_side` applies an objective of single texts to each side; it takes no objective of pairs or of second views"
+            )
         return self
 
 
-class Mcl(Part):
-    """Across a batch's pairs, the student's cosines follow the teacher's among the first sides (multi-stage distillation, Eq. 5)."""
+class Mcl(Section):
+    """Across a batch of pairs, match the student's cosines to the teacher's among source texts (multi-stage distillation, Eq. 5)."""
 
     kind: Literal["mcl"]
 
 
-class MclBool(Part):
-    """`mcl` with 1 for a text and its own translation and 0 for any other, whatever the teacher says (ablation of §4.5)."""
+class MclBool(Section):
+    """`mcl` with labels instead of the teacher's cosines: 1 for a text and its translation, 0 otherwise (ablation of §4.5)."""
 
     kind: Literal["mcl_bool"]
 
 
-class MclCe(Part):
-    """`mcl` as a cross-entropy over the batch, weighed by the teacher's cosines (ablation of §4.5)."""
+class MclCe(Section):
+    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5)."""
 
     kind: Literal["mcl_ce"]
-    temperature: float = Field(0.05, gt=0)
+    temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
 
 
-class Term(Part):
-    weight: float = Field(gt=0)
-    objective: Objective
+class Term(Section):
+    """One weighted term of a sum."""
+
+    weight: float = Field(gt=0, description="Factor of this term.")
+    objective: Objective = Field(description="The objective of this term.")
 
 
-class Sum(Part):
+class Sum(Section):
     """A weighted sum of objectives."""
 
     kind: Literal["sum"]
-    terms: list[Term] = Field(min_length=1)
+    terms: list[Term] = Field(min_length=1, description="The weighted terms.")
 
 
-class Matryoshka(Part):
-    """An objective over the first d₁ < d₂ < … numbers of the vectors, so that they can be cut there (Kusupati et al. 2022).
+class Matryoshka(Section):
+    """An objective over the first d₁ < d₂ < … dimensions, so that embeddings can be truncated there (Kusupati et al. 2022).
 
-    Student and teacher are cut alike: with `targets` by PCA the teacher's first numbers are those that matter most.
+    Student and teacher are truncated alike: with PCA `targets` the teacher's first dimensions carry the most variance.
     """
 
     kind: Literal["matryoshka"]
-    dims: list[int] = Field(min_length=2, description="ascending; the last is the student's whole width")
-    weights: list[float] | None = Field(None, description="one for each of `dims`; default: 1")
-    objective: Objective
+    dims: list[int] = Field(min_length=2, description="Ascending; the last is the student's full dimensions.")
+    weights: list[float] | None = Field(None, description="Weight of each entry of `dims`. Default: 1.")
+    objective: Objective = Field(description="The objective applied at each size.")
 
     @model_validator(mode="after")
     def _ascending(self) -> Matryoshka:
@@ -149,7 +163,7 @@ class Matryoshka(Part):
         if any(isinstance(each, Matryoshka) for each in inner):
             raise ValueError("a matryoshka inside a matryoshka; list all `dims` in one")
         if self.dims != sorted(set(self.dims)) or self.dims[0] < 1:
-            raise ValueError(f"`dims` {self.dims} must ascend from 1 or more")
+            raise ValueError(f"`dims` {self.dims} must be ascending and start at 1 or more")
         if self.weights is not None and len(self.weights) != len(self.dims):
             raise ValueError(f"{len(self.weights)} `weights` for {len(self.dims)} `dims`; give one for each")
         if self.weights is not None and min(self.weights) <= 0:
@@ -164,24 +178,24 @@ Objective = Annotated[
 
 
 def leaves(objective: Objective) -> list[Objective]:
-    """The objective's terms, however nested; itself where it has none."""
+    """The objective's terms, however nested; the objective itself where it has none."""
     if isinstance(objective, Matryoshka | EachSide):
         return leaves(objective.objective)
     return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
 
 
 def among_the_batch(leaf: Objective) -> bool:
-    """Whether a term compares the texts of a batch with each other, and with nothing beside them."""
+    """Whether a term compares the texts of a batch only with each other."""
     return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
 
 
 def reads_second_view(objective: Objective) -> bool:
-    """Whether the objective compares a text with another view of it."""
+    """Whether the objective compares a text with a second view of it."""
     return any(isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1) for leaf in leaves(objective))
 
 
 def reads_pairs(objective: Objective) -> set[bool]:
-    """Whether its terms read a pair's two sides; both answers where some do."""
+    """Whether its terms read pairs: {True}, {False}, or both where terms differ."""
     if isinstance(objective, Sum):
         return {answer for term in objective.terms for answer in reads_pairs(term.objective)}
     if isinstance(objective, Matryoshka):

@@ -1,4 +1,4 @@
-"""A file becomes a recipe, or every problem of it one line in our words."""
+"""A recipe file is read, checked and written; every problem of a file becomes one line of an error."""
 
 from __future__ import annotations
 
@@ -9,51 +9,65 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from edgedistill import files
-from edgedistill.errors import UserError, unknown
+from edgedistill.errors import UserError, unknown_name
+from edgedistill.recipe import corpus, finetuning, objectives, renamed_keys, stages, students, targets, views
 from edgedistill.recipe.experiment import Recipe
-from edgedistill.recipe.finetuning import Finetune, TaskFiles, TaskHub
-from edgedistill.recipe.objectives import (
-    Ckd,
-    Congen,
-    Cosine,
-    DualL2,
-    EachSide,
-    Gram,
-    Matryoshka,
-    Mcl,
-    MclBool,
-    MclCe,
-    Mse,
-    Seed,
-    Simcse,
-    Skd,
-    SoftCos,
-    Sum,
-)
-from edgedistill.recipe.section import Part
-from edgedistill.recipe.sources import Files, Hub, Parallel, Prose
-from edgedistill.recipe.stages import Stage, TripleFiles, TripleHub
-from edgedistill.recipe.students import Bert, BiLSTM, Itself, Recurrent, Static
-from edgedistill.recipe.targets import Cca, Concat, Gaussian, One, Pca, Ridge, Split, Whole
-from edgedistill.recipe.views import BackTranslation, Crop, DeleteOne, Dropout, Identity, Mlm, Synonym, ViewFile, WordDeletion
+from edgedistill.recipe.section import Section
 
-KINDS = {
-    "student": {"bert": Bert, "bilstm": BiLSTM, "recurrent": Recurrent, "static": Static, "teacher": Itself},
-    "objective": {"mse": Mse, "cosine": Cosine, "softcos": SoftCos, "gram": Gram, "ckd": Ckd, "congen": Congen, "seed": Seed}
-    | {"dual_l2": DualL2, "skd": Skd, "simcse": Simcse, "sum": Sum, "matryoshka": Matryoshka}
-    | {"each_side": EachSide, "mcl": Mcl, "mcl_bool": MclBool, "mcl_ce": MclCe},
-    "targets": {"one": One, "split": Split, "concat": Concat},
-    "reduce": {"none": Whole, "pca": Pca, "gaussian": Gaussian, "ridge": Ridge, "cca": Cca},
-    "onto": {"bert": Bert, "bilstm": BiLSTM},
-    "corpus": {"files": Files, "hub": Hub, "prose": Prose, "parallel": Parallel},
-    "view": {"identity": Identity, "dropout": Dropout, "word_deletion": WordDeletion, "crop": Crop, "delete_one": DeleteOne}
-    | {"synonym": Synonym, "mlm": Mlm, "back_translation": BackTranslation, "file": ViewFile},
-    "triples": {"files": TripleFiles, "hub": TripleHub},
-    "stages": {"distil": Stage, "finetune": Finetune},
-    "task": {"files": TaskFiles, "hub": TaskHub},
+# Where a `kind` chooses a class: the key that holds the section, then the classes by kind.
+KINDS: dict[str, dict[str, type[BaseModel]]] = {
+    "student": {
+        "bert": students.Bert,
+        "bilstm": students.BiLSTM,
+        "recurrent": students.Recurrent,
+        "static": students.Static,
+        "teacher": students.TeacherItself,
+    },
+    "objective": {
+        "mse": objectives.Mse,
+        "cosine": objectives.Cosine,
+        "softcos": objectives.SoftCos,
+        "gram": objectives.Gram,
+        "ckd": objectives.Ckd,
+        "congen": objectives.Congen,
+        "seed": objectives.Seed,
+        "dual_l2": objectives.DualL2,
+        "skd": objectives.Skd,
+        "simcse": objectives.Simcse,
+        "sum": objectives.Sum,
+        "matryoshka": objectives.Matryoshka,
+        "each_side": objectives.EachSide,
+        "mcl": objectives.Mcl,
+        "mcl_bool": objectives.MclBool,
+        "mcl_ce": objectives.MclCe,
+    },
+    "targets": {"one": targets.SingleTeacher, "split": targets.Split, "concat": targets.Concat},
+    "reduce": {
+        "none": targets.Unreduced,
+        "pca": targets.Pca,
+        "gaussian": targets.Gaussian,
+        "ridge": targets.Ridge,
+        "cca": targets.Cca,
+    },
+    "reference_student": {"bert": students.Bert, "bilstm": students.BiLSTM},
+    "corpus": {"files": corpus.Files, "hub": corpus.Hub, "documentation": corpus.Documentation, "parallel": corpus.Parallel},
+    "view": {
+        "identity": views.Identity,
+        "dropout": views.Dropout,
+        "word_deletion": views.WordDeletion,
+        "crop": views.Crop,
+        "delete_one": views.DeleteOne,
+        "synonym": views.Synonym,
+        "mlm": views.Mlm,
+        "back_translation": views.BackTranslation,
+        "file": views.ViewFile,
+    },
+    "triples": {"files": stages.TripleFiles, "hub": stages.TripleHub},
+    "stages": {"distil": stages.Stage, "finetune": finetuning.Finetune},
+    "task": {"files": finetuning.TaskFiles, "hub": finetuning.TaskHub},
 }
 
 
@@ -66,7 +80,7 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {_said(error)}") from None
+        raise UserError(f"{path}: not YAML: {_yaml_problem(error)}") from None
     if data is None:
         raise UserError(f"{path}: is empty; see edgedistill recipes")
     if not isinstance(data, dict):
@@ -76,7 +90,7 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     return parse(data, str(path))
 
 
-def _said(error: Exception) -> str:
+def _yaml_problem(error: Exception) -> str:
     """A YAML error in a line: what and where, without the excerpt and the name of the string it was read from."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark and problem else " ".join(str(error).split())
@@ -97,8 +111,13 @@ def dump(recipe: Recipe) -> str:
 
 
 def schema() -> str:
-    """The JSON schema of recipes, for editors."""
-    return json.dumps(Recipe.model_json_schema(by_alias=True), indent=2, ensure_ascii=False) + "\n"
+    """The JSON schema of recipes, for editors; every key has a description."""
+    made = Recipe.model_json_schema(by_alias=True)
+    for section in made["$defs"].values():
+        kind = section.get("properties", {}).get("kind")
+        if kind is not None and "description" not in kind:
+            kind["description"] = f"Selects: {section['description'].splitlines()[0]}"
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def _set(data: dict[str, Any], change: str) -> None:
@@ -132,24 +151,47 @@ def _set(data: dict[str, Any], change: str) -> None:
 
 
 def _line(place: str, problem: Any) -> str:
-    """One pydantic error in our words."""
+    """One pydantic error as text."""
     where = _where(problem["loc"])
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "union_tag_invalid":
-        what = _what(problem["loc"])
+        what, tag = _what(problem["loc"]), str(context["tag"])
         known = KINDS.get(what, {}) or [t.strip(" '") for t in context["expected_tags"].split(",")]
-        return f"{place}: {where}.kind: {unknown('stage' if what == 'stages' else what, context['tag'], known)}"
+        if renamed_keys.RENAMED_KINDS.get(tag) in known:
+            return f"{place}: {where}.kind: {tag!r} was renamed; use {renamed_keys.RENAMED_KINDS[tag]!r}"
+        return f"{place}: {where}.kind: {unknown_name('stage' if what == 'stages' else what, context['tag'], known)}"
     if kind == "union_tag_not_found":
         what = _what(problem["loc"])
         return f"{place}: {where}.kind: missing; choose one: ({', '.join(sorted(KINDS.get(what, {})))})"
     if kind == "extra_forbidden":
-        return f"{place}: {where}: {unknown('key', problem['loc'][-1], _keys(problem['loc'][:-1]))}"
+        return f"{place}: {where}: {_unknown_key(problem['loc'])}"
     if kind == "missing":
         return f"{place}: {where}: missing; this key is required"
     fact = problem["msg"].removeprefix("Value error, ")
     fact = fact[0].lower() + fact[1:]
+    if kind == "literal_error" and problem["input"] in renamed_keys.RENAMED_VALUES:
+        return f"{place}: {where}: {problem['input']!r} was renamed; use {renamed_keys.RENAMED_VALUES[problem['input']]!r}"
     got = f", not {problem['input']!r}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
     return f"{place}: {where + ': ' if where else ''}{fact}{got}"
+
+
+def _unknown_key(loc: tuple[Any, ...]) -> str:
+    """Name the key to use instead where it was renamed or is known by another name, else the nearest one."""
+    known, key = _keys(loc[:-1]), str(loc[-1])
+    section = _section(loc[:-1])
+    if key in renamed_keys.RENAMED.get(section, {}) and (name := renamed_keys.new_name(section, key, known)):
+        return f"this key was renamed; use `{name}`"
+    if name := renamed_keys.new_name(section, key, known):
+        return f"no key {key!r}; did you mean {name!r}?"
+    return unknown_name("key", key, known)
+
+
+def _section(loc: tuple[Any, ...]) -> str:
+    """The key that holds a place's section; "" for the recipe itself. The tags of unions are skipped."""
+    names = [part for part in loc if not isinstance(part, int)]
+    while len(names) > 1 and names[-1] in KINDS.get(str(names[-2]), {}):
+        names.pop()
+    return str(names[-1]) if names else ""
 
 
 def _tags() -> set[str]:
@@ -183,13 +225,13 @@ def _keys(loc: tuple[Any, ...]) -> list[str]:
     for before, part in zip((None, *names), names, strict=False):
         if before in KINDS and part in KINDS[str(before)]:
             at = KINDS[str(before)][str(part)]
-        elif isinstance(at, type) and issubclass(at, Part):
+        elif isinstance(at, type) and issubclass(at, Section):
             field = next((f for n, f in at.model_fields.items() if part in (n, f.alias)), None)
-            at = _model_in(field.annotation) if field else Part
+            at = _model_in(field.annotation) if field else Section
     return [field.alias or name for name, field in at.model_fields.items()] if at is not None else []
 
 
 def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+    if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)

@@ -1,4 +1,4 @@
-"""One pass of training, and what it reads: views, triples, pairs."""
+"""A distillation stage: its objective, what it reads (views, triples, pairs), and how it is optimised."""
 
 from __future__ import annotations
 
@@ -6,136 +6,159 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from edgedistill.recipe.corpus import Parallel
 from edgedistill.recipe.objectives import Mcl, MclBool, MclCe, Objective, among_the_batch, leaves, reads_pairs, reads_second_view
-from edgedistill.recipe.section import Part, by_kind
-from edgedistill.recipe.sources import Parallel
+from edgedistill.recipe.section import Section, by_kind
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View
 
 
-class TripleFiles(Part):
-    """Tables of triples: .tsv, .csv, .jsonl or .parquet, each also .gz."""
+class TripleFiles(Section):
+    """Tables of triples: .tsv, .csv, .jsonl or .parquet, each also as .gz."""
 
     kind: Literal["files"] = "files"
-    files: list[str] = Field(min_length=1, description="paths or globs; relative ones lie under --data; leaks are the corpus' `exclude`")
-    columns: tuple[str, str, str] = Field(
-        ("anchor", "entailment", "contradiction"), strict=False, description="a text, one that means the same, one that does not"
+    files: list[str] = Field(
+        min_length=1, description="Paths or globs. Relative ones start from --data. The corpus' `exclude` applies too."
     )
-    limit: int | None = Field(None, ge=1, description="at most this many triples, drawn evenly")
+    columns: tuple[str, str, str] = Field(
+        ("anchor", "entailment", "contradiction"),
+        strict=False,
+        description="The columns of a text, of one that means the same, and of one that does not.",
+    )
+    limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
 
 
-class TripleHub(Part):
-    """Triples from a hub data set, at a revision."""
+class TripleHub(Section):
+    """Triples from a hub data set, at a fixed revision."""
 
     kind: Literal["hub"]
-    dataset: str
-    revision: str
-    config: str | None = None
-    split: str = "train"
+    dataset: str = Field(description="Hub id of the data set.")
+    revision: str = Field(description="Commit, tag or branch.")
+    config: str | None = Field(None, description="The data set's configuration, where it has several.")
+    split: str = Field("train", description="The split that is read.")
     columns: tuple[str, str, str] = Field(
-        ("anchor", "positive", "negative"), strict=False, description="a text, one that means the same, one that does not"
+        ("anchor", "positive", "negative"),
+        strict=False,
+        description="The columns of a text, of one that means the same, and of one that does not.",
     )
-    limit: int | None = Field(None, ge=1, description="at most this many triples, drawn evenly")
+    limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
 
 
 Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], by_kind("files")]
 
 
-class Match(Part):
-    """What the two sides of a pair are to match."""
+class Match(Section):
+    """Which embeddings the source and target side of a pair are trained to match."""
 
-    of: Literal["teacher", "assistant"] = "teacher"
-    at: Literal["output", "embeddings"] = Field(
+    of: Literal["teacher", "assistant"] = Field("teacher", description="Whose embeddings.")
+    layer: Literal["output", "embeddings"] = Field(
         "output",
-        description="embeddings: the mean of the embedding layers' vectors, the student's against the assistant's; no other layer learns",
+        description="output: the text embedding. embeddings: the embedding layer's mean output, the student's against the assistant's; "
+        "only the student's embedding layer is trained.",
     )
-    language: Literal["source", "own"] = Field("source", description="both sides the vector of the first, or each side its own")
+    language: Literal["source", "own"] = Field(
+        "source", description="source: both sides match the source text's embedding. own: each side matches its own."
+    )
 
     @model_validator(mode="after")
     def _of_an_assistant(self) -> Match:
-        if self.of == "teacher" and (self.at != "output" or self.language != "source"):
-            raise ValueError("`at: embeddings` and `language: own` are of an assistant, which reads all the languages; set `of: assistant`")
+        if self.of == "teacher" and (self.layer != "output" or self.language != "source"):
+            raise ValueError(
+                "`layer: embeddings` and `language: own` need an assistant, which knows all the languages; set `of: assistant`"
+            )
         return self
 
 
-class Stage(Part):
-    """One pass of training: an objective, and how it is optimised."""
+class Stage(Section):
+    """One distillation stage: an objective and how it is optimised."""
 
     kind: Literal["distil"] = "distil"
-    name: str
-    objective: Objective
-    view: View | None = Field(None, description="the second view of every text, for the objectives that read one")
-    triples: Triples | None = Field(None, description="train on these instead of the corpus' texts; for simcse")
-    match: Match | None = Field(None, description="over pairs: whose vectors; default: the teacher's of the first side, for both")
-    pairs: list[str] | None = Field(None, description="train on the parts of `corpus.pairs` with these names; default: on all")
-    epochs: float = Field(1.0, gt=0, description="passes over the corpus; fractions are fine")
-    steps: int | None = Field(None, ge=1, description="instead of epochs")
-    batch: int = Field(256, ge=1)
-    learning_rate: float = Field(1e-3, gt=0)
-    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps")
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    weight_decay: float = Field(0.01, ge=0, description="not on biases, norms and the word table")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="of adamw")
-    optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="muon: the matrices of the student's layers by orthogonalised momentum (Jordan et al. 2024), all else by adamw"
+    name: str = Field(description="Appears in logs and metrics.")
+    objective: Objective = Field(description="The loss.")
+    view: View | None = Field(None, description="The second view of every text, for objectives that compare two views.")
+    triples: Triples | None = Field(None, description="Train on these instead of the corpus' texts; only for simcse.")
+    match: Match | None = Field(
+        None, description="For pairs: which embeddings are matched. Default: both sides match the teacher's embedding of the source text."
     )
-    clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
-    ema: float | None = Field(None, gt=0, lt=1, description="decay of a moving average of the weights; the average is what is selected")
-    max_tokens: int = Field(64, ge=3, description="longer texts are cut here in training")
-    longest: int | None = Field(None, ge=3, description="train on the texts of at most this many tokens; default: on all")
-    bucket: int = Field(100, ge=1, description="batches are cut from this many batches' worth of shuffled texts, sorted by length; 1: none")
-    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    pairs: list[str] | None = Field(None, description="Train only on the `corpus.pairs` with these names. Default: all.")
+    epochs: float = Field(1.0, gt=0, description="Passes over the corpus; may be fractional.")
+    steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
+    batch: int = Field(256, ge=1, description="Batch size in texts, pairs or triples.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate.")
+    warmup: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
+    schedule: Literal["linear", "cosine", "constant"] = Field(
+        "linear", description="Learning rate after the warm-up; linear and cosine decay to 0."
+    )
+    weight_decay: float = Field(0.01, ge=0, description="Not applied to biases, norms and the embedding table.")
+    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="muon: orthogonalised momentum (Jordan et al. 2024) for the matrices of the student's layers, AdamW for all else; "
+        "needs torch 2.9.",
+    )
+    clip: float | None = Field(1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="Decay of an exponential moving average of the weights; the average is then evaluated and kept."
+    )
+    max_tokens: int = Field(64, ge=3, description="Longer texts are truncated to this many tokens in training.")
+    skip_longer_than: int | None = Field(None, ge=3, description="Leave out texts with more tokens than this. Default: keep all.")
+    bucket: int = Field(
+        100, ge=1, description="Sort by length within windows of this many batches of shuffled texts, which saves padding. 1: no sorting."
+    )
+    dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
 
     @model_validator(mode="after")
-    def _views_are_read(self) -> Stage:
+    def _inputs_match_objective(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
         if self.batch == 1 and compared and self.triples is None:
             raise ValueError(f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set it to 2 or more")
         if self.triples is not None:
             if kinds != ["simcse"]:
-                raise ValueError(f"`triples` have no teacher vectors; simcse alone reads them, not {', '.join(kinds)}")
-            if self.view is not None or self.longest is not None:
-                raise ValueError(f"`{'view' if self.view else 'longest'}` is of the corpus' texts; leave it out beside `triples`")
+                raise ValueError(f"`triples` have no teacher embeddings; only simcse reads them, not {', '.join(kinds)}")
+            if self.view is not None or self.skip_longer_than is not None:
+                raise ValueError(
+                    f"`{'view' if self.view else 'skip_longer_than'}` applies to the corpus' texts; leave it out with `triples`"
+                )
         elif self.view is None and reads_second_view(self.objective):
             alone = ", or set alpha: 1" if "congen" in kinds else ", or `triples`" if kinds == ["simcse"] else ""
-            raise ValueError(f"{', '.join(kinds)} compares a text with another view of it; give the stage a `view`{alone}")
+            raise ValueError(f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}")
         elif self.view is not None and not reads_second_view(self.objective):
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
 
     @property
     def views(self) -> int:
-        """How many texts the student reads for each one a batch counts."""
+        """How many texts the student embeds for each item of a batch."""
         return 3 if self.triples is not None else 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
 
 
 def stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool) -> None:
-    """Raise ValueError where a stage and its corpus do not read the same."""
+    """Raise ValueError where a stage does not fit its corpus."""
     if pairs is None or stage.triples is not None:
         for field in ("match", "pairs"):
             if getattr(stage, field) is not None:
-                raise ValueError(f"{place}.{field}: is of a parallel corpus' pairs; leave it out, or set corpus.kind: parallel")
+                raise ValueError(f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: parallel")
         if True in reads_pairs(stage.objective):
             raise ValueError(f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel")
         return
     if False in reads_pairs(stage.objective):
-        way_out = "put it to both sides, {kind: each_side, objective: …}"
+        way_out = "apply it to each side, {kind: each_side, objective: …}"
         kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))
         raise ValueError(f"{place}.objective: {kinds} reads single texts, the corpus holds pairs; {way_out}")
     unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
     if unknown_names:
         known = ", ".join(dict.fromkeys(part.title for part in pairs.pairs))
-        raise ValueError(f"{place}.pairs: none are called {unknown_names[0]!r}; corpus.pairs are ({known})")
+        raise ValueError(f"{place}.pairs: no pairs are named {unknown_names[0]!r}; corpus.pairs has ({known})")
     if stage.match is not None and stage.match.of == "assistant" and not assisted:
-        raise ValueError(f"{place}.match: of an assistant, and the recipe names none; set assistant.model")
-    if stage.match is not None and stage.match.at == "embeddings" and not isinstance(student, Bert | Recurrent):
+        raise ValueError(f"{place}.match: needs an assistant, and the recipe has none; set assistant.model")
+    if stage.match is not None and stage.match.layer == "embeddings" and not isinstance(student, Bert | Recurrent):
         raise ValueError(f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or recurrent")
     if (
         stage.match is not None
-        and stage.match.at == "embeddings"
+        and stage.match.layer == "embeddings"
         and any(isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective))
     ):
         raise ValueError(
-            f"{place}.objective: {stage.objective.kind} compares whole texts; embeddings are matched by {{kind: each_side, objective: …}}"
+            f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with {{kind: each_side, objective: …}}"
         )

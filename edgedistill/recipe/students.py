@@ -1,260 +1,302 @@
-"""The students, their word tables and tokenizers."""
+"""The students, their embedding tables and tokenizers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from edgedistill.recipe.section import Head, Part, Pieces, Pooling, Width, Words
+from edgedistill.recipe.section import Head, HeadDims, Pooling, Section, TokenizerSource, VocabularySize
 
 
-class Embeddings(Part):
-    """Where the word table starts."""
+class Embeddings(Section):
+    """How the token embedding table is initialised."""
 
-    source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from")
-    of: Literal["words", "outputs", "translations"] = Field(
-        "words",
-        description="the teacher's word table, by a piece's text; its vector of every piece alone; or the words that a piece of another "
-        "language is translated by in a parallel corpus",
+    source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from", description="Whose token embeddings are used.")
+    of: Literal["token_embeddings", "outputs", "translations"] = Field(
+        "token_embeddings",
+        description="What is taken from the teacher. token_embeddings: its embedding table, by token text. outputs: its embedding "
+        "of each token as a text. translations: the token embeddings of the tokens it is translated by in a parallel corpus.",
     )
-    reduce: Literal["pca"] = Field("pca", description="how the teacher's vectors come to the student's width")
-    file: str | None = Field(None, description="glove: a text file, a word and its numbers a line; relative ones lie under --data")
-    weigh: Literal["none", "counts"] = Field(
-        "none", description="counts: a reduction or factorisation of the table heeds a piece by its count in the corpus, plus 1"
+    reduce: Literal["pca"] = Field("pca", description="How the teacher's token embeddings are reduced to the student's width.")
+    file: str | None = Field(
+        None, description="For glove: a text file with a word and its embedding per line. Relative paths start from --data."
     )
-    power: float = Field(0.75, gt=0, le=1, description="of the counts that weigh; 1: as counted, less: frequent pieces rule less")
+    weighting: Literal["none", "frequency"] = Field(
+        "none", description="frequency: a reduction or factorisation of the table weights each token by its count in the corpus plus 1."
+    )
+    count_exponent: float = Field(
+        0.75,
+        gt=0,
+        le=1,
+        description="Exponent on the counts that weight the tokens. 1: plain counts; smaller: frequent tokens dominate less.",
+    )
 
     @model_validator(mode="after")
-    def _file_with_glove(self) -> Embeddings:
+    def _consistent(self) -> Embeddings:
         if (self.source == "glove") != (self.file is not None):
             raise ValueError("`file` goes with `from: glove`, and only with it")
-        if self.of != "words" and self.source != "teacher":
-            raise ValueError(f"`of: {self.of}` are the teacher's; set `from: teacher`")
-        if self.weigh != "none" and self.source != "teacher":
-            raise ValueError("`weigh` is for tables that are reduced, those of the teacher; set `from: teacher`")
+        if self.of != "token_embeddings" and self.source != "teacher":
+            raise ValueError(f"`of: {self.of}` takes them from the teacher; set `from: teacher`")
+        if self.weighting != "none" and self.source != "teacher":
+            raise ValueError("`weighting` applies to a table reduced from the teacher's; set `from: teacher`")
         return self
 
     @property
     def plain(self) -> bool:
-        """Whether the table comes as it does by default, however its reduction is weighed."""
-        return self == Embeddings(weigh=self.weigh, power=self.power)
+        """Whether the table is initialised as by default, apart from its weighting."""
+        return self == Embeddings(weighting=self.weighting, count_exponent=self.count_exponent)
 
 
-class Trim(Part):
-    """Keep the tokenizer's pieces that the training texts use, and what those need; the word table keeps their rows."""
+class Trim(Section):
+    """Keep only the tokens that the training texts use, and the tokens those depend on; the embedding table keeps their rows."""
 
-    min_count: int = Field(1, ge=1, description="keep pieces used at least this often")
-
-
-class Unigram(Part):
-    """A Unigram tokenizer as XLM-R's, learned from the corpus: NFKC, marked words, <s> … </s>; the same texts give the same pieces."""
-
-    pieces: int = Field(32_000, ge=200, description="at most this many, special ones and single characters included")
-    lowercase: bool = Field(False, description="as an uncased teacher reads")
-    sample: int = Field(1_000_000, ge=1, description="texts it is learned from at most, drawn evenly")
+    min_count: int = Field(1, ge=1, description="Keep tokens used at least this often.")
 
 
-Learned = Annotated[Unigram | None, Field(description="learn a Unigram tokenizer from the corpus instead of taking `tokenizer`")]
-Trimmed = Annotated[Trim | None, Field(description="keep only the tokenizer's pieces that the corpus uses; {}: all it uses")]
+class Unigram(Section):
+    """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the same tokenizer."""
+
+    KEYED_AS: ClassVar[dict[str, str]] = {"vocabulary_size": "pieces"}
+
+    vocabulary_size: int = Field(32_000, ge=200, description="Maximum vocabulary size, including special tokens and single characters.")
+    lowercase: bool = Field(False, description="Lowercase the texts, for an uncased teacher.")
+    sample: int = Field(1_000_000, ge=1, description="Learn from at most this many texts, sampled evenly.")
 
 
-Codes = Annotated[
+LearnedUnigram = Annotated[Unigram | None, Field(description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`.")]
+TrimmedVocabulary = Annotated[
+    Trim | None, Field(description="Keep only the tokens that the corpus uses. {}: every token used at least once.")
+]
+PQBytes = Annotated[
     int | None,
     Field(
-        ge=1, description="product-quantize the word table: so many codes of a byte a piece, each for one of 256 learned blocks of numbers"
+        ge=1,
+        description="Product-quantize the embedding table: this many PQ codes of one byte per token, each selecting one of 256 learned "
+        "sub-vectors. Must divide the table's width.",
     ),
 ]
+Bottleneck = Annotated[
+    int | None,
+    Field(ge=1, description="Factorise the embedding table into vocabulary × bottleneck and bottleneck × width, initialised by SVD."),
+]
+HeadKind = Annotated[Head, Field(description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).")]
+HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
+HeadKept = Annotated[bool, Field(description="false: the head is used in training only and dropped from the finished student.")]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
+MaxTokens = Annotated[int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, on the device too.")]
+HubRevision = Annotated[str | None, Field(description="Commit, tag or branch where `weights` is a hub id.")]
+PoolingKind = Annotated[Pooling, Field(description="How token embeddings become one embedding.")]
 
 
-class Bert(Part):
-    """A BERT encoder: from random, from a hub id or folder, or from chosen layers of the teacher."""
+class Bert(Section):
+    """A BERT encoder: randomly initialised, from a model, or from chosen layers of the teacher."""
 
     kind: Literal["bert"]
-    weights: str = Field("random", description="random, teacher, assistant, a folder, or a hub id")
-    revision: str | None = Field(None, description="for a hub id")
-    layers: int | list[int] | None = Field(None, description="how many, or which of the teacher's, counted from 0")
-    width: int | None = Field(None, ge=4, description="beside `weights` other than random: below theirs, they are projected to it")
-    heads: int | None = Field(
-        None, ge=1, description="default: width / 64, at least 2; of projected weights: of their size where that divides"
+    weights: str = Field("random", description="Initial weights: random, teacher, assistant, a model or run folder, or a hub id.")
+    revision: HubRevision = None
+    layers: int | list[int] | None = Field(None, description="How many layers, or which of the teacher's (0-based). Default: all.")
+    width: int | None = Field(
+        None,
+        ge=4,
+        description="Hidden size. Required with random weights; with other weights a smaller value projects their layers to this width.",
     )
-    intermediate: int | None = Field(None, ge=4, description="default: 4 × width; projected weights keep the neurons that say most")
-    positions: int | None = Field(None, ge=8, description="rows of the position table; default: those of the weights, random ones: 512")
-    bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width, SVD start")
-    codes: Codes = None
-    embeddings: Embeddings = Embeddings()
-    tokenizer: Words = "teacher"
-    vocabulary: Pieces = None
-    unigram: Learned = None
-    trim: Trimmed = None
-    pooling: Pooling = "mean"
-    head: Head = Field("none", description="pooled vector → `dims`")
-    head_bias: bool = True
-    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: Width = None
-    dropout: float = Field(0.0, ge=0, lt=1)
-    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+    heads: int | None = Field(
+        None,
+        ge=1,
+        description="Attention heads. Default: width / 64, at least 2; for projected weights the source's head size where it divides.",
+    )
+    intermediate: int | None = Field(
+        None, ge=4, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
+    )
+    max_positions: int | None = Field(None, ge=8, description="Rows of the position table. Default: the source's; with random weights 512.")
+    bottleneck: Bottleneck = None
+    pq_bytes: PQBytes = None
+    embeddings: Embeddings = Field(Embeddings(), description="Initialisation of the token embedding table.")
+    tokenizer: TokenizerSource = "teacher"
+    vocabulary_size: VocabularySize = None
+    unigram: LearnedUnigram = None
+    trim: TrimmedVocabulary = None
+    pooling: PoolingKind = "mean"
+    head: HeadKind = "none"
+    head_bias: HeadBias = True
+    head_kept: HeadKept = True
+    dims: HeadDims = None
+    dropout: Dropout = 0.0
+    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
-    def _whole(self) -> Bert:
+    def _consistent(self) -> Bert:
         if self.weights == "random" and (not isinstance(self.layers, int) or self.width is None):
-            raise ValueError("random weights need `layers` (a count) and `width`")
+            raise ValueError("random weights need `layers` (a number) and `width`")
         if isinstance(self.layers, list) and self.weights != "teacher":
-            raise ValueError("a list of layers goes with `weights: teacher`; otherwise give their count")
+            raise ValueError("a list of layers needs `weights: teacher`; otherwise give their number")
         given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
         if self.weights != "random" and given and self.width is None:
-            raise ValueError(f"`{given[0]}` comes with the weights; leave it out, or give a smaller `width`")
+            raise ValueError(f"`{given[0]}` is defined by the weights; leave it out, or give a smaller `width`")
         if self.reduced and self.pooling == "cls_pooler":
             raise ValueError(
-                "a pooler's tanh is of the weights' own numbers, not of projected ones; choose another pooling, or leave `width` out"
+                "cls_pooler belongs to the weights' own width, not to projected layers; choose another pooling, or leave `width` out"
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
-        _one_table(self.bottleneck, self.codes)
-        if self.weights != "random" and self.bottleneck is None and self.codes is None:
-            _nothing_to_weigh(self.embeddings)
+        _one_compression(self.bottleneck, self.pq_bytes)
+        if self.weights != "random" and self.bottleneck is None and self.pq_bytes is None:
+            _no_weighting(self.embeddings)
         if self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        _dims_of_a_head(self.head, self.dims)
+        _dims_need_a_head(self.head, self.dims)
         return self
 
     @property
     def reduced(self) -> bool:
-        """Whether weights are projected to a smaller width."""
+        """Whether the source's layers are projected to a smaller width."""
         return self.weights != "random" and self.width is not None
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Bert:
-        _one_of(self.trim, self.vocabulary, self.unigram)
+        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
         return self
 
 
-def _dims_of_a_head(head: str, dims: int | None) -> None:
+def _dims_need_a_head(head: str, dims: int | None) -> None:
     if head == "none" and dims is not None:
-        raise ValueError("`dims` is the output of a head; choose `head: linear` or leave it out")
+        raise ValueError("`dims` is the output of a head; set `head: linear` or leave it out")
 
 
-def _nothing_to_weigh(embeddings: Embeddings) -> None:
-    if embeddings.weigh != "none":
-        raise ValueError(
-            "`embeddings.weigh` is for a table that is reduced, this one is taken whole; set `bottleneck` or `codes`, or leave it out"
-        )
+def _no_weighting(embeddings: Embeddings) -> None:
+    if embeddings.weighting != "none":
+        raise ValueError("`embeddings.weighting` needs a compressed table; set `bottleneck` or `pq_bytes`, or leave it out")
 
 
-def _one_table(bottleneck: int | None, codes: int | None) -> None:
-    if bottleneck is not None and codes is not None:
-        raise ValueError("`bottleneck` factorises the word table, `codes` quantize it; choose one")
+def _one_compression(bottleneck: int | None, pq_bytes: int | None) -> None:
+    if bottleneck is not None and pq_bytes is not None:
+        raise ValueError("`bottleneck` and `pq_bytes` both compress the embedding table; choose one")
 
 
-def _one_of(trim: Trim | None, vocabulary: int | None, unigram: Unigram | None) -> None:
-    if trim is not None and vocabulary is not None:
-        raise ValueError("`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one")
-    if unigram is not None and (trim is not None or vocabulary is not None):
-        raise ValueError(f"`unigram` learns a tokenizer of its own; leave `{'trim' if trim else 'vocabulary'}` out")
+def _one_vocabulary_option(trim: Trim | None, vocabulary_size: int | None, unigram: Unigram | None) -> None:
+    if trim is not None and vocabulary_size is not None:
+        raise ValueError("`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one")
+    if unigram is not None and (trim is not None or vocabulary_size is not None):
+        raise ValueError(f"`unigram` learns its own tokenizer; leave `{'trim' if trim else 'vocabulary_size'}` out")
 
 
-class BiLSTM(Part):
-    """A bidirectional LSTM over word vectors, a read-out, and a head."""
+class BiLSTM(Section):
+    """A bidirectional LSTM over token embeddings, a read-out, and a head (SRA)."""
 
     kind: Literal["bilstm"]
-    layers: int = Field(1, ge=1, le=8)
-    width: int = Field(300, ge=2, description="of the word vectors")
-    codes: Codes = None
-    hidden: int = Field(512, ge=1, description="per direction")
-    embeddings: Embeddings = Embeddings()
-    tokenizer: Words = "teacher"
-    vocabulary: Pieces = None
-    unigram: Learned = None
-    trim: Trimmed = None
-    readout: Literal["last", "max", "mean"] = Field("last", description="last: the final state of either direction")
-    head: Head = "linear_tanh"
-    head_bias: bool = False
-    head_kept: bool = True
-    dims: Width = None
-    dropout: float = Field(0.0, ge=0, lt=1)
-    max_tokens: int = Field(128, ge=3, le=8192)
+    layers: int = Field(1, ge=1, le=8, description="LSTM layers.")
+    width: int = Field(300, ge=2, description="Width of the token embeddings.")
+    pq_bytes: PQBytes = None
+    hidden: int = Field(512, ge=1, description="Hidden units per direction.")
+    embeddings: Embeddings = Field(Embeddings(), description="Initialisation of the token embedding table.")
+    tokenizer: TokenizerSource = "teacher"
+    vocabulary_size: VocabularySize = None
+    unigram: LearnedUnigram = None
+    trim: TrimmedVocabulary = None
+    readout: Literal["last", "max", "mean"] = Field(
+        "last", description="last: the final state of each direction; max, mean: over all states."
+    )
+    head: HeadKind = "linear_tanh"
+    head_bias: HeadBias = False
+    head_kept: HeadKept = True
+    dims: HeadDims = None
+    dropout: Dropout = 0.0
+    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
-    def _head_with_dims(self) -> BiLSTM:
-        _dims_of_a_head(self.head, self.dims)
-        _one_of(self.trim, self.vocabulary, self.unigram)
+    def _consistent(self) -> BiLSTM:
+        _dims_need_a_head(self.head, self.dims)
+        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
         return self
 
 
-class Recurrent(Part):
-    """A few layers of a BERT or XLM-R, applied again and again, behind a narrow word table (Ding et al. 2022, multi-stage distillation)."""
+class Recurrent(Section):
+    """A shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
     weights: str = Field(
         "teacher",
-        description="of the layers: assistant (the default where there is one), teacher, a folder (a run's too), or a hub id",
+        description="Initial weights: assistant (the default where the recipe has one), teacher, a model or run folder, or a hub id.",
     )
-    revision: str | None = Field(None, description="for a hub id")
-    layers: Annotated[int, Field(ge=1)] | list[int] = Field(3, description="the unit: how many (the first), or which, counted from 0")
-    times: int | None = Field(None, ge=1, description="how often the unit is applied; default: as often as gives the source's depth")
-    bottleneck: int | None = Field(None, ge=1, description="factorise the word table: pieces × bottleneck → width; default: whole")
-    codes: Codes = None
-    positions: Literal["source", "pad", "zero"] = Field(
-        "source", description="counted from behind the tokenizer's padding id (XLM-R), from 0 (BERT), or as the source counts"
+    revision: HubRevision = None
+    layers: Annotated[int, Field(ge=1)] | list[int] = Field(
+        3, description="Layers of the shared block: how many of the source's first layers, or which ones (0-based)."
     )
-    embeddings: Embeddings = Field(Embeddings(), description="from: teacher takes the source's tables, from: random draws all anew")
-    tokenizer: Words = "teacher"
-    vocabulary: Pieces = None
-    unigram: Learned = None
-    trim: Trimmed = None
-    pooling: Pooling = "mean"
-    head: Head = Field("none", description="pooled vector → `dims`")
-    head_bias: bool = True
-    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: Width = None
-    dropout: float = Field(0.0, ge=0, lt=1)
-    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+    repeats: int | None = Field(None, ge=1, description="How often the block is applied. Default: until the source's depth is reached.")
+    bottleneck: Bottleneck = None
+    pq_bytes: PQBytes = None
+    position_ids: Literal["source", "pad", "zero"] = Field(
+        "source", description="Where position ids start: after the padding id (pad, as XLM-R), at 0 (zero, as BERT), or as in the source."
+    )
+    embeddings: Annotated[
+        Embeddings, Field(description="from: teacher takes the source's tables; from: random initialises all of them randomly.")
+    ] = Embeddings()
+    tokenizer: TokenizerSource = "teacher"
+    vocabulary_size: VocabularySize = None
+    unigram: LearnedUnigram = None
+    trim: TrimmedVocabulary = None
+    pooling: PoolingKind = "mean"
+    head: HeadKind = "none"
+    head_bias: HeadBias = True
+    head_kept: HeadKept = True
+    dims: HeadDims = None
+    dropout: Dropout = 0.0
+    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
-    def _whole(self) -> Recurrent:
+    def _consistent(self) -> Recurrent:
         if isinstance(self.layers, list) and not self.layers:
-            raise ValueError("`layers` names none; a unit has at least one")
+            raise ValueError("`layers` is empty; the shared block needs at least one")
         if self.embeddings.source == "glove" or self.embeddings.of == "outputs":
             raise ValueError("`embeddings` are the source's or random; set `from: teacher` or `from: random`")
-        _one_table(self.bottleneck, self.codes)
-        if self.bottleneck is None and self.codes is None:
-            _nothing_to_weigh(self.embeddings)
-        _dims_of_a_head(self.head, self.dims)
-        _one_of(self.trim, self.vocabulary, self.unigram)
+        _one_compression(self.bottleneck, self.pq_bytes)
+        if self.bottleneck is None and self.pq_bytes is None:
+            _no_weighting(self.embeddings)
+        _dims_need_a_head(self.head, self.dims)
+        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
         return self
 
 
-class Static(Part):
-    """A vector and a learned weight for each piece; a text is their mean."""
+class Static(Section):
+    """A token embedding and a learned weight for each token; a text's embedding is their weighted mean."""
 
     kind: Literal["static"]
-    width: int = Field(256, ge=2, description="of the piece vectors, and of the student's where it has no head")
-    codes: Codes = None
-    embeddings: Embeddings = Field(Embeddings(of="outputs"), description="default: the teacher's vector of every piece alone")
-    weights: Literal["sif", "equal"] = Field("sif", description="where a piece's weight starts: a / (a + its share of the corpus), or 1")
-    tokenizer: Words = "teacher"
-    vocabulary: Pieces = None
-    unigram: Learned = None
-    trim: Trimmed = None
-    head: Head = Field("none", description="mean vector → `dims`")
-    head_bias: bool = False
-    head_kept: bool = Field(True, description="false: the head serves training only and is dropped at export")
-    dims: Width = None
-    max_tokens: int = Field(128, ge=3, le=8192, description="longer texts are cut here, also on the device")
+    width: int = Field(256, ge=2, description="Width of the token embeddings, and the student's dimensions where it has no head.")
+    pq_bytes: PQBytes = None
+    embeddings: Annotated[Embeddings, Field(description="Default: the teacher's embedding of each token as a text.")] = Embeddings(
+        of="outputs"
+    )
+    token_weights: Literal["sif", "equal"] = Field(
+        "sif", description="Initial token weights. sif: a / (a + the token's relative frequency in the corpus); equal: 1."
+    )
+    tokenizer: TokenizerSource = "teacher"
+    vocabulary_size: VocabularySize = None
+    unigram: LearnedUnigram = None
+    trim: TrimmedVocabulary = None
+    head: HeadKind = "none"
+    head_bias: HeadBias = False
+    head_kept: HeadKept = True
+    dims: HeadDims = None
+    max_tokens: MaxTokens = 128
 
     @model_validator(mode="after")
-    def _head_with_dims(self) -> Static:
-        _dims_of_a_head(self.head, self.dims)
-        _one_of(self.trim, self.vocabulary, self.unigram)
+    def _consistent(self) -> Static:
+        _dims_need_a_head(self.head, self.dims)
+        _one_vocabulary_option(self.trim, self.vocabulary_size, self.unigram)
         return self
 
 
-class Itself(Part):
-    """The teacher itself, unchanged: the baseline. A recipe with no stages."""
+class TeacherItself(Section):
+    """The unchanged teacher: the baseline. A recipe for it has no stages."""
 
     kind: Literal["teacher"]
-    max_tokens: int | None = Field(None, ge=3, le=8192, description="default: the teacher's own limit")
-    onto: Bert | BiLSTM | None = Field(None, discriminator="kind", description="with `targets`: the student that ridge, cca, align look at")
+    max_tokens: int | None = Field(
+        None, ge=3, le=8192, description="Longer texts are truncated to this many tokens. Default: the teacher's limit."
+    )
+    reference_student: Bert | BiLSTM | None = Field(
+        None, discriminator="kind", description="With `targets`: the student whose initial embeddings ridge, cca and align are fitted to."
+    )
 
 
-Student = Annotated[Bert | BiLSTM | Recurrent | Static | Itself, Field(discriminator="kind")]
+Student = Annotated[Bert | BiLSTM | Recurrent | Static | TeacherItself, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""From the teacher's space to the student's."""
+"""What the student is trained to match: the teacher's embeddings, reduced, aligned, split or joined."""
 
 from __future__ import annotations
 
@@ -6,74 +6,88 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag
 
-from edgedistill.recipe.section import Part, by_kind
-from edgedistill.recipe.sources import Teacher
+from edgedistill.recipe.section import Section, by_kind
+from edgedistill.recipe.teacher import Teacher
 
 
-class Whole(Part):
-    """The teacher's vectors at their own width."""
+class Unreduced(Section):
+    """The teacher's embeddings at their own dimensions."""
 
     kind: Literal["none"] = "none"
 
 
-class Pca(Part):
-    """The directions in which the teacher's vectors vary most."""
+class Pca(Section):
+    """The principal components of the teacher's embeddings."""
 
     kind: Literal["pca"]
-    centre: bool = Field(True, description="take the mean away first, there and later")
+    centre: bool = Field(True, description="Subtract the mean before fitting and when applying.")
     rank: int | None = Field(
-        None, ge=1, description="keep this many directions and lead back to the teacher's own numbers, as many as `dims`; default: `dims`"
+        None,
+        ge=1,
+        description="Keep this many components and reconstruct the embeddings in the original space (then `dims` is the teacher's). "
+        "Default: keep `dims` components.",
     )
-    power: float = Field(
-        0.0, ge=-0.5, le=1, description="each direction times its variance to this: above 0 the main ones count for more; −½: whitening"
+    variance_exponent: float = Field(
+        0.0,
+        ge=-0.5,
+        le=1,
+        description="Scale each component by its variance to this power: above 0 emphasises the main components; -0.5 whitens.",
     )
 
 
-class Gaussian(Part):
-    """A random projection, N(0, 1/dims): nothing is fitted."""
+class Gaussian(Section):
+    """A random projection with entries from N(0, 1/dims); nothing is fitted."""
 
     kind: Literal["gaussian"]
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="Seed of the projection.")
 
 
-class Ridge(Part):
-    """The linear map that leads nearest to the untrained student's vectors."""
+class Ridge(Section):
+    """The linear map from the teacher's embeddings to the initial student's, fitted by ridge regression."""
 
     kind: Literal["ridge"]
-    strength: float = Field(1.0, gt=0, description="λ of ‖T W − S‖² + λ‖W‖²")
+    regularization: float = Field(1.0, gt=0, description="λ in ‖T W − S‖² + λ‖W‖².")
 
 
-class Cca(Part):
-    """The teacher's side of the directions that correlate most with the untrained student's vectors."""
+class Cca(Section):
+    """The teacher's canonical directions: those most correlated with the initial student's embeddings."""
 
     kind: Literal["cca"]
-    strength: float = Field(1e-3, gt=0, description="added to the diagonal of both covariances, in units of their mean variance")
+    regularization: float = Field(
+        1e-3, gt=0, description="Added to the diagonal of both covariance matrices, in units of their mean variance."
+    )
 
 
-Reducer = Annotated[Whole | Pca | Gaussian | Ridge | Cca, Field(discriminator="kind")]
+Reducer = Annotated[Unreduced | Pca | Gaussian | Ridge | Cca, Field(discriminator="kind")]
 Align = Literal["none", "procrustes", "signed_permutation"]
+OwnTeacher = Annotated[Teacher | None, Field(description="Default: the recipe's teacher.")]
+Normalized = Annotated[bool, Field(description="Scale the targets to unit length.")]
+FitSample = Annotated[int, Field(ge=2, description="Number of texts that reducers and alignments are fitted on.")]
 
 
-class Projected(Part):
-    """How vectors come to the student's space."""
+class Projected(Section):
+    """How embeddings are mapped to the student's space."""
 
-    reduce: Reducer = Whole()
-    dims: int = Field(ge=1, description="numbers of the targets; with `reduce: {kind: none}` the teacher's own width")
-    align: Align = Field("none", description="turn them towards the untrained student's vectors; cosines among them stay as they are")
+    reduce: Annotated[Reducer, Field(description="Dimension reduction; kind none keeps the teacher's dimensions.")] = Unreduced()
+    dims: int = Field(ge=1, description="Dimensions of the targets.")
+    align: Align = Field(
+        "none",
+        description="Rotate (procrustes) or permute (signed_permutation) the targets towards the initial student; cosines stay the same.",
+    )
 
     @property
-    def looks(self) -> bool:
-        """Whether it is fitted to the untrained student's vectors too."""
+    def fits_student(self) -> bool:
+        """Whether it is also fitted to the initial student's embeddings."""
         return self.align != "none" or isinstance(self.reduce, Ridge | Cca)
 
 
-class One(Projected):
-    """Targets made of one teacher's vectors."""
+class SingleTeacher(Projected):
+    """Targets made from one teacher's embeddings."""
 
     kind: Literal["one"] = "one"
-    teacher: Teacher | None = Field(None, description="default: the recipe's")
-    unit: bool = Field(True, description="scale the targets to unit length")
-    sample: int = Field(20_000, ge=2, description="texts that the reducer and the alignment are fitted on")
+    teacher: OwnTeacher = None
+    normalize: Normalized = True
+    sample: FitSample = 20_000
 
     @property
     def width(self) -> int:
@@ -81,18 +95,18 @@ class One(Projected):
 
 
 class Block(Projected):
-    """A teacher's share of the student's numbers."""
+    """One teacher's block of the student's dimensions."""
 
-    teacher: Teacher | None = Field(None, description="default: the recipe's")
-    weight: float = Field(1.0, gt=0, description="of its cosine among the others; all are scaled to sum to 1")
+    teacher: OwnTeacher = None
+    weight: float = Field(1.0, gt=0, description="Weight of this block's cosine; weights are scaled to sum to 1.")
 
 
-class Split(Part):
-    """Each teacher has numbers of the student's to itself; the cosine is the weighted sum of the blocks' cosines."""
+class Split(Section):
+    """Each teacher has its own block of the student's dimensions; the cosine is the weighted sum of the blocks' cosines."""
 
     kind: Literal["split"]
-    parts: list[Block] = Field(min_length=2)
-    sample: int = Field(20_000, ge=2, description="texts that reducers and alignments are fitted on")
+    parts: list[Block] = Field(min_length=2, description="One block per teacher; their `dims` add up to the student's dimensions.")
+    sample: FitSample = 20_000
 
     @property
     def width(self) -> int:
@@ -100,29 +114,31 @@ class Split(Part):
 
     @property
     def blocks(self) -> list[tuple[int, float]]:
-        """(numbers, weight) of each block; the weights sum to 1."""
+        """(dimensions, weight) of each block; the weights sum to 1."""
         total = sum(part.weight for part in self.parts)
         return [(part.dims, part.weight / total) for part in self.parts]
 
 
-class Joined(Part):
-    """A teacher of a concatenation."""
+class JoinedTeacher(Section):
+    """One teacher of a concatenation."""
 
-    teacher: Teacher | None = Field(None, description="default: the recipe's")
-    weight: float = Field(1.0, gt=0, description="of its cosine in the concatenation's; all are scaled to sum to 1")
+    teacher: OwnTeacher = None
+    weight: float = Field(1.0, gt=0, description="Weight of its cosine in the concatenation's; weights are scaled to sum to 1.")
 
 
 class Concat(Projected):
-    """The teachers' vectors, one behind the other, as one wide teacher."""
+    """The teachers' embeddings concatenated, as if they came from one teacher."""
 
     kind: Literal["concat"]
-    parts: list[Joined] = Field(min_length=2)
-    unit: bool = Field(True, description="scale the targets to unit length")
-    sample: int = Field(20_000, ge=2, description="texts that the reducer and the alignment are fitted on")
+    parts: list[JoinedTeacher] = Field(min_length=2, description="The teachers, in order.")
+    normalize: Normalized = True
+    sample: FitSample = 20_000
 
     @property
     def width(self) -> int:
         return self.dims
 
 
-Targets = Annotated[Annotated[One, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")], by_kind("one")]
+Targets = Annotated[
+    Annotated[SingleTeacher, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")], by_kind("one")
+]

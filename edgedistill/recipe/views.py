@@ -1,4 +1,4 @@
-"""Ways to another view of a text."""
+"""How the second view of a text is made."""
 
 from __future__ import annotations
 
@@ -6,80 +6,86 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from edgedistill.recipe.section import Part
+from edgedistill.recipe.section import Section
 
 
-class Identity(Part):
-    """The text itself, once more."""
+class Identity(Section):
+    """The same text again."""
 
     kind: Literal["identity"]
 
 
-class Dropout(Part):
-    """The text itself under another dropout mask (SimCSE, unsupervised); needs `student.dropout`."""
+class Dropout(Section):
+    """The same text under another dropout mask (unsupervised SimCSE); needs `student.dropout`."""
 
     kind: Literal["dropout"]
 
 
-class WordDeletion(Part):
-    """The text without a random part of its words."""
+class WordDeletion(Section):
+    """The text with random words deleted."""
 
     kind: Literal["word_deletion"]
-    fraction: float = Field(0.1, gt=0, lt=1, description="of the words, on average over texts; at least one word stays")
+    fraction: float = Field(0.1, gt=0, lt=1, description="Share of words deleted, on average over texts; at least one word stays.")
 
 
-class Crop(Part):
-    """A random contiguous part of the text."""
+class Crop(Section):
+    """A random contiguous span of the text."""
 
     kind: Literal["crop"]
-    fraction: float = Field(0.1, gt=0, lt=1, description="of the words that goes, on average over texts; at least one word stays")
+    drop_fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of words outside the span, on average over texts; at least one word stays."
+    )
 
 
-class DeleteOne(Part):
-    """The text without one of its words."""
+class DeleteOne(Section):
+    """The text with one random word deleted."""
 
     kind: Literal["delete_one"]
 
 
-class Synonym(Part):
-    """Some words replaced by WordNet synonyms; needs nltk and its WordNet data."""
+class Synonym(Section):
+    """The text with some words replaced by WordNet synonyms; needs nltk and its WordNet data."""
 
     kind: Literal["synonym"]
-    fraction: float = Field(0.1, gt=0, le=1, description="of the words, on average; only words that have a synonym, one at least")
+    fraction: float = Field(
+        0.1, gt=0, le=1, description="Share of words replaced, on average; at least one, and only words with a synonym."
+    )
 
 
-class Mlm(Part):
-    """Some words refilled by a masked language model, once for the whole corpus."""
+class Mlm(Section):
+    """The text with some words refilled by a masked language model, computed once for the whole corpus."""
 
     kind: Literal["mlm"]
-    model: str = Field("google-bert/bert-base-uncased", description="a folder, or a hub id (which then needs `revision`)")
-    revision: str | None = Field(None, description="for a hub id")
-    fraction: float = Field(0.15, gt=0, lt=1, description="of the tokens, on average; one at least; only words of one piece")
+    model: str = Field("google-bert/bert-base-uncased", description="A model folder, or a hub id (needs `revision`).")
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    fraction: float = Field(
+        0.15, gt=0, lt=1, description="Share of tokens refilled, on average; at least one, and only single-token words."
+    )
 
 
-class Translator(Part):
+class Translator(Section):
     """A translation model, such as Marian's."""
 
-    model: str = Field(description="a folder, or a hub id (which then needs `revision`)")
-    revision: str | None = Field(None, description="for a hub id")
+    model: str = Field(description="A model folder, or a hub id (needs `revision`).")
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
 
 
-class BackTranslation(Part):
-    """The text translated there and back, once for the whole corpus."""
+class BackTranslation(Section):
+    """The text translated to another language and back, computed once for the whole corpus."""
 
     kind: Literal["back_translation"]
-    there: Translator = Field(description="for example Helsinki-NLP/opus-mt-en-fr")
-    back: Translator = Field(description="for example Helsinki-NLP/opus-mt-fr-en")
-    beams: int = Field(1, ge=1, le=16)
+    forward: Translator = Field(description="Into the other language, for example Helsinki-NLP/opus-mt-en-fr.")
+    backward: Translator = Field(description="Back again, for example Helsinki-NLP/opus-mt-fr-en.")
+    beams: int = Field(1, ge=1, le=16, description="Beam search width.")
 
 
-class ViewFile(Part):
-    """Views made elsewhere: a table of texts and their views."""
+class ViewFile(Section):
+    """Views from a file: a table of texts and their views."""
 
     kind: Literal["file"]
-    files: list[str] = Field(min_length=1, description="paths or globs of .tsv, .csv, .jsonl or .parquet; relative ones lie under --data")
-    text: str = Field("text", description="the column of the texts, which must be all of the corpus'")
-    view: str = Field("view", description="the column of their views")
+    files: list[str] = Field(min_length=1, description="Paths or globs of .tsv, .csv, .jsonl or .parquet. Relative ones start from --data.")
+    text_column: str = Field("text", description="The column of texts; every text of the corpus must be in it.")
+    view_column: str = Field("view", description="The column of their views.")
 
 
 View = Annotated[

@@ -23,7 +23,7 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
-from tests.training.test_view_makers import make_masked_model, make_translator, wordnet_is_here
+from tests.training.test_views import make_masked_model, make_translator, wordnet_is_here
 from tests.vocabulary.test_trim_tokenizer import unigram
 
 PLAN = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
@@ -37,11 +37,10 @@ SMALL = {
     "hidden": 8,
     "intermediate": 24,
     "bottleneck": 8,
-    "codes": 8,
-    "vocabulary": 200,
-    "pieces": 300,
+    "pq_bytes": 8,
+    "vocabulary_size": 200,
     "sample": 200,
-    "positions": 32,
+    "max_positions": 32,
     "rank": 24,
     "min_count": 1,
     "queue": 16,
@@ -79,8 +78,8 @@ class Tiny:
     def spec(self, name: str) -> recipe.Recipe:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
         made = _small(yaml.safe_load(files.shipped("recipe")[name].read_text(encoding="utf-8")))
-        made.pop("promise", None)
-        if made.get("corpus", {}).get("kind") == "prose":
+        made.pop("requirements", None)
+        if made.get("corpus", {}).get("kind") == "documentation":
             made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
         for side in ("teacher", "assistant"):
             model = made.get(side, {}).get("model", "runs/")
@@ -103,7 +102,7 @@ class Tiny:
             stage.pop("epochs", None)
             stage["steps"] = 10
             view = stage.get("view", {})
-            view |= {key: {"model": str(self.translator)} for key in ("there", "back") if key in view}
+            view |= {key: {"model": str(self.translator)} for key in ("forward", "backward") if key in view}
             view |= {"model": str(self.masked)} if "model" in view else {}
         return recipe.parse(_without_revisions(made), name)
 
@@ -134,7 +133,7 @@ def _small(node: Any, key: str = "") -> Any:
     if key == "limits" or isinstance(node, bool | str) or node is None:
         return node
     if isinstance(node, list):
-        return [_small(each) for each in node][: 2 if key == "rates" else None]
+        return [_small(each) for each in node][: 2 if key == "learning_rates" else None]
     if key == "texts":  # how many paragraphs
         return 10
     return SMALL.get(key, node)
@@ -233,7 +232,7 @@ def _write_data(data: Path) -> None:
     (data / "own.txt").write_text("\n".join(take(240)) + "\n", encoding="utf-8")
     texts = take(120)
     vectors = np.random.default_rng(0).standard_normal((len(texts), WIDTH)).astype(np.float32)
-    pq.write_table(pa.table({"text": texts, "vector": list(vectors)}), data / "closed.parquet")
+    pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), data / "closed.parquet")
     _table(data / "nli/triples.tsv.gz", {name: take(60) for name in ("anchor", "entailment", "contradiction")})
     for language in LANGUAGES:
         some = take(40)
@@ -284,7 +283,9 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         return
     out = tiny.made(name)
     record = files.read_json(out / "run.json")
-    assert [stage["steps"] for stage in record["stages"]] == [10 * len(getattr(stage, "rates", None) or [1]) for stage in spec.stages]
+    assert [stage["steps"] for stage in record["stages"]] == [
+        10 * len(getattr(stage, "learning_rates", None) or [1]) for stage in spec.stages
+    ]
     if out.is_symlink():
         return  # the same work as another recipe's, small as its numbers are now; it went on from here
     assert record["parameters"] == cost.cost(spec, Session(data=tiny.data, log=quiet))["parameters"]
@@ -299,7 +300,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
         found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
     else:
         tiny.measured.add(kind)
-        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, None, None, PLAN)["reports"]
+        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, plan=PLAN)["reports"]
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])

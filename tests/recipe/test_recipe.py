@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
+from edgedistill.recipe import renamed_keys
 
 GOOD: dict[str, Any] = {
     "name": "x",
@@ -65,31 +66,46 @@ def test_all_the_problems_at_once() -> None:
     [
         ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, recurrent, static, teacher)"),
         ({}, "student.kind: missing; choose one: (bert, bilstm, recurrent, static, teacher)"),
-        ({"kind": "bert"}, "random weights need `layers` (a count) and `width`"),
+        ({"kind": "bert"}, "random weights need `layers` (a number) and `width`"),
         ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
-        ({"kind": "bert", "weights": "teacher", "heads": 2}, "`heads` comes with the weights; leave it out, or give a smaller `width`"),
-        ({"kind": "bert", "weights": "teacher", "width": 64, "pooling": "cls_pooler"}, "a pooler's tanh is of the weights' own numbers"),
+        ({"kind": "bert", "weights": "teacher", "heads": 2}, "`heads` is defined by the weights; leave it out, or give a smaller `width`"),
+        ({"kind": "bert", "weights": "teacher", "width": 64, "pooling": "cls_pooler"}, "cls_pooler belongs to the weights' own width"),
         ({"kind": "bert", "layers": 1, "width": 8, "dims": 4}, "`dims` is the output of a head"),
         ({"kind": "bert", "weights": "teacher", "embeddings": {"of": "outputs"}}, "`embeddings` come with the weights; leave them out"),
-        ({"kind": "bilstm", "embeddings": {"from": "random", "of": "outputs"}}, "`of: outputs` are the teacher's; set `from: teacher`"),
-        ({"kind": "bert", "weights": "teacher", "embeddings": {"weigh": "counts"}}, "this one is taken whole; set `bottleneck` or `codes`"),
-        ({"kind": "recurrent", "embeddings": {"weigh": "counts"}}, "this one is taken whole; set `bottleneck` or `codes`"),
-        ({"kind": "bilstm", "embeddings": {"from": "random", "weigh": "counts"}}, "`weigh` is for tables that are reduced"),
-        ({"kind": "static", "embeddings": {"weigh": "count"}}, "student.embeddings.weigh: input should be 'none' or 'counts', not 'count'"),
-        ({"kind": "static", "embeddings": {"power": 0}}, "student.embeddings.power: input should be greater than 0"),
-        ({"kind": "static", "dims": 4}, "`dims` is the output of a head; choose `head: linear` or leave it out"),
-        ({"kind": "static", "weights": "idf"}, "student.weights: input should be 'sif' or 'equal', not 'idf'"),
+        (
+            {"kind": "bilstm", "embeddings": {"from": "random", "of": "outputs"}},
+            "`of: outputs` takes them from the teacher; set `from: teacher`",
+        ),
+        (
+            {"kind": "bert", "weights": "teacher", "embeddings": {"weighting": "frequency"}},
+            "needs a compressed table; set `bottleneck` or `pq_bytes`",
+        ),
+        ({"kind": "recurrent", "embeddings": {"weighting": "frequency"}}, "needs a compressed table; set `bottleneck` or `pq_bytes`"),
+        (
+            {"kind": "bilstm", "embeddings": {"from": "random", "weighting": "frequency"}},
+            "`weighting` applies to a table reduced from the teacher's",
+        ),
+        (
+            {"kind": "static", "embeddings": {"weighting": "freq"}},
+            "student.embeddings.weighting: input should be 'none' or 'frequency', not 'freq'",
+        ),
+        ({"kind": "static", "embeddings": {"count_exponent": 0}}, "student.embeddings.count_exponent: input should be greater than 0"),
+        ({"kind": "static", "dims": 4}, "`dims` is the output of a head; set `head: linear` or leave it out"),
+        ({"kind": "static", "token_weights": "idf"}, "student.token_weights: input should be 'sif' or 'equal', not 'idf'"),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         ({"kind": "bilstm", "head": "none", "dims": 4}, "`dims` is the output of a head"),
-        ({"kind": "bilstm", "trim": {}, "vocabulary": 900}, "`trim` keeps the tokenizer's pieces, `vocabulary` learns others; choose one"),
+        (
+            {"kind": "bilstm", "trim": {}, "vocabulary_size": 900},
+            "`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one",
+        ),
         (
             {"kind": "bert", "layers": 1, "width": 8, "trim": {"min_count": 0}},
             "student.trim.min_count: input should be greater than or equal to 1",
         ),
         ({"kind": "recurrent", "layers": 0}, "input should be greater than or equal to 1"),
-        ({"kind": "recurrent", "layers": []}, "`layers` names none; a unit has at least one"),
-        ({"kind": "recurrent", "times": 0}, "student.times: input should be greater than or equal to 1"),
+        ({"kind": "recurrent", "layers": []}, "`layers` is empty; the shared block needs at least one"),
+        ({"kind": "recurrent", "repeats": 0}, "student.repeats: input should be greater than or equal to 1"),
         ({"kind": "recurrent", "embeddings": {"of": "outputs"}}, "`embeddings` are the source's or random"),
         ({"kind": "recurrent", "dims": 4}, "`dims` is the output of a head"),
     ],
@@ -101,7 +117,7 @@ def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
 
 def test_muon_wants_layers() -> None:
     stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    assert any("muon is for the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
+    assert any("muon optimises the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
     recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
 
 
@@ -115,18 +131,27 @@ SPLIT = {"kind": "split", "parts": [{**PCA, "dims": 96}, {**PCA, "dims": 32}]}
         ({"targets": {"dims": 8, "reduce": {"kind": "pac"}}}, "targets.reduce.kind: no reduce 'pac'; did you mean 'pca'?"),
         ({"targets": {"kind": "spilt", "parts": []}}, "targets.kind: no targets 'spilt'; did you mean 'split'? (concat, one, split)"),
         ({"targets": {"dims": 8, "aling": "none"}}, "targets.aling: no key 'aling'; did you mean 'align'?"),
-        ({"targets": {**PCA, "reduce": {"kind": "ridge", "strenght": 1.0}}}, "did you mean 'strength'?"),
+        ({"targets": {**PCA, "reduce": {"kind": "ridge", "regularisation": 1.0}}}, "did you mean 'regularization'?"),
         ({"targets": {"kind": "split", "parts": [PCA]}}, "targets.parts: list should have at least 2 items"),
         ({"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "corpus": None}, "`targets` are fitted on the texts of a `corpus`"),
-        ({"targets": {**PCA, "align": "procrustes"}, "student": {"kind": "teacher"}, "stages": []}, "say which with student.onto"),
-        ({"targets": PCA, "student": {"kind": "teacher", "onto": GOOD["student"]}, "stages": []}, "student.onto is there for ridge"),
-        ({"targets": SPLIT, "student": {**GOOD["student"], "head": "linear", "head_kept": False}}, "need the student's own vectors"),
-        ({"teacher": {}}, "teacher: give `model`, or a file of `vectors`; one of the two"),
-        ({"teacher": {"model": "a", "vectors": "b.npy"}}, "one of the two"),
-        ({"teacher": {"vectors": "b.npy", "prompt": "query: "}}, "`vectors` are read as they are"),
-        ({"teacher": {"vectors": "b.npy"}}, "brings no tokenizer; set student.tokenizer to a folder or a hub id"),
-        ({"teacher": {"vectors": "b.npy"}, "student": {**GOOD["student"], "tokenizer": "a/b"}}, "set student.embeddings: {from: random}"),
-        ({"teacher": {"vectors": "b.npy"}, "student": {"kind": "teacher"}, "stages": []}, "there is no teacher to export"),
+        (
+            {"targets": {**PCA, "align": "procrustes"}, "student": {"kind": "teacher"}, "stages": []},
+            "define it with student.reference_student",
+        ),
+        (
+            {"targets": PCA, "student": {"kind": "teacher", "reference_student": GOOD["student"]}, "stages": []},
+            "student.reference_student is only used by ridge",
+        ),
+        ({"targets": SPLIT, "student": {**GOOD["student"], "head": "linear", "head_kept": False}}, "need the student's own embeddings"),
+        ({"teacher": {}}, "teacher: give either `model` or `embeddings`"),
+        ({"teacher": {"model": "a", "embeddings": "b.npy"}}, "give either `model` or `embeddings`"),
+        ({"teacher": {"embeddings": "b.npy", "prompt": "query: "}}, "precomputed `embeddings` are used unchanged"),
+        ({"teacher": {"embeddings": "b.npy"}}, "provides no tokenizer; set student.tokenizer to a folder or a hub id"),
+        (
+            {"teacher": {"embeddings": "b.npy"}, "student": {**GOOD["student"], "tokenizer": "a/b"}},
+            "set student.embeddings: {from: random}",
+        ),
+        ({"teacher": {"embeddings": "b.npy"}, "student": {"kind": "teacher"}, "stages": []}, "there is no model to export"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -147,8 +172,8 @@ def test_a_batch_of_one_compares_nothing() -> None:
 def test_matryoshkas_that_cannot_be() -> None:
     inner = {"kind": "cosine"}
     for fields, says in [
-        ({"dims": [64, 32]}, "`dims` [64, 32] must ascend"),
-        ({"dims": [0, 32]}, "must ascend from 1"),
+        ({"dims": [64, 32]}, "`dims` [64, 32] must be ascending"),
+        ({"dims": [0, 32]}, "must be ascending and start at 1"),
         ({"dims": [32, 64], "weights": [1.0]}, "1 `weights` for 2 `dims`"),
         ({"dims": [32, 64], "weights": [1.0, 0.0]}, "must all be above 0"),
         ({"dims": [1, 2], "objective": {"kind": "matryoshka", "dims": [1, 2], "objective": inner}}, "a matryoshka inside a matryoshka"),
@@ -212,17 +237,21 @@ TRIPLES = {"files": ["t.tsv"]}
         (
             {"objective": {"kind": "congen"}},
             {},
-            "stages[0]: congen compares a text with another view of it; give the stage a `view`, or set",
+            "stages[0]: congen compares a text with a second view of it; give the stage a `view`, or set",
         ),
-        ({"objective": {"kind": "skd"}}, {}, "skd compares a text with another view of it; give the stage a `view`"),
-        ({"objective": {"kind": "dual_l2"}}, {}, "dual_l2 compares a text with another view"),
+        ({"objective": {"kind": "skd"}}, {}, "skd compares a text with a second view of it; give the stage a `view`"),
+        ({"objective": {"kind": "dual_l2"}}, {}, "dual_l2 compares a text with a second view"),
         ({"objective": {"kind": "simcse"}}, {}, "give the stage a `view`, or `triples`"),
         ({"objective": {"kind": "cosine"}, "view": {"kind": "crop"}}, {}, "cosine reads no second view; leave `view` out"),
         ({"objective": {"kind": "congen", "alpha": 1}, "view": {"kind": "crop"}}, {}, "congen reads no second view; leave `view` out"),
-        ({"objective": {"kind": "mse"}, "triples": TRIPLES}, {}, "`triples` have no teacher vectors; simcse alone reads them, not mse"),
-        ({"objective": {"kind": "simcse"}, "triples": TRIPLES, "longest": 9}, {}, "`longest` is of the corpus' texts; leave it out beside"),
-        ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, {}, "without dropout both views give the same vector"),
-        ({"objective": {"kind": "simcse"}, "view": {"kind": "identity"}}, {}, "without dropout both views give the same vector"),
+        ({"objective": {"kind": "mse"}, "triples": TRIPLES}, {}, "`triples` have no teacher embeddings; only simcse reads them, not mse"),
+        (
+            {"objective": {"kind": "simcse"}, "triples": TRIPLES, "skip_longer_than": 9},
+            {},
+            "`skip_longer_than` applies to the corpus' texts; leave it out with",
+        ),
+        ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, {}, "without dropout both views give the same embedding"),
+        ({"objective": {"kind": "simcse"}, "view": {"kind": "identity"}}, {}, "without dropout both views give the same embedding"),
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crp"}},
             {},
@@ -231,7 +260,7 @@ TRIPLES = {"files": ["t.tsv"]}
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crop", "fracton": 1}},
             {},
-            "no key 'fracton'; did you mean 'fraction'? (fraction, kind)",
+            "no key 'fracton'; did you mean 'drop_fraction'? (drop_fraction, kind)",
         ),
         ({"objective": SUM, "view": {"kind": "crop"}}, {"head": "linear", "head_kept": False}, "give simcse a stage of its own"),
     ],
@@ -255,3 +284,64 @@ def test_views_and_triples_that_are_read() -> None:
         read = recipe.parse({**GOOD, "student": student, "stages": [{"name": "a", **stage}]}, "x")
         assert read.stages[0].views == views
         assert recipe.parse(yaml.safe_load(recipe.dump(read)), "x") == read
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"promise": {}}, "promise: this key was renamed; use `requirements`"),
+        ({"student": {**GOOD["student"], "codes": 8}}, "student.codes: this key was renamed; use `pq_bytes`"),
+        ({"student": {**GOOD["student"], "positions": 64}}, "student.positions: this key was renamed; use `max_positions`"),
+        ({"student": {"kind": "recurrent", "positions": "pad"}}, "student.positions: this key was renamed; use `position_ids`"),
+        ({"student": {"kind": "static", "weights": "sif"}}, "student.weights: this key was renamed; use `token_weights`"),
+        (
+            {"student": {**GOOD["student"], "unigram": {"pieces": 900}}},
+            "student.unigram.pieces: this key was renamed; use `vocabulary_size`",
+        ),
+        ({"student": {**GOOD["student"], "embeddings": {"weigh": "counts"}}}, "embeddings.weigh: this key was renamed; use `weighting`"),
+        ({"student": {**GOOD["student"], "embeddings": {"of": "words"}}}, "embeddings.of: 'words' was renamed; use 'token_embeddings'"),
+        ({"teacher": {"vectors": "x.npy"}}, "teacher.vectors: this key was renamed; use `embeddings`"),
+        ({"corpus": {"kind": "prose"}}, "corpus.kind: 'prose' was renamed; use 'documentation'"),
+        (
+            {"targets": {"dims": 4, "reduce": {"kind": "pca", "power": 1}}},
+            "targets.reduce.power: this key was renamed; use `variance_exponent`",
+        ),
+        ({"stages": [{**GOOD["stages"][0], "longest": 9}]}, "stages[0].longest: this key was renamed; use `skip_longer_than`"),
+        ({"select": {"within": 0.1}}, "select.within: this key was renamed; use `tolerance`"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+def test_a_renamed_key_is_refused_with_its_new_name(changes: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in problems(**changes)), problems(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"stages": [{**GOOD["stages"][0], "lr": 1e-3}]}, "stages[0].lr: no key 'lr'; did you mean 'learning_rate'?"),
+        ({"stages": [{**GOOD["stages"][0], "batch_size": 8}]}, "stages[0].batch_size: no key 'batch_size'; did you mean 'batch'?"),
+        (
+            {"student": {**GOOD["student"], "max_seq_length": 8}},
+            "student.max_seq_length: no key 'max_seq_length'; did you mean 'max_tokens'?",
+        ),
+        ({"student": {**GOOD["student"], "hidden_size": 8}}, "no key 'hidden_size'; did you mean 'width'?"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else None,
+)
+def test_what_other_tools_call_a_key_leads_to_ours(changes: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in problems(**changes)), problems(**changes)
+
+
+def test_every_renamed_key_and_alias_leads_to_a_key_that_exists() -> None:
+    known = {key for section in json.loads(recipe.schema())["$defs"].values() for key in section.get("properties", {})} | {"requirements"}
+    targets = {name for section in renamed_keys.RENAMED.values() for names in section.values() for name in names.split(" or ")}
+    assert targets | set(renamed_keys.ALIASES.values()) <= known
+    assert not set(renamed_keys.ALIASES) & known
+
+
+def test_cache_keys_outlive_renamed_keys() -> None:
+    pairs = recipe.Pairs(files=["a.tsv"], columns=("en", "de"), score_column="margin", min_score=1.0)
+    found = recipe.Parallel(kind="parallel", pairs=[pairs]).cache_identity(exclude={"seed"})
+    assert (found["pairs"][0]["score"], found["pairs"][0]["least"]) == ("margin", 1.0) and "seed" not in found
+    assert recipe.Unigram().cache_identity() == {"pieces": 32_000, "lowercase": False, "sample": 1_000_000}
+    assert "min_score" in pairs.model_dump()

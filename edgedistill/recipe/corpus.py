@@ -1,0 +1,178 @@
+"""Where training texts come from: files, hub data sets, installed documentation, or texts with their translations."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from edgedistill.recipe.section import Section, by_kind
+
+HeldOut = Annotated[
+    int, Field(ge=0, description="Texts set aside: never trained on, used to measure how well the student agrees with the teacher.")
+]
+HeldOutSeed = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        description="Seed that selects the held-out texts. Default: the recipe's seed. "
+        "A fixed value lets recipes with different seeds share teacher embeddings.",
+    ),
+]
+MinWords = Annotated[int, Field(ge=1, description="Texts with fewer words are left out.")]
+MaxWords = Annotated[int | None, Field(ge=1, description="Texts with more words are left out.")]
+Limit = Annotated[int | None, Field(ge=1, description="At most this many texts in total, sampled evenly.")]
+
+
+class Paragraphs(Section):
+    """Paragraph-length texts made by joining consecutive lines of a source; the teacher embeds them like any other text."""
+
+    texts: int = Field(ge=1, description="How many to add to the single lines. Their first lines are spread evenly over the corpus.")
+    words: tuple[int, int] = Field(
+        (35, 100), strict=False, description="Length range: a target between these two is drawn, then lines are added until it is reached."
+    )
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Paragraphs:
+        if not 1 <= self.words[0] <= self.words[1]:
+            raise ValueError(f"`words` {list(self.words)} must be ascending and start at 1 or more")
+        return self
+
+
+AddedParagraphs = Annotated[
+    Paragraphs | None,
+    Field(
+        description="Also train on paragraphs joined from consecutive lines; a student that has only seen sentences embeds documents badly."
+    ),
+]
+
+
+class Hub(Section):
+    """A data set on the Hugging Face hub, at a fixed revision."""
+
+    kind: Literal["hub"]
+    dataset: str = Field(description="Hub id of the data set.")
+    revision: str = Field(description="Commit, tag or branch.")
+    config: str | None = Field(None, description="The data set's configuration, where it has several.")
+    split: str = Field("train", description="The split that is read.")
+    column: str = Field("text", description="The column of texts.")
+    limit: Limit = None
+    min_words: MinWords = 1
+    max_words: MaxWords = None
+    held_out: HeldOut = 0
+    paragraphs: AddedParagraphs = None
+    seed: HeldOutSeed = None
+
+
+class Files(Section):
+    """Text files: .txt (one text per line) and .tsv, .csv, .jsonl or .parquet (one text per row), each also as .gz."""
+
+    kind: Literal["files"] = "files"
+    texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
+    column: str = Field("text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files.")
+    exclude: list[str] = Field(
+        [], description="Globs of files with texts that must not be trained on, such as test sets; every column of theirs is read."
+    )
+    limit_per_file: int | None = Field(None, ge=1, description="At most this many texts per file, sampled evenly.")
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="File name: its own limit, instead of `limit_per_file`.")
+    limit: Limit = None
+    min_words: MinWords = 1
+    max_words: MaxWords = None
+    held_out: HeldOut = 0
+    paragraphs: AddedParagraphs = None
+    seed: HeldOutSeed = None
+    licences: dict[str, str] = Field({}, description="File name: the licence of its texts. The model card lists them.")
+
+
+class Documentation(Section):
+    """English prose that every machine with this package has: the documentation of Python and of installed packages."""
+
+    kind: Literal["documentation"]
+    packages: list[str] = Field(
+        ["numpy", "scipy", "torch"], description="Packages whose documentation is read, where installed, after the standard library's."
+    )
+    limit: Limit = None
+    min_words: MinWords = 4
+    max_words: MaxWords = 64
+    held_out: HeldOut = 0
+    paragraphs: AddedParagraphs = None
+    seed: HeldOutSeed = None
+
+
+class Pairs(Section):
+    """Texts and their translations: tables (.tsv, .csv, .jsonl, .parquet, each also as .gz) or a hub data set."""
+
+    KEYED_AS: ClassVar[dict[str, str]] = {"score_column": "score", "min_score": "least"}
+
+    name: str | None = Field(None, description="What a stage's `pairs` call these. Default: the two languages, such as en-de.")
+    files: list[str] = Field([], description="Paths or globs. Relative ones start from --data.")
+    dataset: str | None = Field(None, description="Instead of `files`: a hub id (needs `revision`).")
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    config: str | None = Field(None, description="Configuration of a hub data set, such as en-de.")
+    split: str = Field("train", description="Split of a hub data set.")
+    columns: tuple[str | int, str | int] = Field(
+        strict=False,
+        description="The columns of the source text and of its translation: names, 0-based numbers where a table has no header, "
+        "or nested names such as translation.de on the hub.",
+    )
+    languages: tuple[str, str] | None = Field(
+        None, strict=False, description="The languages of the two columns. Default: the columns' names."
+    )
+    score_column: str | int | None = Field(None, description="The column of a quality score, such as WikiMatrix's margin.")
+    min_score: float | None = Field(None, description="Pairs with a lower score are left out.")
+    limit: int | None = Field(
+        None, ge=1, description="At most this many pairs per file, sampled evenly. Default: the corpus' limit_per_file."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Pairs:
+        if (self.dataset is None) == (not self.files):
+            raise ValueError("give either `files` or a `dataset`")
+        if self.dataset is not None and self.revision is None:
+            raise ValueError(f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change without notice")
+        if any(isinstance(column, int) and column < 0 for column in (*self.columns, self.score_column)):
+            raise ValueError("columns are counted from 0; negative numbers are not supported")
+        if self.columns[0] == self.columns[1]:
+            raise ValueError(f"a text and its translation need two different columns, both are {self.columns[0]!r}")
+        if self.languages is None and any(isinstance(column, int) for column in self.columns):
+            raise ValueError(f"numbered columns {list(self.columns)} do not name their `languages`; add them, such as [en, de]")
+        if (self.score_column is None) != (self.min_score is None):
+            raise ValueError("`score_column` and `min_score` go together")
+        mixed = isinstance(self.columns[0], int) != isinstance(self.columns[1], int)
+        if mixed or (self.score_column is not None and isinstance(self.score_column, int) != isinstance(self.columns[0], int)):
+            raise ValueError("give all columns as names, or all as numbers")
+        return self
+
+    @property
+    def of_columns(self) -> tuple[str, str]:
+        """The language of each column."""
+        return self.languages or (str(self.columns[0]), str(self.columns[1]))
+
+    @property
+    def title(self) -> str:
+        return self.name or "-".join(self.of_columns)
+
+
+class Parallel(Section):
+    """Texts and their translations, for cross-lingual distillation. The source side is in the teacher's language."""
+
+    kind: Literal["parallel"]
+    pairs: list[Pairs] = Field(min_length=1, description="One entry per language pair or source.")
+    exclude: list[str] = Field(
+        [], description="Globs of files; pairs with one of their texts on either side are left out. Every column is read."
+    )
+    limit_per_file: int | None = Field(None, ge=1, description="At most this many pairs per file, sampled evenly.")
+    limit: int | None = Field(None, ge=1, description="At most this many pairs in total, sampled evenly.")
+    min_words: int = Field(1, ge=1, description="Pairs with fewer words on either side are left out. Chinese has no spaces: keep 1.")
+    max_chars: int = Field(1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250.")
+    held_out: int = Field(0, ge=0, description="Source texts set aside with all their translations: never trained on.")
+    seed: HeldOutSeed = None
+
+
+Corpus = Annotated[
+    Annotated[Files, Tag("files")]
+    | Annotated[Hub, Tag("hub")]
+    | Annotated[Documentation, Tag("documentation")]
+    | Annotated[Parallel, Tag("parallel")],
+    by_kind("files"),
+]

@@ -1,0 +1,101 @@
+"""The recipe reference as Markdown: every section with its keys, their defaults and meaning, from the schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from edgedistill.recipe.reading import KINDS, schema
+
+BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
+# The order in which a reader meets the sections: the recipe, then what its keys hold. A title may cover several kinds.
+SECTIONS = [
+    ("The recipe", ["Recipe"]),
+    ("`teacher`, `assistant`", ["Teacher"]),
+    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs"]),
+    ("`targets`", ["SingleTeacher", "Split", "Block", "Concat", "JoinedTeacher"]),
+    ("`reduce`", ["Unreduced", "Pca", "Gaussian", "Ridge", "Cca"]),
+    ("`student`", ["Bert", "BiLSTM", "Recurrent", "Static", "TeacherItself", "Embeddings", "Trim", "Unigram"]),
+    ("`stages`: distillation", ["Stage", "Match", "TripleFiles", "TripleHub"]),
+    ("`objective`: one text", ["Mse", "Cosine", "SoftCos", "Gram", "Ckd", "Congen", "Seed"]),
+    ("`objective`: two views or triples", ["DualL2", "Skd", "Simcse"]),
+    ("`objective`: pairs", ["EachSide", "Mcl", "MclBool", "MclCe"]),
+    ("`objective`: combinations", ["Sum", "Term", "Matryoshka"]),
+    ("`view`", ["Identity", "Dropout", "WordDeletion", "Crop", "DeleteOne", "Synonym", "Mlm", "BackTranslation", "Translator", "ViewFile"]),
+    ("`stages`: fine-tuning", ["Finetune", "TaskFiles", "TaskHub", "TaskTeacher", "Augment"]),
+    ("`select`, `requirements`", ["Select", "Requirements"]),
+]
+
+
+def markdown() -> str:
+    """One table per section: key, type, default, meaning."""
+    whole = json.loads(schema())
+    definitions: dict[str, Any] = {"Recipe": whole, **whole["$defs"]}
+    lines: list[str] = []
+    for title, names in SECTIONS:
+        lines += [f"### {title}", ""]
+        for name in names:
+            section = definitions[name]
+            lines += [f"**{_heading(name, section)}** {' '.join(section['description'].split())}", ""]
+            keys = {key: value for key, value in section.get("properties", {}).items() if key != "kind"}
+            if keys:
+                lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+                lines += [_row(key, value, key in section.get("required", [])) for key, value in keys.items()]
+                lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def updated(text: str) -> str:
+    """A Markdown text with the reference between its markers."""
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{head}{BEGIN}\n\n{markdown()}\n{END}{tail}"
+
+
+def _heading(name: str, section: dict[str, Any]) -> str:
+    """The kind that selects a section, or its name where nothing selects it."""
+    kinds = [kind for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name]
+    where = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    return f"`kind: {kinds[0]}`." if kinds and "kind" in section.get("properties", {}) else f"{where[0].upper()}{where[1:]}."
+
+
+def _row(key: str, value: dict[str, Any], required: bool) -> str:
+    default = "required" if required else f"`{_plain(value.get('default'))}`"
+    meaning = " ".join(value.get("description", "").split()).replace("|", "\\|")
+    return f"| `{key}` | {_type(value).replace('|', chr(92) + '|')} | {default} | {meaning} |"
+
+
+def _plain(value: Any) -> str:
+    """A default as one would write it in YAML; a nested section's defaults stand in its own table."""
+    if isinstance(value, dict) and value:
+        shown = {k: v for k, v in value.items() if k in ("from", "of", "kind") and v not in ("teacher", "token_embeddings")}
+        return json.dumps(shown) if shown else "{}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _type(value: dict[str, Any]) -> str:
+    """A JSON schema type in short: int ≥ 1, list of str, one of a, b."""
+    if "$ref" in value:
+        return _named(value["$ref"])
+    for choice in ("anyOf", "oneOf"):
+        if choice in value:
+            found = [_type(each) for each in value[choice] if each.get("type") != "null"]
+            return " or ".join(dict.fromkeys(found))
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    kind = value.get("type")
+    if kind == "array":
+        items = value.get("prefixItems")
+        return f"[{', '.join(_type(each) for each in items)}]" if items else f"list of {_type(value['items'])}"
+    if kind == "object":
+        inner = value.get("additionalProperties")
+        return f"mapping to {_type(inner)}" if isinstance(inner, dict) else "mapping"
+    name = {"integer": "int", "number": "float", "string": "str", "boolean": "bool"}.get(str(kind), str(kind))
+    bounds = [("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<")]
+    limits = [f"{sign} {value[key]:g}" for key, sign in bounds if key in value]
+    return f"{name} {', '.join(limits)}".strip()
+
+
+def _named(reference: str) -> str:
+    name = reference.rsplit("/", 1)[1]
+    return next((f"`{kind}`" for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name), name)

@@ -1,0 +1,59 @@
+"""The recipe reference: complete, up to date, and its examples parse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgedistill import recipe
+from edgedistill.recipe import reference
+
+README = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
+BASE: dict[str, Any] = {
+    "name": "x",
+    "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
+    "corpus": {"texts": ["a.txt"]},
+    "student": {"kind": "bert", "weights": "teacher", "layers": [0]},
+    "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
+}
+EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)]
+
+
+def kinds_in(value: Any, place: str = "") -> set[tuple[str, str]]:
+    """(key, kind) of every section that names its kind, at any depth."""
+    if isinstance(value, list):
+        return {each for item in value for each in kinds_in(item, place)}
+    if not isinstance(value, dict):
+        return set()
+    own = {(place, value["kind"])} if "kind" in value else set()
+    return own | {each for key, inner in value.items() for each in kinds_in(inner, key)}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: "-".join(example))
+def test_an_example_parses(example: dict[str, Any]) -> None:
+    recipe.parse({**BASE, **example}, "recipes/README.md")
+
+
+def test_examples_show_every_student_objective_target_and_corpus() -> None:
+    shown = {each for example in EXAMPLES for each in kinds_in(example)} | {("targets", "one"), ("corpus", "files")}  # the defaults
+    wanted = {(place, kind) for place in ("student", "objective", "targets", "corpus") for kind in recipe.KINDS[place]}
+    assert not wanted - shown
+
+
+def test_the_reference_covers_every_section_and_describes_every_key() -> None:
+    sections = json.loads(recipe.schema())["$defs"]
+    assert {name for _, names in reference.SECTIONS for name in names} == {*sections, "Recipe"}
+    missing = [
+        f"{name}.{key}" for name, each in sections.items() for key, value in each["properties"].items() if not value.get("description")
+    ]
+    assert not missing
+
+
+def test_the_reference_is_up_to_date() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert reference.updated(text) == text, "run make docs"
