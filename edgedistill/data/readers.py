@@ -1,67 +1,83 @@
-"""Rows of files as they stand: .txt, .tsv, .csv, .jsonl, .parquet, each also .gz, and data sets of a hub."""
+"""Read texts and table rows from files (.txt, .tsv, .csv, .jsonl, .parquet, each also .gz) and from hub data sets.
+
+Everything is streamed: memory does not grow with the file.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from edgedistill import recipe
-from edgedistill.errors import UserError, require, unknown
+from edgedistill.errors import UserError, require, unknown_name
 
-LONGEST_TEXT = 100_000  # characters; a longer one is a file without line ends, not a text
+MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 
-LONGEST_LINE = 16_000_000  # bytes of a .jsonl, .tsv or .csv row, which may carry more than the text
+MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
 
-READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 
-NUMBERS = (str, int, float)  # what a column of scores or labels may hold
+PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
-
-def texts_in(path: Path, column: str = "text", kinds: tuple[type, ...] = (str,)) -> Iterator[str]:
-    """The texts of one file, as they stand: .txt, .tsv, .csv, .jsonl or .parquet, each also .gz; `kinds`: what the last two may hold."""
-    return _READERS[_suffix(path)](path, column, kinds)
+_TEXT: tuple[type, ...] = (str,)  # what a column of a .jsonl or .parquet file may hold
+_TEXT_OR_NUMBER = (str, int, float)
 
 
-def columns_in(path: Path, columns: tuple[str, ...], field: str, numbers: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The rows of a table file, normalised, in those columns; `field`: where the recipe names them, for the error; `numbers`: columns
-    that .jsonl and .parquet may hold as numbers (scores, labels)."""
+def texts_in(path: Path, column: str = "text", field: str | None = None) -> Iterator[str]:
+    """The texts of one file, unchanged: the lines of a .txt file, one column of any other.
+
+    `field`: the option that names the column, for errors. Raises UserError: unknown file type, no such column, bytes that are not
+    UTF-8, a damaged file, a text over 100,000 characters.
+    """
+    return _READERS[_suffix(path)](path, column, _TEXT, field)
+
+
+def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Those columns of the rows of a table file, normalised.
+
+    `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files may hold as numbers
+    (scores, labels). Raises UserError as `texts_in`, and for a .txt file.
+    """
     if _suffix(path) == ".txt":
         raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
-    rows = zip(*(texts_in(path, column, NUMBERS if column in numbers else (str,)) for column in columns), strict=True)
-    while True:
-        try:
-            row = next(rows, None)
-        except UserError as error:
-            raise UserError(*(problem.replace("corpus.column", field) for problem in error.problems)) from None
-        if row is None:
-            return
-        yield tuple(normalise(text) for text in row)
+    read = _READERS[_suffix(path)]
+    rows = zip(*(read(path, column, _TEXT_OR_NUMBER if column in numeric else _TEXT, field) for column in columns), strict=True)
+    return (tuple(normalise(text) for text in row) for row in rows)
 
 
-def matching(patterns: list[str], data: Path | None, where: str) -> list[Path]:
+def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
+    """The files that match any of the globs, in order, each once. `data`: the folder that relative globs start from.
+
+    `place`: the option that names the globs, for errors. Raises UserError: no file matches, unknown file type, no data folder.
+    """
     found: list[Path] = []
     for pattern in patterns:
         absolute = Path(pattern).is_absolute()
         if not absolute and data is None:
-            raise UserError(f"{where}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
+            raise UserError(f"{place}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
         root, relative = (Path("/"), str(Path(pattern).relative_to("/"))) if absolute else (data or Path(), pattern)
-        paths = sorted(p for p in root.glob(relative) if p.is_file())
+        paths = sorted(path for path in root.glob(relative) if path.is_file())
         if not paths:
-            raise UserError(f"{where}: no file matches {pattern!r} in {root}; check the pattern and --data")
+            raise UserError(f"{place}: no file matches {pattern!r} in {root}; check the pattern and --data")
         for path in paths:
             _suffix(path)
-        found += [p for p in paths if p not in found]
+        found += [path for path in paths if path not in found]
     return found
+
+
+def _no_column(path: Path, fact: str, field: str | None) -> UserError:
+    return UserError(f"{path}: {fact}; {f'set {field}' if field else 'name another column'}")
 
 
 def _suffix(path: Path) -> str:
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix not in READABLE:
-        raise UserError(f"{path}: {unknown('file type', suffix, READABLE)}, each also .gz")
+    if suffix not in SUFFIXES:
+        raise UserError(f"{path}: {unknown_name('file type', suffix, SUFFIXES)}, each also .gz")
     return suffix
 
 
@@ -69,42 +85,42 @@ def _open(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
-    """Numbered lines, decoded; a bad byte or an endless line is named with its place."""
+def _lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
+    """Numbered lines, decoded. Raises UserError, with the line's number, for a byte that is not UTF-8 and for a line that never ends."""
     with _open(path) as file:
         number = 0
         try:
-            while line := file.readline(longest + 1):
+            while line := file.readline(max_bytes + 1):
                 number += 1
-                if len(line) > longest:
-                    raise UserError(f"{path}: line {number} is over {longest:,} bytes; is this the right file? split it into lines")
+                if len(line) > max_bytes:
+                    raise UserError(f"{path}: line {number} is over {max_bytes:,} bytes; split the file into lines")
                 yield number, line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            bad = error.object[error.start]
-            raise UserError(f"{path}: line {number}: byte {bad:#04x} is not UTF-8; convert the file, for example with iconv") from None
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+            byte = error.object[error.start]
+            raise UserError(f"{path}: line {number}: byte {byte:#04x} is not UTF-8; convert the file, for example with iconv") from None
+        except (EOFError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                 raise
             raise UserError(f"{path}: damaged after line {number} ({error}); fetch it again") from None
 
 
 def _txt(path: Path) -> Iterator[str]:
-    for number, line in _lines(path, longest=4 * LONGEST_TEXT):
-        yield _sized(line, path, number)
+    for number, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS):
+        yield _checked(line, path, number)
 
 
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in _lines(path))
 
 
-def rows_in(path: Path) -> Iterator[tuple[int, list[str]]] | None:
+def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
     """The numbered rows of a .tsv or .csv file, a header included; None for other kinds of file."""
     suffix = _suffix(path)
     return _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path) if suffix == ".csv" else None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LONGEST_LINE)
+    csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader(line + "\n" for _, line in _lines(path))
     try:
         yield from ((reader.line_num, row) for row in reader if row)
@@ -112,19 +128,19 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}: line {reader.line_num}: {error}; is this a .csv file?") from None
 
 
-def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str) -> Iterator[str]:
+def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str, field: str | None) -> Iterator[str]:
     _, header = next(rows, (0, []))
     if column not in header:
-        raise UserError(f"{path}: {unknown('column', column, header)}; say which with corpus.column")
+        raise _no_column(path, unknown_name("column", column, header), field)
     at = header.index(column)
     for number, row in rows:
         if len(row) != len(header):
-            raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; mend the line")
-        yield _sized(row[at], path, number)
+            raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line")
+        yield _checked(row[at], path, number)
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered objects of a .jsonl file; blank lines are passed over."""
+    """The numbered objects of a .jsonl file; blank lines are skipped."""
     for number, line in _lines(path):
         if not line.strip():
             continue
@@ -137,48 +153,51 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _jsonl(path: Path, column: str, kinds: tuple[type, ...]) -> Iterator[str]:
+def _jsonl(path: Path, column: str, kinds: tuple[type, ...], field: str | None) -> Iterator[str]:
     for number, row in _objects(path):
         if not isinstance(row.get(column), kinds):
-            known = [k for k, v in row.items() if isinstance(v, kinds)]
-            raise UserError(f"{path}: line {number}: {unknown('text column', column, known)}; say which with corpus.column")
-        yield _sized(str(row[column]), path, number)
+            known = [name for name, value in row.items() if isinstance(value, kinds)]
+            raise _no_column(path, f"line {number}: {unknown_name('text column', column, known)}", field)
+        yield _checked(str(row[column]), path, number)
 
 
-def parquet_table(file: IO[bytes] | Path, path: Path) -> Any:
-    """pyarrow's reader of a parquet file, open or by path. Raises UserError where it is none; `path` is what it is called."""
-    parquet = require("pyarrow.parquet", "train", "train")
+def parquet_file(file: IO[bytes] | Path, path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile, from an open file or a path. `path`: the file's name, for errors.
+
+    Raises UserError where it is no parquet file, or pyarrow is not installed.
+    """
+    parquet = require("pyarrow.parquet", "with .parquet files", "train")
     try:
         return parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
 
 
-def _parquet(path: Path, column: str, kinds: tuple[type, ...]) -> Iterator[str]:
+def _parquet(path: Path, column: str, kinds: tuple[type, ...], field: str | None) -> Iterator[str]:
     with _open(path) as file:
-        table = parquet_table(file, path)
+        table = parquet_file(file, path)
         if column not in table.schema_arrow.names:
-            raise UserError(f"{path}: {unknown('column', column, table.schema_arrow.names)}; say which with corpus.column")
+            raise _no_column(path, unknown_name("column", column, table.schema_arrow.names), field)
         number = 0
         for batch in table.iter_batches(batch_size=4096, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
                 if value is not None and not isinstance(value, kinds):
                     raise UserError(f"{path}: column {column!r} holds {type(value).__name__}, not text; choose another column")
-                yield _sized("" if value is None else str(value), path, number)
+                yield _checked("" if value is None else str(value), path, number)
 
 
-_READERS: dict[str, Callable[[Path, str, tuple[type, ...]], Iterator[str]]] = {
-    ".txt": lambda path, column, kinds: _txt(path),
-    ".tsv": lambda path, column, kinds: _table(_tsv_rows(path), path, column),
-    ".csv": lambda path, column, kinds: _table(_csv_rows(path), path, column),
+_READERS: dict[str, Callable[[Path, str, tuple[type, ...], str | None], Iterator[str]]] = {
+    ".txt": lambda path, column, kinds, field: _txt(path),
+    ".tsv": lambda path, column, kinds, field: _table(_tsv_rows(path), path, column, field),
+    ".csv": lambda path, column, kinds, field: _table(_csv_rows(path), path, column, field),
     ".jsonl": _jsonl,
     ".parquet": _parquet,
 }
 
 
-def every_column(path: Path) -> Iterator[str]:
-    """Every text in a file whatever its column: what must not leak into training."""
+def texts_in_every_column(path: Path) -> Iterator[str]:
+    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
     suffix = _suffix(path)
     if suffix == ".txt":
         yield from _txt(path)
@@ -190,21 +209,24 @@ def every_column(path: Path) -> Iterator[str]:
             yield from (value for value in found.values() if isinstance(value, str))
     else:
         with _open(path) as file:
-            for batch in parquet_table(file, path).iter_batches(batch_size=4096):
+            for batch in parquet_file(file, path).iter_batches(batch_size=4096):
                 for values in batch.to_pydict().values():
                     yield from (value for value in values if isinstance(value, str))
 
 
 def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
-    """The rows of a hub data set (`dataset`, `config`, `revision`), streamed. Raises UserError: one of them is not there, no network."""
+    """The rows of a hub data set, streamed. `spec` has `dataset`, `config` and `revision`; `place`: where the recipe names it.
+
+    Raises UserError: no such data set, configuration, split or revision, no network.
+    """
     try:
         yield from hub_table(spec, split, place, streaming=True)
-    except OSError as error:  # on the way
+    except OSError as error:  # while streaming
         raise _not_fetched(spec, split, place, error) from None
 
 
 def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
-    """A hub data set, opened. Raises UserError as `hub_rows`."""
+    """A `datasets` data set, opened. Arguments and errors are those of `hub_rows`."""
     datasets = require("datasets", "train", "train")
     try:
         return datasets.load_dataset(spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming)
@@ -217,20 +239,23 @@ def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserErr
     return UserError(f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the network")
 
 
-def hub(spec: recipe.Hub) -> Iterator[str]:
+def hub_texts(spec: recipe.Hub) -> Iterator[str]:
+    """The texts of a hub data set, streamed. Raises UserError as `hub_rows`, and for a row without a text in `spec.column`."""
     for number, row in enumerate(hub_rows(spec, spec.split, "corpus.dataset")):
         if not isinstance(row.get(spec.column), str):
-            known = [k for k, v in row.items() if isinstance(v, str)]
-            raise UserError(f"{spec.dataset}: row {number}: {unknown('text column', spec.column, known)}; say which with corpus.column")
+            known = [name for name, value in row.items() if isinstance(value, str)]
+            raise UserError(f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set corpus.column")
         yield row[spec.column]
 
 
-def _sized(text: str, path: Path, number: int) -> str:
-    if len(text) > LONGEST_TEXT:
-        raise UserError(f"{path}: line {number} is a text of {len(text):,} characters, at most {LONGEST_TEXT:,}; split it into sentences")
+def _checked(text: str, path: Path, number: int) -> str:
+    """The text. Raises UserError where it is too long."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        fact = f"line {number} is a text of {len(text):,} characters, the limit is {MAX_TEXT_CHARACTERS:,}"
+        raise UserError(f"{path}: {fact}; split it into sentences")
     return text
 
 
 def normalise(text: str) -> str:
-    """One line: white space and control characters folded to single spaces, ends trimmed."""
+    """The text on one line: white space and control characters become single spaces, and the ends are trimmed."""
     return " ".join(text.replace("\0", " ").split())

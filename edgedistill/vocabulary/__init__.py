@@ -1,3 +1,3 @@
 """A tokenizer and texts go in; a learned or trimmed tokenizer comes out, and the embedding table that fits it."""
 
-__all__ = ["learn_tokenizer", "translation_init", "trim_model", "trim_tokenizer"]
+__all__ = ["initial_embeddings", "learn_tokenizer", "translated_embeddings", "trim_model", "trim_report", "trim_tokenizer"]

@@ -1,4 +1,4 @@
-"""Texts in, distinct rows out; every file type; every bad file named with its place."""
+"""Building corpora: distinct rows from every file type; errors that name the file and the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus
+from edgedistill.data import corpus, disk_spool
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 
@@ -73,7 +73,7 @@ def test_held_out_rows_come_last_and_are_drawn_by_the_seed(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("\n".join(f"text {i}" for i in range(100)), encoding="utf-8")
     made = build(tmp_path, "a.txt", held_out=10)
     held = made.texts(made.held_out)
-    assert (len(made), made.trained, len(held)) == (100, 90, 10)
+    assert (len(made), made.training_count, len(held)) == (100, 90, 10)
     assert sorted(all_of(made)) == sorted(f"text {i}" for i in range(100))
     other = corpus.build(recipe.Files(texts=["a.txt"], held_out=10), Session(data=tmp_path), 1)
     assert set(other.texts(other.held_out)) != set(held)
@@ -107,8 +107,8 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
     made = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})
     held = made.texts(made.held_out)
     assert held == plain.texts(plain.held_out)
-    assert all_of(made)[: plain.trained] == all_of(plain)[: plain.trained]
-    more = all_of(made)[plain.trained : made.trained]
+    assert all_of(made)[: plain.training_count] == all_of(plain)[: plain.training_count]
+    more = all_of(made)[plain.training_count : made.training_count]
     assert 18 <= len(more) <= 20
     assert made.sources[-1] == {"name": "paragraphs of their lines", "texts": len(more)}
     for text in more:
@@ -123,7 +123,7 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
 
 
 def test_words_of_paragraphs_must_ascend() -> None:
-    with pytest.raises(ValueError, match="must ascend"):
+    with pytest.raises(ValueError, match="must be ascending"):
         recipe.Paragraphs(texts=1, words=(9, 8))
 
 
@@ -132,7 +132,7 @@ def test_words_are_counted(tmp_path: Path) -> None:
     assert all_of(build(tmp_path, "a.txt", min_words=2, max_words=2)) == ["one two"]
 
 
-def test_leaks_are_left_out_whatever_their_column(tmp_path: Path) -> None:
+def test_excluded_texts_are_left_out_whatever_their_column(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "test.tsv").write_text("sentence1\tsentence2\nFIRST  text.\tfifth\n", encoding="utf-8")
     (tmp_path / "test.jsonl").write_text('{"q": "fourth 文 🙂", "n": 1}\n', encoding="utf-8")
@@ -141,12 +141,12 @@ def test_leaks_are_left_out_whatever_their_column(tmp_path: Path) -> None:
 
 def test_the_same_corpus_is_built_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
-    said: list[str] = []
-    first = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=said.append), 0)
-    heard = len(said)
-    again = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=said.append), 0)
-    assert heard > 0
-    assert len(said) == heard
+    lines: list[str] = []
+    first = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
+    logged = len(lines)
+    again = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path, log=lines.append), 0)
+    assert logged > 0
+    assert len(lines) == logged
     assert again.folder == first.folder
     (tmp_path / "a.txt").write_text("a\nc\n", encoding="utf-8")
     assert all_of(build(tmp_path, "a.txt")) == ["a", "c"]
@@ -160,11 +160,11 @@ def test_rows_and_chunks_agree(tmp_path: Path) -> None:
 
 BAD = [
     ("a.txt", b"good\n\xff\xfe bad\n", "a.txt: line 2: byte 0xff is not UTF-8; convert the file"),
-    ("a.txt", b"x" * 1_000_000 + b"\n", "is the right file|at most 100,000|is over"),
+    ("a.txt", b"x" * 1_000_000 + b"\n", "line 1 is over 400,000 bytes; split the file into lines"),
     ("a.txt", b"", "nothing to train on: 0 of 0 texts"),
     ("a.txt", b" \n\t\n\n", "nothing to train on: 0 of 3 texts"),
     ("a.doc", b"x", "no file type '.doc'"),
-    ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*say which with corpus.column"),
+    ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*set corpus.column"),
     ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
     ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: not JSON"),
     ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
@@ -176,44 +176,47 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "says"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)])
-def test_bad_files_are_named_and_nothing_is_left(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+@pytest.mark.parametrize(("name", "content", "message"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)])
+def test_bad_files_are_named_and_nothing_is_left(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         build(tmp_path, name)
     assert not list((tmp_path / "cache").rglob("*.*"))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("leak.jsonl", b'{"text": \n', "line 1: not JSON"),
         ("leak.jsonl", b"[1]\n", "line 1: a JSON list"),
         ("leak.parquet", b"no", "not a parquet"),
     ],
 )
-def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_bad_files_of_leaks_are_named_too(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     write(tmp_path / "a.txt", "txt")
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         build(tmp_path, "a.txt", exclude=["leak.*"])
 
 
-def test_marks_thin_out_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "BLOCK", 13)
+def test_row_sets_are_sampled_evenly_over_spans_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_spool, "BLOCK", 13)
     random = np.random.default_rng(0)
     kept = np.flatnonzero(random.random(501) < 0.6)
-    marks = corpus.Marks(501)
-    marks.set(kept)
+    rows = disk_spool.RowSet(501)
+    rows.add(kept)
     spans = [(0, 100), (100, 103), (103, 501)]
-    thinned = corpus.evenly(marks, [(*span, 40) for span in spans])
+    sample = disk_spool.sample_evenly(rows, [(*span, 40) for span in spans])
     wanted: list[int] = []
     for start, end in spans:
         here = kept[(kept >= start) & (kept < end)]
         wanted += here[np.arange(40) * len(here) // 40].tolist() if len(here) > 40 else here.tolist()
-    assert np.concatenate(list(thinned.blocks(0, 501))).tolist() == wanted
-    assert marks.count(100, 501) == int((kept >= 100).sum())
-    assert np.flatnonzero(marks.has(np.arange(501))).tolist() == kept.tolist()
+    assert np.concatenate(list(sample.blocks(0, 501))).tolist() == wanted
+    assert rows.count(100, 501) == int((kept >= 100).sum())
+    assert np.flatnonzero(rows.contains(np.arange(501))).tolist() == kept.tolist()
+    some = rows.without(kept[::3])
+    assert np.concatenate(list(some.blocks())).tolist() == sorted(set(kept.tolist()) - set(kept[::3].tolist()))
+    assert rows.at_ranks(np.array([40, 0, 7])).tolist() == kept[[0, 7, 40]].tolist()
 
 
 def test_where_the_data_is_not(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedistill.data import documentation
+from edgedistill.data import docstring_sentences, documentation
 
 NUMPYDOC = """
     add(x, y, out=None)
@@ -53,13 +53,7 @@ NUMPYDOC = """
 
 
 def test_documentation_reads_as_sentences() -> None:
-    found = [
-        text
-        for p in documentation.paragraphs(NUMPYDOC)
-        for text in documentation.split(documentation.plain(p))
-        if documentation.decent(text)
-    ]
-    assert found == [
+    assert list(docstring_sentences.sentences(NUMPYDOC)) == [
         "Add two arrays, element by element.",
         "The first of the two arrays that are added to each other.",
         "See numpy.subtract for what it may be.",
@@ -83,7 +77,7 @@ def test_documentation_reads_as_sentences() -> None:
     ],
 )
 def test_the_start_of_a_line(text: str, left: str | None) -> None:
-    assert list(documentation.paragraphs(text)) == ([left] if left else [])
+    assert list(docstring_sentences.running_text(text)) == ([left] if left else [])
 
 
 @pytest.mark.parametrize(
@@ -100,12 +94,12 @@ def test_the_start_of_a_line(text: str, left: str | None) -> None:
     ],
 )
 def test_what_nobody_would_read_is_left_out(text: str) -> None:
-    assert not documentation.decent(text)
+    assert not docstring_sentences.is_sentence(text)
 
 
 def test_sentences_end_where_they_end() -> None:
     text = 'Use it, e.g. A or B. Smith et al. They said "yes." Then what? See Fig. 3 of J. Doe! Done.'
-    assert list(documentation.split(text)) == [
+    assert list(docstring_sentences.split_sentences(text)) == [
         'Use it, e.g. A or B. Smith et al. They said "yes."',
         "Then what?",
         "See Fig. 3 of J. Doe!",
@@ -151,11 +145,11 @@ def test_python_alone_has_thousands() -> None:
     assert not [text for text in distinct if "\n" in text or "\0" in text or len(text.split()) < 4]
 
 
-def test_made_of_changes_with_the_sources(package: Path) -> None:
-    before = documentation.made_of(["prosaic_package"])
-    assert before == documentation.made_of(["prosaic_package"]) != documentation.made_of([])
+def test_the_content_id_changes_with_the_sources(package: Path) -> None:
+    before = documentation.content_id(["prosaic_package"])
+    assert before == documentation.content_id(["prosaic_package"]) != documentation.content_id([])
     (package / "documents.py").write_text("")
-    assert documentation.made_of(["prosaic_package"]) != before
+    assert documentation.content_id(["prosaic_package"]) != before
 
 
 @pytest.mark.slow

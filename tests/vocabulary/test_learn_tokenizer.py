@@ -15,11 +15,11 @@ from tests.conftest import World, make_tokenizer
 
 
 def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
-    """The trainer's hash is seeded anew for each training, in one process as in two."""
+    """The trainer's hash has a new seed in each training, in one process as in two."""
     spec = recipe.parse(world.recipe(), "test").corpus
     assert spec is not None
     built, like = corpus.build(spec, Session(data=world.data), 0), make_tokenizer()
-    first, *others = [learn_tokenizer.learn(like, [built], 120) for _ in range(4)]
+    first, *others = [learn_tokenizer.learn_wordpiece(like, [built], 120) for _ in range(4)]
     assert [other.backend_tokenizer.to_str() for other in others] == [first.backend_tokenizer.to_str()] * 3
     number = first.get_vocab()
     assert sorted(number.values()) == list(range(120))
@@ -31,5 +31,5 @@ def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
 
 def test_only_wordpiece_is_learned(world: World) -> None:
     like = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), unk_token="?")
-    with pytest.raises(UserError, match="student.vocabulary: learns WordPiece, the tokenizer is BPE"):
-        learn_tokenizer.learn(like, None, 300)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="student.vocabulary_size: learns WordPiece, the tokenizer is BPE"):
+        learn_tokenizer.learn_wordpiece(like, None, 300)  # type: ignore[arg-type]

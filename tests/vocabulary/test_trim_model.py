@@ -1,4 +1,4 @@
-"""An encoder's folder with fewer pieces: the vectors of kept texts stay, others open it, and nothing is half written."""
+"""A trimmed model folder: kept texts keep their embeddings, other libraries open it, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from edgedistill import files, recipe
-from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.session import Session
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.teacher import encoder as teachers
-from edgedistill.vocabulary import trim_model
+from edgedistill.vocabulary import trim_model, trim_report
 from tests.conftest import World, sentences
 from tests.graph.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram
+
+KEPT = trim_model.TrimCorpus(["kept.txt"])
 
 
 def quiet(line: str) -> None:
@@ -43,7 +45,7 @@ def vectors(folder: Path, given: list[str], pooling: str | None = None) -> np.nd
 
 def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
-    found = trim_model.trim(str(world.teacher), ["kept.txt"], out, Session(data=texts, log=quiet), ["others.tsv:de"])
+    found = trim_model.trim(str(world.teacher), trim_model.TrimCorpus(["kept.txt"], ["others.tsv:de"]), out, Session(data=texts, log=quiet))
     kept = sentences(12, seed=2)
     assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
     assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
@@ -62,13 +64,13 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
         *{path.name for path in world.teacher.rglob("*") if path.is_file()},
         *{"special_tokens_map.json", "trim.json"},
     }
-    assert "of 200 pieces" in trim_model.table(found) and "others.tsv:de: 30 texts, " in trim_model.table(found)
+    assert "of 200 tokens" in trim_report.summary(found) and "others.tsv:de: 30 texts, " in trim_report.summary(found)
 
 
 def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    trim_model.trim(str(world.teacher), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
+    trim_model.trim(str(world.teacher), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(12, seed=2)
     before, after = (SentenceTransformer(str(folder), device="cpu").encode(kept) for folder in (world.teacher, tmp_path / "small"))
     assert np.abs(before - after).max() < 1e-6
@@ -92,7 +94,7 @@ def plain(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
 @pytest.mark.parametrize(("kind", "make"), [("xlm-roberta", unigram), ("roberta", byte_bpe)])
 def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, texts: Path, tmp_path: Path) -> None:
     source, out, kept = plain(tmp_path / "model", kind, make()), tmp_path / "small", sentences(12, seed=2)
-    found = trim_model.trim(str(source), ["kept.txt"], out, Session(data=texts, log=quiet))
+    found = trim_model.trim(str(source), KEPT, out, Session(data=texts, log=quiet))
     assert np.abs(vectors(out, kept, "mean") - vectors(source, kept, "mean")).max() < 1e-6
     before, after = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
     assert before.keys() == after.keys()
@@ -107,7 +109,7 @@ def test_weights_of_an_old_format_become_safetensors(texts: Path, tmp_path: Path
     source = plain(tmp_path / "model", "roberta", byte_bpe())
     torch.save({name: value.half() for name, value in load_file(source / "model.safetensors").items()}, source / "pytorch_model.bin")
     (source / "model.safetensors").unlink()
-    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
+    trim_model.trim(str(source), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
     assert {value.dtype for value in load_file(tmp_path / "small" / "model.safetensors").values()} == {torch.float16}
     assert not (tmp_path / "small" / "pytorch_model.bin").exists()
 
@@ -116,45 +118,51 @@ def test_prompts_are_kept_too(world: World, texts: Path, tmp_path: Path) -> None
     source = tmp_path / "prompted"
     shutil.copytree(world.teacher, source)
     files.write_json(source / "config_sentence_transformers.json", {"prompts": {"query": "zebra: "}, "default_prompt_name": "query"})
-    trim_model.trim(str(source), ["kept.txt"], tmp_path / "small", Session(data=texts, log=quiet))
+    trim_model.trim(str(source), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(4, seed=2)
     assert np.abs(vectors(tmp_path / "small", kept) - vectors(source, kept)).max() < 1e-6
 
 
 def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(says: str, kind: type[Exception] = UserError, model: str = str(world.teacher), **changes: Any) -> None:
+    def refused(
+        message: str,
+        corpus: trim_model.TrimCorpus = KEPT,
+        kind: type[Exception] = UserError,
+        model: str = str(world.teacher),
+        out: Path = tmp_path / "x",
+        data: Path | None = texts,
+    ) -> None:
         before = sorted(tmp_path.rglob("*"))
-        session = Session(data=changes.pop("data", texts))
-        with pytest.raises(kind, match=says):
-            trim_model.trim(model, **{"chosen": ["kept.txt"], "out": tmp_path / "x", "session": session, **changes})
+        with pytest.raises(kind, match=message):
+            trim_model.trim(model, corpus, out, Session(data=data))
         assert sorted(tmp_path.rglob("*")) == before
 
     refused("exists already; choose another --out", out=texts)
-    refused("--corpus: no file matches 'lost.txt'", chosen=["lost.txt"])
-    refused(
-        "--report: 'kept.txt' is relative, and there is no data folder", chosen=[str(texts / "kept.txt")], others=["kept.txt"], data=None
-    )
-    refused("no column 'fr'", chosen=["others.tsv:fr"])
-    refused("nowhere/at/all: no such folder; if it is a hub id, say --revision too", model="nowhere/at/all")
-    refused("min_count: no piece is used 5,000 times", min_count=5000)
+    refused("--corpus: no file matches 'lost.txt'", trim_model.TrimCorpus(["lost.txt"]))
+    absolute = trim_model.TrimCorpus([str(texts / "kept.txt")], ["kept.txt"])
+    refused("--report: 'kept.txt' is relative, and there is no data folder", absolute, data=None)
+    refused(r"no column 'fr'; .*\(de, en\); set --corpus GLOB:COLUMN", trim_model.TrimCorpus(["others.tsv:fr"]))
+    refused("nowhere/at/all: no such folder; a hub id needs --revision", model="nowhere/at/all")
+    refused("nano: a bundle; trim needs a model folder or a hub id", model="nano")
+    refused("min_count: no token occurs 5,000 times", trim_model.TrimCorpus(["kept.txt"], min_count=5000))
     (texts / "empty.txt").write_text("")
-    refused("corpus: no texts", chosen=["empty.txt"])
-    monkeypatch.setattr(trim_model, "_sliced", lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)))
-    refused("was not written: a kept text's token vectors differ by", AnswerIsNo)
+    refused("corpus: no texts", trim_model.TrimCorpus(["empty.txt"]))
+    monkeypatch.setattr(trim_model, "_trimmed_tensors", lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)))
+    refused("was not written: token embeddings of an unchanged text differ by", kind=CheckFailed)
 
 
-def test_runs_and_bundles_are_told_where_to_go(world: World, texts: Path, tmp_path: Path) -> None:
-    for name, says in (("run.json", "a run, which a recipe trims: student: "), ("manifest.json", "a bundle, which stays as it is; trim")):
+def test_runs_and_bundles_are_refused_with_a_way_out(world: World, texts: Path, tmp_path: Path) -> None:
+    for name, message in (("run.json", "a run, which a recipe trims: student: "), ("manifest.json", "a bundle; trim needs a model folder")):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("{}", encoding="utf-8")
-        with pytest.raises(UserError, match=says):
-            trim_model.trim(str(tmp_path / name), ["kept.txt"], tmp_path / "x", Session(data=texts, log=quiet))
+        with pytest.raises(UserError, match=message):
+            trim_model.trim(str(tmp_path / name), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
 
 
 def encoder_tensors(transformer: Path, rows: int) -> dict[str, torch.Tensor]:
-    """The first rows of the word table, which are others than those kept."""
+    """The first rows of the embedding table in place of the kept ones."""
     tensors = load_file(transformer / "model.safetensors")
-    name, _ = trim_model._word_table(transformer)
+    name, _ = trim_model._embedding_table(transformer)
     return {**tensors, name: tensors[name][:rows].clone()}
 
 
@@ -163,5 +171,5 @@ def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -
     shutil.copytree(world.teacher, source)
     (source / "model.safetensors").unlink()
     with pytest.raises(UserError, match="a model without weights"):
-        trim_model.trim(str(source), ["kept.txt"], tmp_path / "x", Session(data=texts, log=quiet))
+        trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
     assert encoder.layout(source)[0] == source

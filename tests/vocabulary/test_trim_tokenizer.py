@@ -1,4 +1,4 @@
-"""A smaller tokenizer cuts kept texts as the old one did, whatever its model, and says what it lost."""
+"""A trimmed tokenizer of any model tokenizes kept texts as the old one did, and its report is correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from edgedistill.errors import UserError
-from edgedistill.vocabulary import trim_tokenizer
+from edgedistill.vocabulary import trim_report, trim_tokenizer
 from tests.conftest import make_tokenizer, sentences
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -86,8 +86,8 @@ MAKE = {
 }
 
 
-def source(name: str, texts: list[str]) -> trim_tokenizer.Texts:
-    return name, lambda: iter(texts)
+def source(name: str, texts: list[str]) -> trim_report.NamedTexts:
+    return trim_report.NamedTexts(name, lambda: iter(texts))
 
 
 def scrambled(count: int, seed: int) -> list[str]:
@@ -98,20 +98,20 @@ def scrambled(count: int, seed: int) -> list[str]:
 
 @pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("min_count", [1, 3])
-def test_kept_texts_are_cut_as_before(name: str, min_count: int) -> None:
-    words = MAKE[name]()
+def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
+    tokenizer = MAKE[name]()
     texts = [*sentences(12, seed=2), *scrambled(6, seed=3)]
     others = [*sentences(60, seed=4), *scrambled(60, seed=5)]
-    made = trim_tokenizer.trimmed(words, [source("chosen", texts)], [source("others", others)], min_count)
-    old, new = ({at: piece for piece, at in each.get_vocab().items()} for each in (words, made.words))
-    assert [new[at] for at in range(len(new))] == [old[at] for at in made.ids.tolist()]
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", texts)], [source("others", others)], min_count)
+    old, new = ({at: piece for piece, at in each.get_vocab().items()} for each in (tokenizer, made.tokenizer))
+    assert [new[at] for at in range(len(new))] == [old[at] for at in made.old_ids.tolist()]
     assert len(new) < len(old)
     identical = 0
     for text in texts + others:
-        before, after = ([*each(text)["input_ids"]] for each in (words, made.words))
+        before, after = ([*each(text)["input_ids"]] for each in (tokenizer, made.tokenizer))
         same = [old[at] for at in before] == [new[at] for at in after]
         identical += same
-        assert same or not set(before) <= set(made.ids.tolist())
+        assert same or not set(before) <= set(made.old_ids.tolist())
         assert same or min_count > 1 or text in others
     chosen, rest = made.report["sources"]
     assert round(chosen["identical"] * len(texts) + rest["identical"] * len(others)) == identical > 0
@@ -123,28 +123,28 @@ def test_kept_texts_are_cut_as_before(name: str, min_count: int) -> None:
 def test_a_saved_one_opens_as_it_was(name: str, tmp_path: Any) -> None:
     from transformers import AutoTokenizer
 
-    words = trim_tokenizer.trimmed(MAKE[name](), [source("chosen", sentences(12, seed=2))], []).words
-    words.save_pretrained(tmp_path)
+    tokenizer = trim_tokenizer.trimmed(MAKE[name](), [source("chosen", sentences(12, seed=2))], []).tokenizer
+    tokenizer.save_pretrained(tmp_path)
     opened, raw = AutoTokenizer.from_pretrained(tmp_path), Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert (opened.pad_token, opened.unk_token, opened.pad_token_id) == (words.pad_token, words.unk_token, words.pad_token_id)
+    assert (opened.pad_token, opened.unk_token, opened.pad_token_id) == (tokenizer.pad_token, tokenizer.unk_token, tokenizer.pad_token_id)
     for text in [*sentences(6, seed=2), "жaß 🙂 zzz"]:
-        assert opened(text)["input_ids"] == words(text)["input_ids"] == raw.encode(text).ids
+        assert opened(text)["input_ids"] == tokenizer(text)["input_ids"] == raw.encode(text).ids
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_special_pieces_keep_their_ids(name: str) -> None:
-    words = MAKE[name]()
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["the cat"])], [])
-    first = [token for token in words.all_special_tokens if words.convert_tokens_to_ids(token) < len(SPECIAL)]
+def test_special_tokens_keep_their_ids(name: str) -> None:
+    tokenizer = MAKE[name]()
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [])
+    first = [token for token in tokenizer.all_special_tokens if tokenizer.convert_tokens_to_ids(token) < len(SPECIAL)]
     assert len(first) >= 2
-    assert [made.words.convert_tokens_to_ids(token) for token in first] == [words.convert_tokens_to_ids(token) for token in first]
-    assert set(words.all_special_tokens) <= made.words.get_vocab().keys()
+    assert [made.tokenizer.convert_tokens_to_ids(token) for token in first] == [tokenizer.convert_tokens_to_ids(token) for token in first]
+    assert set(tokenizer.all_special_tokens) <= made.tokenizer.get_vocab().keys()
 
 
 def test_bytes_stay_so_that_nothing_becomes_unknown() -> None:
     for make in (byte_bpe, fallback_bpe, lambda: unigram(byte_fallback=True)):
-        words = make()
-        made = trim_tokenizer.trimmed(words, [source("chosen", ["the cat"])], [source("odd", ["жир 🙂 ß"])])
+        tokenizer = make()
+        made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [source("odd", ["жир 🙂 ß"])])
         odd = made.report["sources"][1]
         assert odd["kept"]["unknown"]["after"] in (0, None)
         assert odd["dropped"]["unknown"]["after"] in (0, None)
@@ -157,47 +157,49 @@ def plain(model: Any, split: Any = None) -> Any:
     return fast(raw, unk_token="[UNK]", pad_token="[PAD]")
 
 
-def cut(words: Any, text: str) -> list[str]:
-    return words.backend_tokenizer.encode(text).tokens
+def cut(tokenizer: Any, text: str) -> list[str]:
+    return tokenizer.backend_tokenizer.encode(text).tokens
 
 
 def test_an_unknown_word_stays_unknown() -> None:
     """`ab` leads into a dead end; without it `a ##bc` would be found, and the word be known."""
     pieces = ["[PAD]", "[UNK]", "ab", "a", "##bc", "x", "##b", "q"]
-    words = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    assert cut(words, "abc xbc") == ["[UNK]", "x", "##bc"]
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["abc xbc a"])], [])
-    assert cut(made.words, "abc xbc") == ["[UNK]", "x", "##bc"]
-    assert "q" not in made.words.get_vocab()
+    tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    assert cut(tokenizer, "abc xbc") == ["[UNK]", "x", "##bc"]
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["abc xbc a"])], [])
+    assert cut(made.tokenizer, "abc xbc") == ["[UNK]", "x", "##bc"]
+    assert "q" not in made.tokenizer.get_vocab()
     # and the character of a kept piece stays, though no text uses it alone
-    assert "##b" in made.words.get_vocab()
+    assert "##b" in made.tokenizer.get_vocab()
 
 
 def test_what_an_unknown_character_costs_stays() -> None:
     """`bc de` at −30 beats an unknown b and `cde` at −31; with the least likely piece gone, unknown would cost 25 and win."""
     vocab = [("[PAD]", 0.0), ("[UNK]", 0.0), ("cde", -1.0), ("bc", -15.0), ("de", -15.0), ("zz", -20.0), ("yy", -3.0)]
-    words = plain(models.Unigram(vocab, unk_id=1))
-    assert cut(words, "bcde") == ["bc", "de"]
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["bcde", "cde"])], [])
-    assert cut(made.words, "bcde") == ["bc", "de"]
-    assert set(made.words.get_vocab()) == {"[PAD]", "[UNK]", "cde", "bc", "de", "zz"}
+    tokenizer = plain(models.Unigram(vocab, unk_id=1))
+    assert cut(tokenizer, "bcde") == ["bc", "de"]
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["bcde", "cde"])], [])
+    assert cut(made.tokenizer, "bcde") == ["bc", "de"]
+    assert set(made.tokenizer.get_vocab()) == {"[PAD]", "[UNK]", "cde", "bc", "de", "zz"}
 
 
 def test_merges_on_the_way_stay_and_others_go() -> None:
     pieces = ["[PAD]", "[UNK]", "a", "b", "c", "d", "ab", "abc", "cd", "bc"]
     merges = [("a", "b"), ("ab", "c"), ("c", "d"), ("b", "c")]
-    words = plain(models.BPE({piece: at for at, piece in enumerate(pieces)}, merges, unk_token="[UNK]"))
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["abc"])], [])
-    model = json.loads(made.words.backend_tokenizer.to_str())["model"]
+    tokenizer = plain(models.BPE({piece: at for at, piece in enumerate(pieces)}, merges, unk_token="[UNK]"))
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["abc"])], [])
+    model = json.loads(made.tokenizer.backend_tokenizer.to_str())["model"]
     assert list(model["vocab"]) == ["[PAD]", "[UNK]", "a", "b", "c", "ab", "abc"]
     assert model["merges"] == [["a", "b"], ["ab", "c"]]
-    assert made.ids.tolist() == [0, 1, 2, 3, 4, 6, 7]
+    assert made.old_ids.tolist() == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_the_numbers_of_the_report_by_hand() -> None:
     pieces = ["[PAD]", "[UNK]", "a", "##b", "ab", "b", "q"]
-    words = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["a b", "a", "a b"])], [source("others", ["ab a", "q", "a z", ""])], min_count=2)
+    tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    made = trim_tokenizer.trimmed(
+        tokenizer, [source("chosen", ["a b", "a", "a b"])], [source("others", ["ab a", "q", "a z", ""])], min_count=2
+    )
     assert made.report["pieces"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
     chosen, others = made.report["sources"]
     assert (chosen["texts"], chosen["identical"], chosen["dropped"]["texts"]) == (3, 1.0, 0)
@@ -209,25 +211,25 @@ def test_the_numbers_of_the_report_by_hand() -> None:
         "unknown": {"before": 0.0, "after": 0.25},
     }
     assert made.examples == ["a b", "a", "a b", "a z", ""]
-    assert trim_tokenizer.line(made.report) == "5 of 7 pieces kept; cut as before: 100.0% of chosen, 50.0% of others"
+    assert trim_report.summary_line(made.report) == "5 of 7 tokens kept; tokenized as before: 100.0% of chosen, 50.0% of others"
 
 
 def test_what_cannot_be_trimmed() -> None:
-    def refused(words: Any, texts: list[str], says: str, **options: Any) -> None:
-        with pytest.raises(UserError, match=says):
-            trim_tokenizer.trimmed(words, [source("chosen", texts)], [], **options)
+    def refused(tokenizer: Any, texts: list[str], message: str, **options: Any) -> None:
+        with pytest.raises(UserError, match=message):
+            trim_tokenizer.trimmed(tokenizer, [source("chosen", texts)], [], **options)
 
     table = plain(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2}, unk_token="[UNK]"))
     refused(table, ["a"], r"tokenizer: no model to trim 'WordLevel'; .*\(BPE, Unigram, WordPiece\)")
-    refused(wordpiece(), [], "corpus: no texts, so nothing says which pieces to keep; give some")
-    refused(wordpiece(), ["the"], "min_count: no piece is used 9 times in the corpus; lower it", min_count=9)
-    refused(wordpiece(), ["the"], "the model pads with id 100000, which is none of its pieces", also=[100_000])
+    refused(wordpiece(), [], "corpus: no texts, so the tokens to keep cannot be determined; give some")
+    refused(wordpiece(), ["the"], "min_count: no token occurs 9 times in the corpus; lower it", min_count=9)
+    refused(wordpiece(), ["the"], "the model pads with id 100000, which is not in its vocabulary", keep_ids=[100_000])
     lacking = Tokenizer(models.WordPiece({"[PAD]": 0, "a": 1}, unk_token="[UNK]"))
-    refused(fast(lacking, pad_token="[PAD]"), ["a"], r"its unknown piece '\[UNK\]' is none of its pieces; mend tokenizer.json")
+    refused(fast(lacking, pad_token="[PAD]"), ["a"], r"its unknown token '\[UNK\]' is not in its vocabulary; correct tokenizer.json")
 
 
-def test_ids_given_stay_where_they_are() -> None:
-    words = unigram()
-    made = trim_tokenizer.trimmed(words, [source("chosen", ["the cat"])], [], also=range(30))
-    assert made.ids[:30].tolist() == list(range(30))
-    assert np.array_equal(made.ids, np.unique(made.ids))
+def test_ids_to_keep_stay_where_they_are() -> None:
+    tokenizer = unigram()
+    made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [], keep_ids=range(30))
+    assert made.old_ids[:30].tolist() == list(range(30))
+    assert np.array_equal(made.old_ids, np.unique(made.old_ids))

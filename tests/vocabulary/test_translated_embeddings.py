@@ -1,4 +1,4 @@
-"""First vectors from translations: against the formula in plain loops, and what they are good for."""
+"""Initial embeddings from translations: compared with the formula in plain loops, and with the teacher's rows."""
 
 from __future__ import annotations
 
@@ -12,42 +12,47 @@ import torch
 from scipy.sparse import csr_matrix, vstack
 
 from edgedistill import recipe
-from edgedistill.data import parallel
+from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.training import initialise
-from edgedistill.vocabulary import learn_tokenizer, translation_init
+from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
+from edgedistill.training.load_models import Models, open_teacher
+from edgedistill.vocabulary import initial_embeddings, translated_embeddings
 from tests.conftest import WORDS, World
 from tests.training.test_multi_stage import BOTH, data, quiet, written  # noqa: F401 (a fixture)
 
-STUDENT = {"kind": "recurrent", "layers": 2, "times": 1, "vocabulary": 600, "max_tokens": 32}
+STUDENT = {"kind": "recurrent", "layers": 2, "repeats": 1, "vocabulary_size": 600, "max_tokens": 32}
 STAGES = [{"name": "teach", "objective": BOTH, "steps": 2, "batch": 8}]
 
 
-def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, parallel.Pairs, Any]:
+def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, parallel_corpus.ParallelCorpus, Any]:
     """Recipe, teacher, pairs and the student's tokenizer."""
     spec = recipe.parse(written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test")
     assert isinstance(spec.corpus, recipe.Parallel)
-    asked, pairs = initialise.open_teacher(spec.teacher, folder), parallel.build(spec.corpus, Session(data=folder), spec.seed)
-    return spec, asked, pairs, initialise.own_tokenizer(spec, asked, pairs, None, QUIET)
+    asked, pairs = open_teacher(spec.teacher, folder), parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed)
+    return spec, asked, pairs, student_tokenizer.build(spec, Models(asked), pairs, QUIET)
 
 
 def table(world: World, folder: Path, of: str) -> np.ndarray:
     spec, asked, pairs, words = opened(world, folder, of)
-    module, _ = initialise.build(spec, asked, words, folder, initialise.look(spec, words, pairs, Session(log=quiet)))
-    found: Any = module
+    sample = corpus_sample.sample(spec, words, pairs, Session(log=quiet))
+    found: Any = initial_weights.build(spec, Models(asked), words, folder, sample).module
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 
 
 def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F811
     _, asked, pairs, words = opened(world, data, "translations")
     known = asked.module.model.get_input_embeddings().weight.detach()
-    own = learn_tokenizer.from_model(words, asked.tokenizer, known)
-    index = pairs.index[: pairs.trained]
-    held = [(pairs.first, asked.tokenizer, len(known), 0), (pairs.first, words, len(own), 0), (pairs.second, words, len(own), 1)]
-    held_counts = [translation_init.counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
-    found = torch.from_numpy(translation_init.led(own.numpy(), known.numpy(), *held_counts))
-    texts = [(pairs.first[first], pairs.second[second]) for first, second in pairs.index[: pairs.trained]]
+    own = initial_embeddings.from_model(words, asked.tokenizer, known)
+    index = pairs.index[: pairs.training_count]
+    held = [
+        (pairs.source_side, asked.tokenizer, len(known), 0),
+        (pairs.source_side, words, len(own), 0),
+        (pairs.target_side, words, len(own), 1),
+    ]
+    held_counts = [translated_embeddings.token_counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
+    found = torch.from_numpy(translated_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
+    texts = [(pairs.source_side[first], pairs.target_side[second]) for first, second in pairs.index[: pairs.training_count]]
     special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
     theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
     mine = [[set(words(text)["input_ids"]) - special[0] for text in pair] for pair in texts]
@@ -55,12 +60,12 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
     together = Counter((piece, other) for (_, ids), others in zip(mine, theirs, strict=True) for piece in ids for other in others)
     led = 0
     for piece in range(len(words)):
-        if second[piece] < translation_init.SEEN:
-            assert torch.equal(found[piece], own[piece]), "a piece of no or of one translation is what its text says"
+        if second[piece] < translated_embeddings.MIN_PAIRS:
+            assert torch.equal(found[piece], own[piece]), "a piece of no or of one translation is what its text message"
             continue
         score = {other: n**2 / second[piece] / english[other] for (seen, other), n in together.items() if seen == piece}
-        least = sorted(score.values())[-translation_init.BEST :][0]
-        if sum(value >= least * (1 - 1e-6) for value in score.values()) > translation_init.BEST:
+        least = sorted(score.values())[-translated_embeddings.ASSOCIATES :][0]
+        if sum(value >= least * (1 - 1e-6) for value in score.values()) > translated_embeddings.ASSOCIATES:
             continue  # several as good as the last of the best
         best = {other: value for other, value in score.items() if value >= least}
         mean = sum(value * known[other] for other, value in best.items())
@@ -81,30 +86,32 @@ def test_rows_are_fitted_together() -> None:
     mine, theirs = texts.toarray(), english.toarray()
     lengths, others = np.maximum(mine.sum(1), 1), np.maximum(theirs.sum(1), 1)
     means, wanted = mine / lengths[:, None], theirs / others[:, None] @ rows
-    left = means.T @ (lengths[:, None] * means) + translation_init.RIDGE * np.eye(20)
-    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + translation_init.RIDGE * begun)
-    assert np.allclose(translation_init.fitted(begun, rows, texts, english), expected, atol=1e-3)
-    same = translation_init.fitted(np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr())
+    left = means.T @ (lengths[:, None] * means) + translated_embeddings.RIDGE * np.eye(20)
+    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + translated_embeddings.RIDGE * begun)
+    assert np.allclose(translated_embeddings.fitted_rows(begun, rows, texts, english), expected, atol=1e-3)
+    same = translated_embeddings.fitted_rows(
+        np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr()
+    )
     assert np.abs(same - rows).max() < 0.05
 
 
-def test_a_word_starts_beside_what_it_is_a_translation_of(world: World, data: Path) -> None:  # noqa: F811
+def test_a_word_starts_close_to_its_translation(world: World, data: Path) -> None:  # noqa: F811
     _, asked, _, words = opened(world, data, "translations")
     mine, theirs = words.get_vocab(), asked.tokenizer.get_vocab()
     spoken = {word for kind in WORDS.values() for phrase in kind for word in phrase.split()}
     both = [(mine[word[::-1]], theirs[word]) for word in spoken if word[::-1] in mine and word in theirs and len(word) > 3]
     known, near = asked.module.model.get_input_embeddings().weight.detach().numpy(), {}
-    for of in ("words", "translations"):
+    for of in ("token_embeddings", "translations"):
         rows = table(world, data, of)
         near[of] = np.mean([np.corrcoef(rows[one], known[other])[0, 1] for one, other in both])
-    assert len(both) > 5 and near["translations"] > near["words"] + 0.3, near
+    assert len(both) > 5 and near["translations"] > near["token_embeddings"] + 0.3, near
 
 
 def test_of_pairs_and_of_a_teacher_alone(world: World) -> None:
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}
-    for changes, says in (
-        ({"student": {**STUDENT, "embeddings": {"of": "translations"}}}, "translations are those of a corpus of kind parallel"),
-        ({"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}}, "`of: translations` are the teacher's"),
+    for changes, message in (
+        ({"student": {**STUDENT, "embeddings": {"of": "translations"}}}, "translations need a corpus of kind parallel"),
+        ({"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}}, "`of: translations` takes them from the"),
     ):
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=message):
             recipe.parse(world.recipe(stages=[stage], **changes), "test")

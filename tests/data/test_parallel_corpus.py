@@ -1,4 +1,4 @@
-"""Pairs: read by name and by number, distinct, without leaks, held out by text, and the row of every text on either side."""
+"""Parallel corpora: columns by name and by number, distinct pairs, excluded texts, held-out source texts, and the rows of both sides."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, pair_tables, parallel
-from edgedistill.data.parallel import Pairs
+from edgedistill.data import disk_spool, pair_tables, parallel_corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
@@ -28,13 +28,13 @@ def write(folder: Path, name: str, rows: list[tuple[str, ...]]) -> None:
     (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
 
 
-def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> Pairs:
+def build(folder: Path, pairs: list[dict[str, Any]], **more: Any) -> ParallelCorpus:
     spec = recipe.Parallel.model_validate({"kind": "parallel", "pairs": pairs, **more})
-    return parallel.build(spec, Session(data=folder), 0)
+    return parallel_corpus.build(spec, Session(data=folder), 0)
 
 
-def pairs_of(made: Pairs, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
-    return [(made.first[int(a)], made.second[int(b)]) for a, b in made.index[start:end]]
+def pairs_of(made: ParallelCorpus, start: int = 0, end: int | None = None) -> list[tuple[str, str]]:
+    return [(made.source_side[int(a)], made.target_side[int(b)]) for a, b in made.index[start:end]]
 
 
 def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: Path) -> None:
@@ -49,24 +49,24 @@ def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: 
         tmp_path,
         [
             {"name": "ted", "files": ["ted.tsv.gz"], "columns": ["en", "de"]},
-            {"files": ["wiki.tsv"], "columns": [1, 2], "languages": ["en", "es"], "score": 0, "least": 1.04},
+            {"files": ["wiki.tsv"], "columns": [1, 2], "languages": ["en", "es"], "score_column": 0, "min_score": 1.04},
             {"files": ["news.jsonl"], "columns": ["en", "fr"]},
         ],
     )
     expected = [("Hello there", "Hallo"), ("One.", "Eins."), ("hello there", "Hola"), ("Hi!", "Hallo"), ("One.", "Un.")]
     assert pairs_of(made) == expected
-    assert made.first.texts(range(len(made.first))) == ["Hello there", "One.", "hello there", "Hi!"]
+    assert made.source_side.texts(range(len(made.source_side))) == ["Hello there", "One.", "hello there", "Hi!"]
     assert made.index.tolist() == [[0, 0], [1, 1], [2, 2], [3, 0], [1, 3]]
     assert [(source["part"], source["languages"], source["trained"]) for source in made.sources] == [
         ("ted", ["en", "de"], 2),
         ("en-es", ["en", "es"], 2),
         ("en-fr", ["en", "fr"], 1),
     ]
-    assert made.of(["en-es", "en-fr"]).tolist() == [[2, 2], [3, 0], [1, 3]]
-    assert made.of(None).tolist() == made.index.tolist()
+    assert made.training_pairs(["en-es", "en-fr"]).tolist() == [[2, 2], [3, 0], [1, 3]]
+    assert made.training_pairs(None).tolist() == made.index.tolist()
 
 
-def test_pairs_are_distinct_but_for_case_and_without_leaks_on_either_side(tmp_path: Path) -> None:
+def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_side(tmp_path: Path) -> None:
     write(
         tmp_path,
         "a.tsv",
@@ -74,7 +74,7 @@ def test_pairs_are_distinct_but_for_case_and_without_leaks_on_either_side(tmp_pa
     )
     write(tmp_path, "test.tsv", [("score", "text"), ("1", "ein  hund."), ("2", "a cow.")])
     assert pairs_of(build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["test.tsv"])) == [("A cat.", "Eine Katze.")]
-    with pytest.raises(UserError, match="no pair is left of 4 read, 4 of them leaks"):
+    with pytest.raises(UserError, match="no pair is left of 4 read, 4 of them with an excluded text"):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["a.tsv"])
 
 
@@ -84,25 +84,24 @@ def rows(count: int) -> Iterator[tuple[str, str]]:
 
 
 def test_held_out_texts_take_all_their_translations_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "BLOCK", 7)
-    monkeypatch.setattr(corpus, "BLOCK", 7)
+    monkeypatch.setattr(disk_spool, "BLOCK", 7)
     everything = list(rows(120))
     write(tmp_path, "a.tsv", [("en", "de"), *everything[:70]])
     write(tmp_path, "b.tsv", [("en", "de"), *everything[70:]])
     made = build(tmp_path, [{"files": ["*.tsv"], "columns": ["en", "de"]}], held_out=10)
     kept = list(dict.fromkeys(everything))
     assert sorted(pairs_of(made)) == sorted(kept)
-    held, trained = pairs_of(made, made.trained), pairs_of(made, 0, made.trained)
+    held, trained = pairs_of(made, made.training_count), pairs_of(made, 0, made.training_count)
     assert len({text for text, _ in held}) == 10 and not {text for text, _ in held} & {text for text, _ in trained}
     assert trained == [pair for pair in kept if pair in set(trained)]  # in the order they were read
-    assert made.first.trained == len(made.first) - 10
-    both = [made.first, made.second]
+    assert made.source_side.training_count == len(made.source_side) - 10
+    both = [made.source_side, made.target_side]
     for side, texts in enumerate(both):
         assert sorted(texts.texts(range(len(texts)))) == sorted({pair[side] for pair in kept})
-        assert set(texts.texts(range(texts.trained))) == {pair[side] for pair in trained}
-        assert made.index[: made.trained, side].max() < texts.trained
-    assert made.second.trained < len(made.second)
-    assert sum(source["trained"] for source in made.sources) == made.trained
+        assert set(texts.texts(range(texts.training_count))) == {pair[side] for pair in trained}
+        assert made.index[: made.training_count, side].max() < texts.training_count
+    assert made.target_side.training_count < len(made.target_side)
+    assert sum(source["trained"] for source in made.sources) == made.training_count
 
 
 def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
@@ -128,45 +127,49 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("table", "part", "says"),
+    ("table", "part", "message"),
     [
         ([("en",), ("Hello",)], {"columns": ["en", "de"]}, r"one column \('en'\), and a pair is a text and its translation"),
-        ([("Hello",), ("Bye",)], {"columns": [0, 1], "languages": ["en", "de"]}, r"line 1 has 1 column\(s\), and column 1 is asked for"),
-        ([("en", "fr"), ("Hello", "Salut")], {"columns": ["en", "de"]}, r"no column 'de'.*say which with corpus.pairs\[0\].columns"),
+        (
+            [("Hello",), ("Bye",)],
+            {"columns": [0, 1], "languages": ["en", "de"]},
+            r"line 1 has 1 column\(s\), and column 1, counted from 0, was requested",
+        ),
+        ([("en", "fr"), ("Hello", "Salut")], {"columns": ["en", "de"]}, r"no column 'de'.*set corpus.pairs\[0\].columns"),
         (
             [("high", "Hello", "Hallo")],
-            {"columns": [1, 2], "languages": ["en", "de"], "score": 0, "least": 1},
+            {"columns": [1, 2], "languages": ["en", "de"], "score_column": 0, "min_score": 1},
             "score 'high' is not a number",
         ),
     ],
 )
-def test_tables_that_hold_no_pairs(tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], says: str) -> None:
+def test_tables_that_hold_no_pairs(tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], message: str) -> None:
     write(tmp_path, "a.tsv", table)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
     assert not list((files.cache_folder() / "parallel").glob("*"))
 
 
 def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
     write(tmp_path, "a.tsv", [("en", "de"), ("a", "b"), ("a", "c")])
-    with pytest.raises(UserError, match="1 texts of the first side are left, 1 are to be held out; add pairs, or lower corpus.held_out"):
+    with pytest.raises(UserError, match="1 source texts are left, 1 are to be held out; add pairs, or lower corpus.held_out"):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], held_out=1)
 
 
 @pytest.mark.parametrize(
-    ("part", "says"),
+    ("part", "message"),
     [
-        ({"columns": ["en", "de"]}, "give `files`, or a `dataset`; one of the two"),
+        ({"columns": ["en", "de"]}, "give either `files` or a `dataset`"),
         ({"dataset": "owner/name", "columns": ["en", "de"]}, "needs a `revision`"),
         ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
         ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
-        ({"files": ["a.tsv"], "columns": ["en", "en"]}, "are two columns, both are 'en'"),
-        ({"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]}, "columns are all names, or all numbers"),
-        ({"files": ["a.tsv"], "columns": ["en", "de"], "score": "margin"}, "`score` and `least` go together"),
+        ({"files": ["a.tsv"], "columns": ["en", "en"]}, "need two different columns, both are 'en'"),
+        ({"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]}, "give all columns as names, or all as numbers"),
+        ({"files": ["a.tsv"], "columns": ["en", "de"], "score_column": "margin"}, "`score_column` and `min_score` go together"),
     ],
 )
-def test_parts_that_cannot_be(part: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_parts_that_cannot_be(part: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         recipe.Pairs.model_validate(part)
 
 
@@ -181,7 +184,7 @@ def test_scores_may_be_numbers(tmp_path: Path) -> None:
         pa.table({key: [float(row[key]) if key == "margin" else row[key] for row in rows] for key in rows[0]}), tmp_path / "a.parquet"
     )
     for name in ("a.jsonl", "a.parquet"):
-        part = {"files": [name], "columns": ["en", "de"], "score": "margin", "least": 1.04}
+        part = {"files": [name], "columns": ["en", "de"], "score_column": "margin", "min_score": 1.04}
         assert pairs_of(build(tmp_path, [part])) == [("A cat.", "Eine Katze.")]
         with pytest.raises(UserError, match="margin"):
             build(tmp_path, [{"files": [name], "columns": ["en", "margin"]}])
@@ -196,7 +199,7 @@ def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(datasets, "load_dataset", load)
     part = recipe.Pairs.model_validate({"dataset": "owner/name", "revision": "main", "columns": ["en", "de"]})
     with pytest.raises(UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"):
-        list(pair_tables._hub(part, "corpus.pairs[0]"))
+        list(pair_tables._hub_pairs(part, "corpus.pairs[0]"))
 
 
 def test_a_hub_data_set_by_nested_column() -> None:
@@ -207,10 +210,10 @@ def test_a_hub_data_set_by_nested_column() -> None:
 
 
 def test_splits_agree_with_a_plain_reading() -> None:
-    """`_rows` numbers first occurrences in order, late ones behind."""
+    """`_number` numbers first occurrences in order, late ones behind."""
     same = np.array([0, 1, 0, 3, 1, 5])
     late = np.array([False, True, False, False])  # of the distinct 0, 1, 3, 5
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        assert parallel._rows(same, late, Path(folder) / "rows").tolist() == [0, 3, 0, 1, 3, 2]
+        assert parallel_corpus._number(same, late, Path(folder) / "rows").tolist() == [0, 3, 0, 1, 3, 2]

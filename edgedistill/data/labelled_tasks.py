@@ -1,0 +1,155 @@
+"""Labelled tasks: texts or pairs of texts with a label each; read, checked split against split, and sampled by label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgedistill import recipe
+from edgedistill.data import readers
+from edgedistill.errors import UserError, unknown_name
+
+Item = tuple[str, ...]  # a text, or the two texts of a pair
+Spec = recipe.TaskFiles | recipe.TaskHub
+
+
+class LabelledRows(NamedTuple):
+    """The rows of one split: texts or pairs, and their labels."""
+
+    items: list[Item]
+    labels: list[str]
+
+    def select(self, mask: np.ndarray) -> LabelledRows:
+        """The rows where `mask`, (n,) bool, is true."""
+        rows = np.flatnonzero(mask).tolist()
+        return LabelledRows([self.items[row] for row in rows], [self.labels[row] for row in rows])
+
+
+class LabelledTask(NamedTuple):
+    """A whole task. `labels`: every label, numbers by value, words by alphabet; a classifier's outputs come in this order."""
+
+    train: LabelledRows
+    dev: LabelledRows
+    test: LabelledRows | None
+    labels: list[str]
+
+    def label_ids(self, rows: LabelledRows) -> np.ndarray:
+        """The index in `labels` of each row's label, (n,) int64."""
+        ids = {label: number for number, label in enumerate(self.labels)}
+        return np.array([ids[label] for label in rows.labels], np.int64)
+
+
+def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
+    """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its training rows.
+
+    `place`: where the recipe names the task, for errors. Raises UserError: no such file or column, a blank label, one label only,
+    label sets that differ between splits, too few rows.
+    """
+    train = read_split(spec, "train", data, place)
+    dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
+    test = read_split(spec, "test", data, place) if spec.test is not None else None
+    labels = ordered_labels(train.labels, f"{place}.train")
+    if dev is None:
+        assert spec.dev_rows is not None
+        if spec.dev_rows >= len(train.labels):
+            raise UserError(f"{place}.dev_rows: {spec.dev_rows:,} of {len(train.labels):,} rows leave none to train on; lower it")
+        is_dev = stratified_mask(train.labels, spec.dev_rows / len(train.labels), seed)
+        train, dev = train.select(~is_dev), train.select(is_dev)
+    for name, rows in (("train", train), ("dev", dev), ("test", test)):
+        if rows is not None:
+            _check_labels(labels, rows.labels, f"{place}.{name}")
+    sample = train if fraction == 1 else train.select(stratified_mask(train.labels, fraction, seed))
+    return LabelledTask(sample, dev, test, labels)
+
+
+def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
+    """All rows of one split, texts normalised. Raises UserError: no row, a blank label, no such file or column."""
+    rows = _file_rows(spec, name, data, place) if isinstance(spec, recipe.TaskFiles) else _hub_rows(spec, name, place)
+    items, labels = [], []
+    for number, cells in enumerate(rows, 1):
+        if not cells[-1]:
+            raise UserError(f"{place}.{name}: row {number:,} has a blank {spec.label!r}; give it a label, or remove the row")
+        items.append(cells[:-1])
+        labels.append(cells[-1])
+    if not labels:
+        raise UserError(f"{place}.{name}: no rows; give the whole set")
+    return LabelledRows(items, labels)
+
+
+def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
+    """The rows of one table file. `texts`, `label`: column names. Raises UserError as `read_split`."""
+    task = recipe.TaskFiles(train=[str(path.absolute())], dev_rows=2, texts=texts, label=label)
+    return read_split(task, "train", None, place)
+
+
+def ordered_labels(labels: list[str], place: str) -> list[str]:
+    """The distinct labels, numbers by value, words by alphabet.
+
+    Raises UserError for a single label, and for more distinct labels than half the rows.
+    """
+    names = sorted(set(labels))
+    if len(names) < 2:
+        raise UserError(f"{place}: all {len(labels):,} rows have the label {names[0]!r}, and a classifier needs two; give the whole set")
+    if 2 * len(names) > len(labels):
+        raise UserError(f"{place}: {len(names):,} different labels in {len(labels):,} rows; name the column of the labels with `label`")
+    try:
+        return sorted(names, key=int)
+    except ValueError:
+        return names
+
+
+def stratified_mask(labels: list[str], fraction: float, seed: int) -> np.ndarray:
+    """Draw a fraction of the rows of each label, at least one: (n,) bool. With one seed, a smaller fraction lies in a larger one."""
+    names = np.array(labels)
+    random, mask = np.random.default_rng([seed, 2_002]), np.zeros(len(names), bool)
+    for name in sorted(set(labels)):
+        rows = random.permutation(np.flatnonzero(names == name))
+        mask[rows[: max(1, round(fraction * len(rows)))]] = True
+    return mask
+
+
+def _check_labels(labels: list[str], found: list[str], place: str) -> None:
+    for more, fewer, fact in ((found, labels, "does not occur in train"), (labels, found, "is missing, and occurs in train")):
+        odd = sorted(set(more) - set(fewer))
+        if odd:
+            what = f"the label {odd[0]!r} {fact}"
+            raise UserError(
+                f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the files, or change `label`"
+            )
+
+
+def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
+    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
+    for path in readers.matching_files(patterns, data, f"{place}.{name}"):
+        yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,))
+
+
+def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:
+    table = readers.hub_table(spec, getattr(spec, name), place)
+    for column in (*spec.texts, spec.label):
+        if column not in table.features:
+            raise UserError(f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `texts` and `label`")
+    names = getattr(table.features[spec.label], "names", None)
+    for number, row in enumerate(table, 1):
+        yield (
+            *(readers.normalise(str(row[column])) for column in spec.texts),
+            _label_name(row[spec.label], names, f"{place}.{name}: row {number:,}"),
+        )
+
+
+def _label_name(value: Any, names: list[str] | None, place: str) -> str:
+    """A label as text; a class number by its name."""
+    if names is None or value is None:
+        return "" if value is None else readers.normalise(str(value))
+    if not 0 <= value < len(names):
+        raise UserError(f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out")
+    return names[value]
+
+
+def summary(rows: LabelledRows) -> dict[str, Any]:
+    """A split for a run's record: {rows, labels: {label: rows}}."""
+    return {"rows": len(rows.labels), "labels": dict(sorted(Counter(rows.labels).items()))}
