@@ -1,4 +1,4 @@
-"""What is wrong around a recipe, found in a moment: before torch is imported, a corpus is read or a text embedded."""
+"""Problems of a recipe that are found in a moment: before torch is imported, a corpus is built or a text embedded."""
 
 from __future__ import annotations
 
@@ -8,46 +8,43 @@ from pathlib import Path
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.errors import UserError, of_each
+from edgedistill.errors import Problems, UserError, map_collecting_errors
 from edgedistill.evaluation import scoring
 
-MUON = (2, 9)  # the torch that brought it
+MUON_TORCH = (2, 9)  # the first torch with torch.optim.Muon
 
 
 def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
-    """Raise UserError with what is wrong around each recipe; of several, each line says whose it is."""
+    """Check several recipes. Raises one UserError with the problems of all of them."""
     if data is not None and not data.is_dir():
-        raise UserError(f"--data {data}: no such folder; give the one that the recipes' paths start from")
-    of_each(specs, lambda spec: check(spec, data))
+        raise UserError(f"--data {data}: no such folder; give the folder that the recipes' relative paths start from")
+    map_collecting_errors(specs, lambda spec: check(spec, data))
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raise UserError with all of these: patterns that match no file, a suite that cannot be read, an optimizer torch does not have yet."""
-    problems: list[str] = []
+    """Raises one UserError with all of these: globs that match no file, a suite that cannot be read, an optimizer that torch lacks."""
+    problems = Problems()
     for patterns, place in _patterns(spec):
-        try:
-            readers.matching(patterns, data, place)
-        except UserError as error:
-            problems += error.problems
+        with problems.collect():
+            readers.matching_files(patterns, data, place)
     if spec.select is not None:
         try:
             scoring.suite(spec.select.suite, data)
         except UserError as error:
             shipped = spec.select.suite in files.shipped("suite") and not isinstance(spec.corpus, recipe.Parallel)
             other = ", or --set select.suite=mini, which needs no data" if shipped else ""
-            problems += [f"select.suite: {problem}{other}" for problem in error.problems]
+            problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
-    if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON:
-        log = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
-        problems += [f"stages[{number}].optimizer: {log}" for number in muon]
-    if problems:
-        raise UserError(*problems)
+    if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
+        fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
+        problems.found += [f"stages[{number}].optimizer: {fact}" for number in muon]
+    problems.raise_any()
 
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
-    """Patterns of the files that training reads, and where the recipe names them."""
+    """(globs of the files that training reads, the recipe's key for them)."""
     if not spec.reads_corpus:
-        return  # the teacher as it is, or a student that only labels teach: the corpus is for bench
+        return  # the unchanged teacher, or a student that learns only from labels: the corpus is for bench
     if isinstance(spec.corpus, recipe.Files):
         yield spec.corpus.texts, "corpus.texts"
     if isinstance(spec.corpus, recipe.Parallel):

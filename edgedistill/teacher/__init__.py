@@ -1,3 +1,12 @@
-"""A name, a folder or a file goes in; a teacher comes out, its cached embeddings, and the targets made of them."""
+"""A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the student's targets come out."""
 
-__all__ = ["assistant", "embedding_cache", "encoder", "precomputed", "targets"]
+__all__ = [
+    "assistant",
+    "embedding_cache",
+    "encoder",
+    "locate_teacher",
+    "precomputed_embeddings",
+    "targets",
+    "token_batches",
+    "tokenizer_files",
+]

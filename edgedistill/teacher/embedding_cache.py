@@ -1,11 +1,11 @@
-"""A teacher's vectors of a corpus: embedded once, in shards on disk, under the hash of what made them.
+"""The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk (keys: `cache_key`).
 
-A text that the same teacher has read for another corpus is not read again: beside every shard lie the hashes of its texts.
+Next to every shard are the hashes of its texts, so that a text that the same teacher has embedded for another corpus is not embedded
+again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,19 +16,19 @@ from rich.progress import Progress
 from edgedistill import files
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import QUIET, Log, Session
+from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
 from edgedistill.teacher.encoder import Teacher
 
-SHARD = 32_768  # texts: what a kill can cost, and the window that is sorted by length
-FORMAT = 1
+SHARD = 32_768  # texts: the most that a killed process loses, and the window that is sorted by length
 
 
-class Vectors:
+class CachedEmbeddings:
     """Teacher embeddings of a corpus: (n, d) float16 rows in memory-mapped shards."""
 
     def __init__(self, folder: Path, shards: int) -> None:
         self.folder = folder
         self.parts = [np.load(_shard(folder, number), mmap_mode="r") for number in range(shards)]
-        self.shard = len(self.parts[0])  # all but the last are of this length
+        self.shard = len(self.parts[0])  # the length of every shard but the last
         self.dims = int(self.parts[0].shape[1])
 
     def __len__(self) -> int:
@@ -37,10 +37,10 @@ class Vectors:
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """rows (n,) -> (n, d) float32."""
         out = np.empty((len(rows), self.dims), np.float32)
-        numbers = rows // self.shard
-        for number in np.unique(numbers):
-            here = numbers == number
-            out[here] = self.parts[number][rows[here] - number * self.shard]
+        shards = rows // self.shard
+        for shard in np.unique(shards):
+            here = shards == shard
+            out[here] = self.parts[shard][rows[here] - shard * self.shard]
         return out
 
 
@@ -50,117 +50,104 @@ def embed_corpus(
     session: Session = QUIET,
     unit: bool = True,
     name: str = "teacher",
-) -> Vectors:
-    """Embed every text of a corpus once; finished shards are kept through a kill and shared by all who ask the same.
+) -> CachedEmbeddings:
+    """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was damaged is embedded again.
 
-    `unit`: at unit length; else as the model gives them before it scales them; `name`: what progress calls it. A shard whose bytes have
-    changed since is embedded again.
-    Raises UserError when the disk is full.
+    `unit`: embeddings of unit length, otherwise as the model returns them before it normalises them. `name`: the label of log and
+    progress bar. Raises UserError when the disk is full.
     """
-    folder = vectors_folder(teacher, corpus, session, unit)
+    folder = embeddings_folder(teacher, corpus, session, unit)
     shards = -(-len(corpus) // SHARD)
-    done = _sound_shards(folder, session.log)
+    done = _intact_shards(folder, session.log)
     if len(done) < shards:
-        session.log(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them done before")
-        files.write_json(folder / "teacher.json", {"teacher": _reader(teacher, unit)})
+        session.log(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them already done")
+        files.write_json(folder / "teacher.json", {"teacher": encoder_key(teacher, unit)})
         started, embedded = time.perf_counter(), 0
-        known = Known(path for path, sha in _read_before(teacher, unit, but=folder) if files.sha256_file(path) == sha)
+        others = OtherCorpora(path for path, sha in _other_shards(teacher, unit, but=folder) if files.sha256_file(path) == sha)
         with Progress(disable=not session.progress, transient=True) as bar:
             task = bar.add_task(name, total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
                 if number not in done:
-                    embedded += _embed(teacher, texts, known, _shard(folder, number), session.device, unit)
+                    hashes = text_hashes(texts)
+                    embeddings = np.empty((len(texts), teacher.dims), np.float16)
+                    new = np.flatnonzero(~others.fill(hashes, embeddings))
+                    if len(new):
+                        embeddings[new] = teacher.embed([texts[row] for row in new], session.device, unit)
+                    embedded += len(new)
+                    _write_shard(_shard(folder, number), hashes, embeddings)
                     done[number] = files.sha256_file(_shard(folder, number))
                     files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
                 bar.update(task, advance=len(texts))
         seconds = time.perf_counter() - started
-        taken = f", {known.given:,} known from other corpora" if known.given else ""
-        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{taken}")
-    return Vectors(folder, shards)
+        reused = f", {others.reused:,} reused from other corpora" if others.reused else ""
+        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{reused}")
+    return CachedEmbeddings(folder, shards)
 
 
-def _embed(teacher: Teacher, texts: list[str], known: Known, path: Path, device: str, unit: bool) -> int:
-    """Write a shard, and beside it what its texts are. Returns how many of them had to be read."""
-    own = keys(texts)
-    vectors = np.empty((len(texts), teacher.dims), np.float16)
-    new = np.flatnonzero(~known.fill(own, vectors))
-    if len(new):
-        vectors[new] = teacher.embed([texts[row] for row in new], device, unit)
-    for place, array in ((_keys_of(path), own), (path, vectors)):
+def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
+    """Write a shard, and next to it the hashes of its texts."""
+    for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
         with files.new_file(place) as temporary, temporary.open("wb") as file:
             np.save(file, array)
-    return len(new)
 
 
-def vectors_folder(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> Path:
-    """Where the cache keeps, or will keep, this teacher's vectors of this corpus."""
-    how = {} if unit else {"unit": False}
-    return session.cache / "teachers" / files.key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.made_of())
+def embeddings_folder(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> Path:
+    """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
+    return session.cache / "teachers" / cache_key(teacher, corpus, unit)
 
 
-def embedded(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> int:
-    """How many texts of the corpus the cache holds vectors of already."""
-    folder = vectors_folder(teacher, corpus, session, unit)
-    done, known = _listed(folder), Known(path for path, _ in _read_before(teacher, unit, but=folder))
+def count_cached(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> int:
+    """The number of the corpus' texts whose embeddings are cached already."""
+    folder = embeddings_folder(teacher, corpus, session, unit)
+    done, others = _listed(folder), OtherCorpora(path for path, _ in _other_shards(teacher, unit, but=folder))
     return sum(
-        len(texts) if number in done else int((known.index.find(keys(texts)) >= 0).sum())
+        len(texts) if number in done else int((others.index.find(text_hashes(texts)) >= 0).sum())
         for number, texts in enumerate(corpus.chunks(SHARD))
     )
 
 
-def keys(texts: Iterable[str]) -> np.ndarray:
-    """A hash of each text, (n,) uint64."""
-    found = b"".join(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
-    return np.frombuffer(found, np.uint64)
+class HashIndex:
+    """The first position of each of some hashes (n,)."""
 
-
-class Index:
-    """Where each of some keys (n,) stands first."""
-
-    def __init__(self, keys: np.ndarray) -> None:
-        self._keys, self._first = np.unique(keys, return_index=True)
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._hashes, self._first = np.unique(hashes, return_index=True)
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """(m,) int64; −1: nowhere."""
-        if not len(self._keys):
+        """wanted (m,) -> positions (m,) int64; −1 where a hash is missing."""
+        if not len(self._hashes):
             return np.full(len(wanted), -1)
-        at = np.searchsorted(self._keys, wanted).clip(max=len(self._keys) - 1)
-        return np.where(self._keys[at] == wanted, self._first[at], -1)
+        at = np.searchsorted(self._hashes, wanted).clip(max=len(self._hashes) - 1)
+        return np.where(self._hashes[at] == wanted, self._first[at], -1)
 
 
-class Known:
-    """The vectors of other corpora, by the hashes of their texts; `given`: how many were taken."""
+class OtherCorpora:
+    """The cached embeddings of other corpora, by the hashes of their texts. `reused`: how many were copied."""
 
     def __init__(self, shards: Iterable[Path]) -> None:
-        self.given, self._shards = 0, list(shards)
-        every = [np.load(_keys_of(shard)) for shard in self._shards]
-        self._starts = np.cumsum([0, *map(len, every)])
-        self.index = Index(np.concatenate([np.empty(0, np.uint64), *every]))
+        self.reused, self._shards = 0, list(shards)
+        hashes = [np.load(_hashes_of(shard)) for shard in self._shards]
+        self._starts = np.cumsum([0, *map(len, hashes)])
+        self.index = HashIndex(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
     def fill(self, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Put the vectors that are there into the rows of `out`, (n, d). Returns which were, (n,) bool."""
+        """Copy the embeddings that are cached into the rows of `out` (n, d); wanted (n,). Returns which rows were filled, (n,) bool."""
         found = self.index.find(wanted)
-        shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where nowhere
+        shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where a hash is missing
         for shard in np.unique(shards[found >= 0]):
             here = shards == shard
             out[here] = np.load(self._shards[shard], mmap_mode="r")[found[here] - self._starts[shard]]
-        self.given += int((found >= 0).sum())
+        self.reused += int((found >= 0).sum())
         return found >= 0
 
 
-def _reader(teacher: Teacher, unit: bool) -> str:
-    """Who embeds, whatever the corpus."""
-    return files.key(format=FORMAT, unit=unit, **teacher.made_of())
-
-
-def _read_before(teacher: Teacher, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
-    """(shard, sha256) of all other corpora that the teacher has read, so."""
-    reader = _reader(teacher, unit)  # once: it hashes the model
+def _other_shards(teacher: Teacher, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
+    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way."""
+    key = encoder_key(teacher, unit)  # computed once: it hashes the model
     for mark in sorted(but.parent.glob("*/teacher.json")):
-        if mark.parent != but and files.read_json(mark) == {"teacher": reader}:
+        if mark.parent != but and files.read_json(mark) == {"teacher": key}:
             for number, sha in _listed(mark.parent).items():
                 path = _shard(mark.parent, number)
-                if path.exists() and _keys_of(path).exists():
+                if path.exists() and _hashes_of(path).exists():
                     yield path, sha
 
 
@@ -168,7 +155,7 @@ def _shard(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}.npy"
 
 
-def _keys_of(shard: Path) -> Path:
+def _hashes_of(shard: Path) -> Path:
     return shard.with_suffix(".keys.npy")
 
 
@@ -178,13 +165,13 @@ def _listed(folder: Path) -> dict[int, str]:
     return {int(number): sha for number, sha in files.read_json(index).items()} if index.exists() else {}
 
 
-def _sound_shards(folder: Path, log: Log) -> dict[int, str]:
-    """The finished shards whose bytes are still those written, number -> sha256."""
-    sound = {}
+def _intact_shards(folder: Path, log: Log) -> dict[int, str]:
+    """The finished shards whose bytes have not changed since they were written, number -> sha256."""
+    intact = {}
     for number, sha in _listed(folder).items():
         path = _shard(folder, number)
         if path.exists() and files.sha256_file(path) == sha:
-            sound[number] = sha
+            intact[number] = sha
         else:
-            log(f"{path}: damaged or gone; embedding its texts again")
-    return sound
+            log(f"{path}: damaged or missing; embedding its texts again")
+    return intact

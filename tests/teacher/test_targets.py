@@ -1,4 +1,4 @@
-"""Teacher space -> student space: identities of every reducer and alignment, then the whole way on the tiny world."""
+"""Targets: identities of every dimension reduction and alignment, then training and export with each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
 from edgedistill.students import affine
-from edgedistill.teacher import encoder, precomputed, targets
+from edgedistill.teacher import encoder, precomputed_embeddings, targets
+from edgedistill.teacher.alignment import procrustes, signed_permutation
+from edgedistill.teacher.dimension_reduction import cca, fix_signs, gaussian, pca, ridge
 from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.teacher.targets import cca, fit, gaussian, pca, procrustes, ridge, signed, signed_permutation, unit
-from edgedistill.training import initialise, prepare, train
+from edgedistill.teacher.targets import fit, unit_rows
+from edgedistill.training import prepare, student_embeddings, train
+from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.load_models import Models
 from tests.conftest import World, sentences
 
 DRAW = np.random.default_rng(0)
-POINTS = unit(DRAW.standard_normal((400, 12)) * 0.7 ** np.arange(12) @ np.linalg.qr(DRAW.standard_normal((12, 12)))[0] + 0.1)
+POINTS = unit_rows(DRAW.standard_normal((400, 12)) * 0.7 ** np.arange(12) @ np.linalg.qr(DRAW.standard_normal((12, 12)))[0] + 0.1)
 ROTATION = np.linalg.qr(DRAW.standard_normal((12, 12)))[0]
 
 
@@ -50,7 +54,7 @@ def test_pca_to_full_width_is_a_rotation() -> None:
     assert not plain.bias.any()
 
 
-def test_pca_finds_the_plane_that_points_lie_in_and_says_what_it_kept() -> None:
+def test_pca_finds_the_plane_of_the_points_and_the_share_of_variance() -> None:
     plane = DRAW.standard_normal((300, 2)) * [3.0, 1.0]
     lifted = plane @ ROTATION[:2] + 5 * ROTATION[3]
     found, kept = pca(lifted, 2)
@@ -62,9 +66,9 @@ def test_pca_finds_the_plane_that_points_lie_in_and_says_what_it_kept() -> None:
     assert found(lifted).std(0)[0] > found(lifted).std(0)[1]
 
 
-def test_pca_of_a_rank_leads_back_to_the_teachers_numbers() -> None:
+def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
     """Cosines are those of the directions kept; where the points lie in them, nothing changes."""
-    spec = recipe.One(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
+    spec = recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5, centre=False), dims=12)
     found, note = fit(spec, POINTS, POINTS)
     narrow, kept = pca(POINTS, 5, centre=False)
     assert found.weight.shape == (12, 12)
@@ -72,25 +76,27 @@ def test_pca_of_a_rank_leads_back_to_the_teachers_numbers() -> None:
     assert note["variance_kept"] == kept
     lying = POINTS @ narrow.weight @ narrow.weight.T
     assert np.allclose(found(lying), lying)
-    with pytest.raises(UserError, match="leads 12 numbers back to 12, not to 8"):
-        fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
+    with pytest.raises(UserError, match="rank 5 reconstructs the teacher's 12 dimensions, not 8"):
+        fit(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=5), dims=8), POINTS, POINTS)
 
 
-def test_pca_weighs_directions_by_a_power_of_their_variance() -> None:
+def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and is as long as without."""
     from sklearn.decomposition import PCA
 
     white = PCA(5, svd_solver="full", whiten=True).fit_transform(POINTS)
-    found, kept = pca(POINTS, 5, power=-0.5)
+    found, kept = pca(POINTS, 5, variance_exponent=-0.5)
     ratio = np.abs(found(POINTS)) / np.abs(white)
     assert np.allclose(ratio, ratio[0, 0])
     assert kept == pca(POINTS, 5)[1]
     plain, _ = pca(POINTS, 12, centre=False)
-    back, note = fit(recipe.One(reduce=recipe.Pca(kind="pca", rank=12, centre=False, power=0.25), dims=12), POINTS, POINTS)
+    back, note = fit(
+        recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12), POINTS, POINTS
+    )
     values = ((POINTS @ plain.weight) ** 2).mean(0)
     longer = (values / values.mean()) ** 0.25
     assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
-    away, _ = fit(recipe.One(reduce=recipe.Pca(kind="pca", centre=False, power=0.25), dims=12), POINTS, POINTS)
+    away, _ = fit(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12), POINTS, POINTS)
     assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
     assert note["power"] == 0.25
 
@@ -106,7 +112,7 @@ def test_pca_is_scikit_learns_but_for_signs() -> None:
 
 def test_signs_are_fixed() -> None:
     found, _ = pca(POINTS, 5)
-    assert np.allclose(signed(-found.weight), found.weight)
+    assert np.allclose(fix_signs(-found.weight), found.weight)
     assert (found.weight[np.abs(found.weight).argmax(0), range(5)] > 0).all()
 
 
@@ -176,24 +182,24 @@ def projected(**fields: Any) -> recipe.Projected:
 
 @pytest.mark.parametrize("kind", ["pca", "gaussian", "ridge", "cca"])
 def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
-    student = unit(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
+    student = unit_rows(POINTS @ DRAW.standard_normal((12, 5)) + 0.1 * DRAW.standard_normal((400, 5)))
     plain, _ = fit(projected(reduce={"kind": kind}), POINTS, student)
     for align in ("procrustes", "signed_permutation"):
         turned, note = fit(projected(reduce={"kind": kind}, align=align), POINTS, student)
         assert note["align"] == align
-        assert np.allclose(gram(unit(turned(POINTS))), gram(unit(plain(POINTS))))
+        assert np.allclose(gram(unit_rows(turned(POINTS))), gram(unit_rows(plain(POINTS))))
         if align == "procrustes":
-            assert np.linalg.norm(unit(turned(POINTS)) - student) <= np.linalg.norm(unit(plain(POINTS)) - student) + 1e-9
+            assert np.linalg.norm(unit_rows(turned(POINTS)) - student) <= np.linalg.norm(unit_rows(plain(POINTS)) - student) + 1e-9
 
 
 def test_what_cannot_be_fitted() -> None:
     for fields, says in [
-        ({}, "without a reducer the teacher's vectors keep 12 numbers, not 5"),
-        ({"reduce": {"kind": "pca"}, "dims": 13}, "pca makes 13 numbers of 12; it can only take away"),
+        ({}, "targets.dims: 5, and without `reduce` the teacher's embeddings keep 12 dimensions"),
+        ({"reduce": {"kind": "pca"}, "dims": 13}, "pca cannot make 13 dimensions of the teacher's 12; lower it"),
     ]:
         with pytest.raises(UserError, match=says):
             fit(projected(**fields), POINTS, POINTS)
-    with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 numbers cannot be fitted on 4 texts"):
+    with pytest.raises(UserError, match=r"targets.parts\[1\].dims: 5 dimensions cannot be fitted on 4 texts"):
         fit(projected(reduce={"kind": "pca"}), POINTS[:4], POINTS[:4], "targets.parts[1]")
 
 
@@ -224,7 +230,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors, in every precision."""
     looks = way not in ("pca", "split")
     go(world, tmp_path / "student", student=BARE, targets=WAYS[way])
-    itself = {"kind": "teacher", **({"onto": BARE} if looks else {})}
+    itself = {"kind": "teacher", **({"reference_student": BARE} if looks else {})}
     info = go(world, tmp_path / "reduced", student=itself, targets=WAYS[way], stages=[])
     assert info["dims"] == 16
     name = "targets/targets.safetensors"
@@ -235,14 +241,8 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.Teacher(spec.teacher)
     rows = np.arange(30)
-    wanted = targets.make(
-        spec.targets,  # type: ignore[arg-type]
-        lambda of: embed_corpus(loaded, texts, QUIET),
-        texts.trained,
-        lambda rows: np.empty(0),
-        0,
-        tmp_path / "student" / "targets",
-    )[rows]
+    data = targets.FittingData(lambda of: embed_corpus(loaded, texts, QUIET), texts.training_count, lambda rows: np.empty(0), 0)
+    wanted = targets.load_or_fit(spec.targets, data, tmp_path / "student" / "targets")[rows]  # type: ignore[arg-type]
     assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
     assert wanted.std(0).min() > 0
     for precision, least in [("fp32", 0.999), ("w8", 0.98)][: len(precisions)]:
@@ -259,9 +259,9 @@ def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: Wo
         opened = run.open_run(folder)
         student: Any = opened.student()
         words, texts = opened.tokenizer(), sentences(12, seed=8)
-        whole = prepare.encode(student, words, texts, 32)
-        own = prepare.encode(student.inner, words, texts, 32)
-        blocks = [unit(own[:, :12]), unit(own[:, 12:])]
+        whole = student_embeddings.embed(student, words, texts, 32)
+        own = student_embeddings.embed(student.inner, words, texts, 32)
+        blocks = [unit_rows(own[:, :12]), unit_rows(own[:, 12:])]
         assert np.allclose(gram(whole), 0.75 * gram(blocks[0]) + 0.25 * gram(blocks[1]), atol=1e-5)
         bundle_writer.export(folder, ["fp32"], folder.with_suffix(".bundle"), lambda line: None)
         assert np.allclose(bundle.load(folder.with_suffix(".bundle")).encode(texts), whole, atol=1e-4)
@@ -269,17 +269,16 @@ def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: Wo
 
 
 def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
-    """Before a single step, aligned targets are nearer to the untrained student's vectors; rank order among them is unchanged."""
+    """Before a single step, aligned targets are closer to the initial student's embeddings; their rank order is unchanged."""
     found = {}
     for align in ("none", "procrustes", "signed_permutation"):
         spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
         texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.Teacher(spec.teacher)
-        student, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
-        first = (student, loaded.tokenizer, 32)
-        made = prepare.wanted(spec, loaded, texts, first, Session(data=world.data, log=lambda line: None), tmp_path / align)
-        rows = np.arange(texts.trained)
-        own = prepare.encode(student, loaded.tokenizer, texts.texts(rows), 32)
+        student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
+        made = prepare.target_embeddings(spec, loaded, texts, student, Session(data=world.data, log=lambda line: None), tmp_path / align)
+        rows = np.arange(texts.training_count)
+        own = student_embeddings.embed(student.module, loaded.tokenizer, texts.texts(rows), 32)
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
     assert found["procrustes"][0] > found["signed_permutation"][0] > found["none"][0]
     assert spearmanr(found["procrustes"][1], found["none"][1]).statistic > 0.9999
@@ -305,7 +304,7 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
     )
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.Teacher(spec.teacher)
-    made = prepare.wanted(spec, loaded, texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
+    made = prepare.target_embeddings(spec, loaded, texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
     rows = np.arange(25)
     one, two = (
         encoder.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
@@ -315,7 +314,7 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("student", [{"kind": "teacher"}, {**BARE}])
-def test_what_targets_cost_is_said_before(world: World, student: dict[str, Any]) -> None:
+def test_check_counts_the_parameters_of_reduced_targets(world: World, student: dict[str, Any]) -> None:
     from edgedistill.planning import cost
 
     stages = [] if student["kind"] == "teacher" else world.recipe()["stages"]
@@ -339,15 +338,13 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
         go(world, tmp_path / "runs" / name, name=name, student={"kind": "teacher"}, stages=[], **more)
         bundle_writer.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
     measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
-    made = bench.bench(
-        measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, None, None, speed.Plan(2, 1, 1, 0.0, 2)
-    )
+    made = bench.bench(measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, plan=speed.Plan(2, 1, 1, 0.0, 2))
     kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
     assert kept["teacher"]["tiny"] == 1
     assert kept["reduced"]["tiny"] != 1
 
 
-# Vectors given as a file
+# Precomputed embeddings
 
 
 def closed(world: World, folder: Path, vectors: np.ndarray | None = None, texts: list[str] | None = None) -> dict[str, Any]:
@@ -357,7 +354,7 @@ def closed(world: World, folder: Path, vectors: np.ndarray | None = None, texts:
     folder.mkdir(exist_ok=True)
     np.save(folder / "closed.npy", vectors)
     (folder / "closed.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    return {"vectors": str(folder / "closed.npy")}
+    return {"embeddings": str(folder / "closed.npy")}
 
 
 def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None) -> str:
@@ -365,7 +362,7 @@ def parquet(folder: Path, texts: list[str], vectors: list[Any], kind: Any = None
     from pyarrow import parquet as pq
 
     column = pa.array(vectors, kind) if kind is not None else pa.array(vectors)
-    pq.write_table(pa.table({"text": texts, "vector": column}), folder / "closed.parquet")
+    pq.write_table(pa.table({"text": texts, "embedding": column}), folder / "closed.parquet")
     return str(folder / "closed.parquet")
 
 
@@ -375,21 +372,28 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(spec.corpus, Session(data=world.data), 0)
 
 
-def test_given_vectors_are_found_text_by_text(world: World, tmp_path: Path) -> None:
+def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path: Path) -> None:
     import pyarrow as pa
 
     texts = built(world)
     spec = closed(world, tmp_path)
     expected = embed_corpus(encoder.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
     rows = np.arange(len(texts))
-    found = precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), None), texts, QUIET)
+    found = precomputed_embeddings.corpus_embeddings(
+        precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), None), texts, QUIET
+    )
     assert (len(found), found.dims) == (len(texts), 32)
     assert np.abs(found[rows] - expected[rows]).max() < 1e-3
-    numbers = np.load(spec["vectors"])
-    lines = Path(spec["vectors"]).with_suffix(".txt").read_text().splitlines()
+    numbers = np.load(spec["embeddings"])
+    lines = Path(spec["embeddings"]).with_suffix(".txt").read_text().splitlines()
     for kind in (pa.list_(pa.float32()), pa.list_(pa.float64(), 32)):
         name = parquet(tmp_path, lines, numbers.tolist(), kind)
-        assert np.array_equal(precomputed.vectors(precomputed.Given(recipe.Teacher(vectors=name), None), texts, QUIET)[rows], found[rows])
+        assert np.array_equal(
+            precomputed_embeddings.corpus_embeddings(
+                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher(embeddings=name), None), texts, QUIET
+            )[rows],
+            found[rows],
+        )
 
 
 def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
@@ -397,50 +401,56 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
     spec = closed(world, tmp_path / "data")
     words = tmp_path / "words"
     shutil.copytree(world.teacher, words, ignore=shutil.ignore_patterns("*.safetensors"))
-    student = {**BARE, "embeddings": {"from": "random"}, "tokenizer": str(words), "vocabulary": 210}
+    student = {**BARE, "embeddings": {"from": "random"}, "tokenizer": str(words), "vocabulary_size": 210}
     info = go(world, tmp_path / "a", teacher=spec, student=student, targets=WAYS["pca"])
     assert info["dims"] == 16
     bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
-    assert bundle.load(tmp_path / "b").manifest["teacher"] == spec["vectors"]
+    assert bundle.load(tmp_path / "b").manifest["teacher"] == spec["embeddings"]
     go(world, tmp_path / "c", student=BARE, targets={**WAYS["pca"], "teacher": spec})
     about = json.loads((tmp_path / "c/targets/targets.json").read_text())
-    assert about["blocks"][0]["teachers"] == [spec["vectors"]]
+    assert about["blocks"][0]["teachers"] == [spec["embeddings"]]
     with pytest.raises(UserError, match="targets: of other teachers than the recipe's"):
         go(world, tmp_path / "d", student={"kind": "teacher"}, stages=[], targets={**WAYS["pca"], "teacher": spec})
 
 
-def test_files_of_vectors_that_will_not_do(world: World, tmp_path: Path) -> None:
+def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) -> None:
     texts, all_of_them = built(world), sentences(440)
 
     def refused(match: str, **spec: Any) -> None:
         before = sorted((files.cache_folder() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
-            precomputed.vectors(precomputed.Given(recipe.Teacher.model_validate(spec), tmp_path), texts, QUIET)
+            precomputed_embeddings.corpus_embeddings(
+                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path), texts, QUIET
+            )
         assert sorted((files.cache_folder() / "teachers").glob("*")) == before
 
     rows = DRAW.standard_normal((440, 6))
-    refused("teacher.vectors: no file .*nothing.npy", vectors="nothing.npy")
-    refused("439 vectors, but 440 texts in closed.txt", **closed(world, tmp_path, rows[:439], all_of_them))
-    refused("441 vectors, but 440 texts", **closed(world, tmp_path, np.ones((441, 6)), all_of_them))
-    refused('2 of 440 texts of the corpus are not in it, first "', **closed(world, tmp_path, rows[2:], all_of_them[2:]))
+    refused("teacher.embeddings: no file .*nothing.npy", embeddings="nothing.npy")
+    refused("439 embeddings, but 440 texts in closed.txt", **closed(world, tmp_path, rows[:439], all_of_them))
+    refused("441 embeddings, but 440 texts", **closed(world, tmp_path, np.ones((441, 6)), all_of_them))
+    refused('2 of 440 texts of the corpus are not in it, the first is "', **closed(world, tmp_path, rows[2:], all_of_them[2:]))
     broken = rows.copy()
     broken[7, 2] = np.nan
-    refused("row 8 holds a number that is not finite", **closed(world, tmp_path, broken, all_of_them))
+    refused("row 8 holds a value that is not finite", **closed(world, tmp_path, broken, all_of_them))
     broken[7] = 0
-    refused("row 8 holds nothing but zeros", **closed(world, tmp_path, broken, all_of_them))
-    refused("int64 of shape \\(440,\\); vectors are a matrix", **closed(world, tmp_path, np.arange(440), all_of_them))
+    refused("row 8 holds only zeros", **closed(world, tmp_path, broken, all_of_them))
+    refused("int64 of shape \\(440,\\); save the embeddings as a matrix", **closed(world, tmp_path, np.arange(440), all_of_them))
     (tmp_path / "closed.txt").unlink()
-    refused("teacher.texts: no file .*closed.txt", vectors="closed.npy")
+    refused("teacher.texts: no file .*closed.txt", embeddings="closed.npy")
     (tmp_path / "bad.npy").write_bytes(b"no")
-    refused("teacher.texts: no file .*bad.txt", vectors="bad.npy")
+    refused("teacher.texts: no file .*bad.txt", embeddings="bad.npy")
     (tmp_path / "bad.txt").write_text("a\n")
-    refused("not an .npy file of numbers", vectors="bad.npy")
-    refused("no file type of vectors '.txt'", vectors="bad.txt")
+    refused("not a numeric .npy file", embeddings="bad.npy")
+    refused("no file type of embeddings '.txt'", embeddings="bad.txt")
     ragged = rows.tolist()
     ragged[4] = ragged[4][:5]
-    refused("row 5 has 5 numbers, the first 6", vectors=parquet(tmp_path, all_of_them, ragged))
-    refused("no column 'vektor'; did you mean 'vector'", vectors=parquet(tmp_path, all_of_them, rows.tolist()), vector_column="vektor")
-    refused("column 'vector' is string, not lists of floats", vectors=parquet(tmp_path, all_of_them, all_of_them))
+    refused("row 5 has 5 dimensions, the first 6", embeddings=parquet(tmp_path, all_of_them, ragged))
+    refused(
+        "no column 'embeding'; did you mean 'embedding'",
+        embeddings=parquet(tmp_path, all_of_them, rows.tolist()),
+        embedding_column="embeding",
+    )
+    refused("column 'embedding' is string, not lists of floats", embeddings=parquet(tmp_path, all_of_them, all_of_them))
 
 
 # Matryoshka, on the whole way
@@ -458,20 +468,20 @@ def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
         opened = bundle.load(tmp_path / f"{name}.bundle")
         cut[name] = opened
     assert cut["cut"].dims == [16, 8, 4]
-    assert np.allclose(cut["cut"].encode(texts, dim=4), unit(cut["cut"].encode(texts)[:, :4]), atol=1e-6)
-    with pytest.raises(UserError, match="trained to be cut at 16, 8, 4; choose one"):
+    assert np.allclose(cut["cut"].encode(texts, dim=4), unit_rows(cut["cut"].encode(texts)[:, :4]), atol=1e-6)
+    with pytest.raises(UserError, match="trained for 16, 8, 4 dimensions; choose one"):
         cut["cut"].encode(texts, dim=5)
     with pytest.raises(UserError, match="only Matryoshka students can be cut"):
         cut["plain"].encode(texts, dim=4)
-    with pytest.raises(UserError, match=r"stages\[0\].objective.dims: end at 8, the student gives 16 numbers"):
+    with pytest.raises(UserError, match=r"stages\[0\].objective.dims: end at 8, the student has 16 dimensions"):
         go(world, tmp_path / "x", student=BARE, targets=WAYS["pca"], stages=[{**stage, "objective": {**objective, "dims": [4, 8]}}])
-    with pytest.raises(UserError, match="matryoshka cuts the student's own vectors, not blocks"):
+    with pytest.raises(UserError, match="matryoshka truncates the student's own embeddings, not blocks"):
         go(world, tmp_path / "y", student=BARE, targets=SPLIT, stages=[stage])
 
 
 def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
     for width, way, says in [
-        (20, "split", "12 \\+ 4 numbers for a student of 20; the dims must add up to its width"),
+        (20, "split", "12 \\+ 4 dimensions for a student of 20; the dims must add up to its width"),
         (20, "pca", "compares coordinates, the student has 20 and the teacher 16"),
         (20, "ridge", "compares coordinates"),
     ]:
@@ -479,5 +489,5 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
             go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
         assert not run.partial(tmp_path / "x").exists()
     stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
-    with pytest.raises(UserError, match="16 numbers cannot follow the student's own, which are 20"):
+    with pytest.raises(UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"):
         go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])

@@ -1,4 +1,4 @@
-"""Texts -> vectors: equal to sentence-transformers, cached under what made them, kept through kills and damage."""
+"""Texts -> embeddings: equal to sentence-transformers, cached under their key, kept through kills and damage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedistill import files, recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import embedding_cache, encoder
+from edgedistill.teacher import embedding_cache, encoder, token_batches
 from tests.conftest import World, sentences
 
 ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
@@ -58,7 +58,7 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     if "pooling_mode" in pooling:
         mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
         texts = sentences(5)
-        ids, mask = encoder.pad(encoder.encode_ids(loaded.tokenizer, texts, 48), 0)
+        ids, mask = token_batches.pad(token_batches.encode_ids(loaded.tokenizer, texts, 48), 0)
         both = torch.cat([t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1)
         expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
     else:
@@ -76,7 +76,7 @@ def load_plain(world: World, pooling: str) -> encoder.Teacher:
 
 def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World) -> None:
     assert np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max() < 1e-6
-    with pytest.raises(UserError, match="a plain model says nothing about pooling; set teacher.pooling"):
+    with pytest.raises(UserError, match="a plain model does not define its pooling; set teacher.pooling"):
         load(world.folder / "plain")
     with pytest.raises(UserError, match="brings its own pooling; leave teacher.pooling out"):
         load(world.teacher, pooling="cls")
@@ -88,12 +88,12 @@ def test_prompts(world: World, tmp_path: Path) -> None:
     files.write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat "}, "default_prompt_name": None})
     plain, prompted = load(folder), load(folder, prompt_name="query")
     assert np.allclose(prompted.embed(["eats"]), plain.embed(["the cat eats"]), atol=1e-6)
-    assert plain.made_of() != prompted.made_of()
+    assert plain.identity() != prompted.identity()
     with pytest.raises(UserError, match="no prompt 'qury'; did you mean 'query'"):
         load(folder, prompt_name="qury")
 
 
-def test_teachers_that_cannot_be(world: World, tmp_path: Path) -> None:
+def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     (folder / "model.safetensors").unlink()
@@ -102,7 +102,9 @@ def test_teachers_that_cannot_be(world: World, tmp_path: Path) -> None:
     shutil.copy(world.teacher / "model.safetensors", folder)
     config = files.read_json(folder / "config.json")
     files.write_json(folder / "config.json", {**config, "vocab_size": 50})
-    with pytest.raises(UserError, match="the tokenizer has .* pieces, the model's word table 50; they do not belong together"):
+    with pytest.raises(
+        UserError, match="the tokenizer has .* tokens, the model's embedding table 50; use the tokenizer that belongs to the model"
+    ):
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
         encoder.Teacher(recipe.Teacher(model="packaged:all-minilm"))
@@ -122,7 +124,7 @@ def built(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> corp
     return corpus.build(recipe.Files(texts=["texts.txt"], held_out=40), Session(data=world.data), 0)
 
 
-def test_shards_hold_the_vectors_and_are_embedded_once(world: World, built: corpus.Corpus) -> None:
+def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: corpus.Corpus) -> None:
     said: list[str] = []
     found = embedding_cache.embed_corpus(load(world.teacher), built, Session(log=said.append))
     found.shard = 100
@@ -134,7 +136,7 @@ def test_shards_hold_the_vectors_and_are_embedded_once(world: World, built: corp
     assert len(said) == heard
 
 
-def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus.Corpus) -> None:
+def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(world: World, built: corpus.Corpus) -> None:
     loaded = load(world.teacher)
     embed, calls = loaded.embed, []
 
@@ -154,40 +156,40 @@ def test_a_kill_costs_one_shard_and_damage_is_mended(world: World, built: corpus
     shard.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     said: list[str] = []
     embedding_cache.embed_corpus(loaded, built, Session(log=said.append))
-    assert any("00001.npy: damaged or gone; embedding its texts again" in line for line in said)
+    assert any("00001.npy: damaged or missing; embedding its texts again" in line for line in said)
     assert shard.read_bytes() == before
 
 
-def test_a_text_is_not_read_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+def test_a_text_is_not_embedded_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
     loaded, said = load(world.teacher), list[str]()
     first = embedding_cache.embed_corpus(loaded, built, QUIET)
     (tmp_path / "more.txt").write_text("\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8")
     other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert embedding_cache.embedded(loaded, other, QUIET) == 150 and embedding_cache.embedded(loaded, built, QUIET) == 440
-    assert embedding_cache.embedded(load(world.teacher, max_tokens=8), other, QUIET) == 0, "another reader of texts"
+    assert embedding_cache.count_cached(loaded, other, QUIET) == 150 and embedding_cache.count_cached(loaded, built, QUIET) == 440
+    assert embedding_cache.count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, "another reader of texts"
     found = embedding_cache.embed_corpus(loaded, other, Session(log=said.append))
-    assert "30 texts in" in said[-1] and said[-1].endswith("150 known from other corpora")
+    assert "30 texts in" in said[-1] and said[-1].endswith("150 reused from other corpora")
     assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
     # a shard that was damaged since gives nothing
     shard = first.folder / "00000.npy"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(200))), "utf-8")
     third = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert embedding_cache.embedded(loaded, third, QUIET) == 200
+    assert embedding_cache.count_cached(loaded, third, QUIET) == 200
     found = embedding_cache.embed_corpus(loaded, third, Session(log=said.append))
     assert np.abs(found[np.arange(200)] - loaded.embed(third.texts(np.arange(200)))).max() < 1e-3
-    assert said[-1].endswith("200 known from other corpora"), "those of the second corpus are as good"
+    assert said[-1].endswith("200 reused from other corpora"), "those of the second corpus are as good"
 
 
-def test_the_cache_is_keyed_by_what_made_it(world: World, built: corpus.Corpus) -> None:
+def test_the_cache_key_covers_everything_that_determines_the_embeddings(world: World, built: corpus.Corpus) -> None:
     folders = {
-        embedding_cache.vectors_folder(load(world.teacher, **options), built, QUIET)
+        embedding_cache.embeddings_folder(load(world.teacher, **options), built, QUIET)
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
     }
     assert len(folders) == 4
 
 
-def test_a_folder_that_is_not_whole_is_refused(world: World, tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
     """transformers would go on with a tokenizer of no pieces, or with a layer drawn at random."""
 
     def refused(says: str, change: Callable[[Path], object]) -> None:

@@ -1,0 +1,152 @@
+"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model, matched to the corpus text by text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files, recipe
+from edgedistill.data import readers
+from edgedistill.data.corpus import Corpus
+from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.session import QUIET, Session
+from edgedistill.teacher.cache_key import precomputed_key, text_hashes
+from edgedistill.teacher.embedding_cache import CachedEmbeddings, HashIndex
+
+BLOCK = 8_192  # rows read at a time
+
+
+class PrecomputedEmbeddings:
+    """A file of texts and embeddings: a .parquet with a column of each, or an .npy (n, d) next to a file of n texts.
+
+    Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a matrix of floats.
+    """
+
+    def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
+        assert spec.embeddings is not None
+        self.spec = spec
+        self.path = _existing(spec.embeddings, data, "teacher.embeddings")
+        if self.path.suffix not in (".npy", ".parquet"):
+            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', self.path.suffix, ('.npy', '.parquet'))}")
+        if self.path.suffix == ".parquet":
+            self.texts = self.path
+        else:
+            self.texts = _existing(spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts")
+        self.dims = self._dims()
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the embeddings: the hashes of the files, and the columns that are read."""
+        shas = {"vectors": files.sha256_file(self.path), "texts": files.sha256_file(self.texts)}
+        return {**shas, "columns": [self.spec.text_column, self.spec.embedding_column]}
+
+    def _dims(self) -> int:
+        rows = next(self.blocks(1), None)
+        if rows is None:
+            raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
+        return int(rows.shape[1])
+
+    def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
+        """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
+        if self.path.suffix == ".parquet":
+            yield from _parquet(self.path, self.spec.embedding_column, size)
+            return
+        try:
+            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{self.path}: not a numeric .npy file ({str(error).splitlines()[0]}); save it with numpy.save") from None
+        if rows.ndim != 2 or rows.dtype.kind != "f":
+            raise UserError(f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of floats")
+        for start in range(0, len(rows), size):
+            yield np.asarray(rows[start : start + size], np.float32)
+
+
+def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET) -> CachedEmbeddings:
+    """The unit embeddings of a corpus' texts, float16 in the corpus' order, read from the file once and cached.
+
+    Texts of the file that are not in the corpus are ignored; of equal texts the first counts. Raises UserError: a text of the corpus
+    without embedding, counts or dimensions that differ, values that are not finite, an embedding of zeros.
+    """
+    folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
+    if not folder.exists():
+        session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
+        with files.new_folder(folder) as temporary:
+            rows, count = _match_texts(precomputed, corpus)
+            out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
+            files.reserve(temporary / "00000.npy")
+            _write(precomputed, rows, count, out)
+            out.flush()
+    return CachedEmbeddings(folder, 1)
+
+
+def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
+    """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
+    hashes = text_hashes(map(readers.normalise, readers.texts_in(precomputed.texts, precomputed.spec.text_column)))
+    index = HashIndex(hashes)
+    out = np.empty(len(corpus), np.int64)
+    done, missing, example = 0, 0, ""
+    for chunk in corpus.chunks(BLOCK):
+        rows = index.find(text_hashes(map(readers.normalise, chunk)))
+        absent = rows < 0
+        if absent.any():
+            example = example or chunk[int(np.argmax(absent))]
+            missing += int(absent.sum())
+        else:
+            out[done : done + len(chunk)] = rows
+        done += len(chunk)
+    if missing:
+        way_out = "embed them too, or use the file's texts as the corpus"
+        raise UserError(
+            f"{precomputed.texts}: {missing:,} of {len(corpus):,} texts of the corpus are not in it, the first is "
+            f'"{example[:60]}"; {way_out}'
+        )
+    return out, len(hashes)
+
+
+def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out: np.ndarray) -> None:
+    """Copy each block of the file, at unit length, to its rows in the corpus' order."""
+    order = np.argsort(rows, kind="stable")
+    ordered, at = rows[order], 0
+    for block in precomputed.blocks():
+        norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
+        for bad, what in ((~np.isfinite(norms), "a value that is not finite"), (norms == 0, "only zeros")):
+            if bad.any():
+                raise UserError(f"{precomputed.path}: row {at + 1 + int(np.argmax(bad))} holds {what}; embed that text again")
+        low, high = np.searchsorted(ordered, [at, at + len(block)])
+        out[order[low:high]] = (block / norms)[ordered[low:high] - at].astype(np.float16)
+        at += len(block)
+    if at != count:
+        raise UserError(
+            f"{precomputed.path}: {at:,} embeddings, but {count:,} texts in {precomputed.texts.name}; row i must be the embedding of text i"
+        )
+
+
+def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
+    compute = require("pyarrow.compute", "train", "train")
+    table = readers.parquet_file(path, path)
+    if column not in table.schema_arrow.names:
+        raise UserError(f"{path}: {unknown_name('column', column, table.schema_arrow.names)}; set teacher.embedding_column")
+    done, dims = 0, 0
+    for batch in table.iter_batches(batch_size=size, columns=[column]):
+        values = batch.column(0)
+        if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
+            raise UserError(f"{path}: column {column!r} is {values.type}, not lists of floats; set teacher.embedding_column to another")
+        lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        dims = dims or int(lengths[0])
+        if (wrong := (lengths != dims) | (lengths < 1)).any():
+            at = int(np.argmax(wrong))
+            raise UserError(f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give embeddings of one model")
+        yield np.asarray(values.flatten().to_numpy(zero_copy_only=False), np.float32).reshape(len(lengths), dims)
+        done += len(lengths)
+
+
+def _existing(name: str, data: Path | None, place: str) -> Path:
+    path = Path(name)
+    if not path.is_absolute() and data is None:
+        raise UserError(f"{place}: {name!r} is a relative path, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
+    path = (data or Path()) / path
+    if not path.is_file():
+        raise UserError(f"{place}: no file {path}; check the name and --data")
+    return path

@@ -1,0 +1,197 @@
+"""`check`: all problems at once, warnings, and the estimated training time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.planning import cost, training_time
+from edgedistill.planning.recipe_inspection import inspect
+from edgedistill.session import Session
+from tests.conftest import World, sentences
+
+CONGEN = {"kind": "congen", "queue": 1000, "alpha": 1}
+TOO_WIDE = {"reduce": {"kind": "pca"}, "dims": 64}
+TRIPLES = {"objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}}
+
+
+def spec(world: World, **changes: Any) -> recipe.Recipe:
+    return recipe.parse(world.recipe(**changes), "test")
+
+
+def stage(name: str = "distil", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "objective": {"kind": "cosine"}, "steps": 12, "batch": 16, "bucket": 4, **changes}
+
+
+def corpus(held_out: int) -> dict[str, Any]:
+    return {"texts": ["texts.txt"], "held_out": held_out}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_time, "TEACHER_SECONDS", 0.1)
+    monkeypatch.setattr(training_time, "STUDENT_SECONDS", 0.4)
+
+
+def checked(*specs: recipe.Recipe, data: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    lines: list[str] = []
+    return cost.costs(list(specs), Session(data=data, log=lines.append)), lines
+
+
+def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
+    stages = [stage("a", objective=CONGEN), stage("b"), stage("c", objective={**CONGEN, "queue": 2000})]
+    with pytest.raises(UserError) as caught:
+        inspect(spec(world, targets=TOO_WIDE, stages=stages), Session(data=world.data))
+    places = [problem.split(":")[0] for problem in caught.value.problems]
+    assert places[:3] == ["targets.dims", "stages[0].objective", "stages[2].objective"]
+    assert "a queue of 2,000 texts leaves none of 400 to train on" in caught.value.problems[2]
+
+
+def test_without_texts_to_train_on_the_rest_is_checked_too(world: World) -> None:
+    """The corpus is refused, and the number of its texts still tells which queues and reductions are too large."""
+    with pytest.raises(UserError) as caught:
+        inspect(spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]), Session(data=world.data))
+    held_out, dims, queue = caught.value.problems
+    assert held_out.startswith("corpus: nothing to train on: 440 of 440 texts are left after cleaning, 5,000 are to be held out")
+    assert dims.startswith("targets.dims: pca cannot make 64 dimensions")
+    assert queue.startswith("stages[0].objective: a queue of 1,000 texts leaves none of 440")
+
+
+def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World) -> None:
+    changes = {"teacher": {"model": "nowhere"}, "corpus": corpus(5000)}
+    with pytest.raises(UserError) as caught:
+        inspect(spec(world, **changes), Session(data=world.data))
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "corpus"]
+
+
+def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "size_and_latency", lambda *_: pytest.fail("measured"))
+    good = spec(world, name="good")
+    queue = spec(world, name="queue", stages=[stage(objective=CONGEN)])
+    held_out = spec(world, name="held", corpus=corpus(440))
+    with pytest.raises(UserError) as caught:
+        checked(good, queue, held_out, data=world.data)
+    assert [problem.split(":")[:2] for problem in caught.value.problems] == [
+        ["queue", " stages[0].objective"],
+        ["held", " corpus"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "batch", "expected"),
+    [
+        (40, 16, []),
+        (0, 16, ["corpus.held_out: no text is held out"]),
+        (200, 16, ["corpus.held_out: 200 of 440 texts are held out, which leaves 240 to train on"]),
+        (40, 500, ["stages[0].batch: 500 rows, but only 400 to train on"]),
+        (300, 200, ["corpus.held_out: 300 of 440", "stages[0].batch: 200 rows, but only 140 to train on"]),
+    ],
+)
+def test_what_is_probably_not_meant_is_a_warning(world: World, held_out: int, batch: int, expected: list[str]) -> None:
+    found = inspect(spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)).warnings
+    assert len(found) == len(expected)
+    assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
+
+
+def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, quick: None, tmp_path: Path) -> None:
+    lines: list[str] = []
+    session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
+    view = {"view": {"kind": "crop"}}
+    steps = [
+        stage(steps=400, ema=0.9, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
+        stage("b", objective={"kind": "simcse"}, view={"kind": "delete_one"}),
+    ]
+    wanted = spec(world, corpus=corpus(200), stages=steps)
+    before = torch.get_rng_state()
+    [found] = cost.costs([wanted], session)
+    assert [line for line in lines if line.startswith("warning: ")] == [f"warning: {found['warnings'][0]}"]
+    assert found["teacher_texts"] == 440
+    assert found["training_samples"] == 400 * 16 * 2 + 12 * 16 * 2
+    assert set(found["estimated_seconds"]) == {"teacher", "student"}
+    assert min(found["estimated_seconds"].values()) > 0
+    assert not list((tmp_path / "cache/teachers").glob("*")), "nothing is embedded for good"
+    shown = cost.table(found)
+    assert "teacher texts to embed" in shown and "training samples" in shown
+    assert shown.splitlines()[-1].startswith("estimated training time on this machine: about ")
+    assert "passes" not in shown
+    assert before.shape == torch.get_rng_state().shape
+
+
+def test_the_time_grows_with_the_steps(world: World, quick: None) -> None:
+    few, many = (checked(spec(world, stages=[stage(steps=steps)]), data=world.data)[0][0] for steps in (100, 10_000))
+    ratio = many["estimated_seconds"]["student"] / max(0.05, few["estimated_seconds"]["student"])
+    assert 20 < ratio < 500
+
+
+def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None) -> None:
+    rows = ["anchor\tentailment\tcontradiction", *("\t".join(sentences(3, seed=seed)) for seed in range(60))]
+    (world.data / "triples.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    [found], _ = checked(spec(world, stages=[stage(**TRIPLES)]), data=world.data)
+    assert found["training_samples"] == 12 * 16 * 3
+    assert found["estimated_seconds"]["student"] > 0
+    reduced = spec(world, student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[])
+    [found], _ = checked(reduced, data=world.data)
+    assert "training_samples" not in found
+    assert found["estimated_seconds"]["student"] == 0
+
+
+def test_every_teacher_of_the_targets_is_counted(world: World, tmp_path: Path) -> None:
+    other = {"model": str(world.teacher), "max_tokens": 7}
+    parts = [{"reduce": {"kind": "pca"}, "dims": 8}, {"teacher": other, "reduce": {"kind": "pca"}, "dims": 8}]
+    both = spec(world, targets={"kind": "split", "parts": parts})
+    session = Session(data=world.data, cache_folder=tmp_path / "cache")
+    assert cost.cost(both, session)["teacher_texts"] == 2 * 440
+
+
+def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
+    rows = "\n".join(f"{text}\t{text[::-1]}" for text in sentences(80))
+    (tmp_path / "en-xx.tsv").write_text(f"en\txx\n{rows}\n", encoding="utf-8")
+    pairs = {"kind": "parallel", "pairs": [{"files": ["en-xx.tsv"], "columns": ["en", "xx"]}], "held_out": 10}
+    both = {"kind": "each_side", "objective": {"kind": "mse"}}
+    student = {"kind": "bert", "layers": 1, "width": 32, "heads": 2}
+    [found], _ = checked(spec(world, corpus=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path)
+    assert found["training_samples"] == 12 * 16 * 2
+    assert found["estimated_seconds"]["student"] > 0
+
+
+def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
+    rows = "\n".join(f"{text}\t{number % 2}" for number, text in enumerate(sentences(60)))
+    (world.data / "task.tsv").write_text(f"text\tlabel\n{rows}\n", encoding="utf-8")
+    task = {"train": ["task.tsv"], "dev": "task.tsv", "texts": ["text"], "label": "label"}
+    last = {"name": "tune", "kind": "finetune", "task": task, "steps": 10, "batch": 8, "learning_rates": [1e-3]}
+    [found], _ = checked(spec(world, corpus=None, stages=[last]), data=world.data)
+    assert found["training_samples"] == 80
+    assert found["estimated_seconds"]["student"] > 0
+
+
+def test_measuring_is_bounded() -> None:
+    """Slow steps are measured a few times, fast ones at most TIMED_STEPS times."""
+    calls: list[float] = []
+
+    def slow() -> None:
+        calls.append(time.perf_counter())
+        time.sleep(0.05)
+
+    assert training_time.mean_seconds(slow, 0.1) == pytest.approx(0.05, rel=0.5)
+    assert len(calls) <= 4
+    calls.clear()
+    training_time.mean_seconds(lambda: calls.append(0.0), 10.0)
+    assert len(calls) == training_time.WARM_STEPS + training_time.TIMED_STEPS
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 min"), (42.4, "42 s"), (600, "10 min"), (7_200, "2.0 h")])
+def test_durations_are_rounded(seconds: float, text: str) -> None:
+    assert cost._duration(seconds) == text
+
+
+def test_random_embeddings_are_unit_rows() -> None:
+    rows = np.array([0, 5, 2_000])
+    assert np.linalg.norm(training_time.RandomEmbeddings(12)[rows], axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    assert training_time.RandomEmbeddings(12, pairs=True)[rows].shape == (3, 2, 12)
