@@ -1,3 +1,19 @@
 """A recipe goes in, a finished run folder comes out."""
 
-__all__ = ["finetuning", "initialise", "inputs", "loop", "prepare", "several", "teacher_run", "train"]
+__all__ = [
+    "checks",
+    "finetuning",
+    "initial_student",
+    "inputs",
+    "load_models",
+    "loop",
+    "metrics_log",
+    "optimizers",
+    "prepare",
+    "run_in_progress",
+    "series",
+    "stages",
+    "student_embeddings",
+    "teacher_run",
+    "train",
+]

@@ -1,11 +1,14 @@
-"""Checkpoints: everything a killed run needs to end with the same bytes. Safetensors and JSON, never pickle."""
+"""The state in a checkpoint: everything that a killed run needs to end with the same bytes. Safetensors and JSON, never pickle.
+
+From which checkpoint a run resumes is decided in resume.py.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,27 +16,34 @@ from torch import Tensor, nn
 
 from edgedistill import files
 
+EVERY_SECONDS = 60.0  # between two checkpoints
 
-def save(folder: Path, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
-    """Write one checkpoint under `folder`, whole or not at all, and drop those before it.
 
-    `state`: plain data, with the position of the run. `tensors`: groups of named tensors.
-    """
-    name = f"{state['stage']:02d}-{state['step']:08d}"
+class Checkpoint(NamedTuple):
+    """state: plain data, with the run's position. tensors: groups of named tensors (weights, optimizer, random state, average)."""
+
+    state: dict[str, Any]
+    tensors: dict[str, dict[str, Tensor]]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint under `folder` atomically, and delete those before it."""
+    name = f"{checkpoint.state['stage']:02d}-{checkpoint.state['step']:08d}"
     with files.new_folder(folder / name) as temporary:
-        for group, values in tensors.items():
+        for group, values in checkpoint.tensors.items():
             save_file({k: v.detach().cpu().contiguous() for k, v in values.items()}, temporary / f"{group}.safetensors")
-        files.write_json(temporary / "state.json", state)
+        files.write_json(temporary / "state.json", checkpoint.state)
     for older in _all(folder)[:-1]:
         shutil.rmtree(older)
 
 
-def newest(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
-    """The last checkpoint under `folder`: (state, groups of tensors), or None."""
+def newest(folder: Path) -> Checkpoint | None:
+    """The last checkpoint under `folder`, or None."""
     found = _all(folder)
     if not found:
         return None
-    return files.read_json(found[-1] / "state.json"), {p.stem: load_file(p) for p in sorted(found[-1].glob("*.safetensors"))}
+    tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
+    return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
 
 
 def _all(folder: Path) -> list[Path]:
@@ -41,13 +51,13 @@ def _all(folder: Path) -> list[Path]:
 
 
 def optimizer_state(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
-    """What optimizers remember, by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
+    """The state of optimizers by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
     states = ((optimizer.state[p], names[p]) for optimizer in optimizers for p in _parameters(optimizer))
     return {f"{what}/{name}": value for state, name in states for what, value in state.items()}
 
 
 def load_optimizer(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
-    """Put it back."""
+    """Give optimizers the state that `optimizer_state` returned."""
     for optimizer in optimizers:
         for p in _parameters(optimizer):
             values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == names[p]}
@@ -60,7 +70,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def random_state() -> dict[str, Tensor]:
-    """torch's generators (numpy and Python's own are not used)."""
+    """The state of torch's generators (numpy's and Python's own are not used)."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -68,21 +78,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:
+    """Give torch's generators the state that `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-class Average:
-    """Exponential moving average of a module's weights; warms up so that the random start is soon forgotten."""
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-    def update(self, module: nn.Module, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for name, value in module.state_dict().items():
-                if value.is_floating_point():  # codes of a word table never change
-                    self.weights[name].lerp_(value, 1 - decay)

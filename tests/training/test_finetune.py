@@ -15,17 +15,20 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
-from edgedistill.data import labelled
-from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.data import labelled_tasks
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import bench, classification_metrics, scoring, speed
 from edgedistill.evaluation.suites import pair_classification
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
-from edgedistill.runtime import bundle, verify
+from edgedistill.runtime import verify
+from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
-from edgedistill.students.classifier import Classifier, compared
-from edgedistill.training import loop, train
-from edgedistill.training.finetuning import finetune, labelled_inputs, rule_augmentation
+from edgedistill.students.classifier import Classifier, pair_features
+from edgedistill.training import checkpoint, train
+from edgedistill.training.finetuning import labelled_inputs, learning_rate_trials, rule_augmentation
+from edgedistill.training.loop import Loop
+from edgedistill.training.optimizers import learning_rate_factor
 from tests.conftest import World, sentences
 
 ANIMALS = ("cat", "dog")
@@ -97,14 +100,14 @@ def test_the_loss_by_hand() -> None:
     """One row, logits (2, 0), label 0, teacher (1, 1): CE = log(1 + e⁻²), MSE = (1 + 1) / 2."""
     logits, labels, teacher = torch.tensor([[2.0, 0.0]]), torch.tensor([0]), torch.tensor([[1.0, 1.0]])
     cross = float(np.log(1 + np.exp(-2)))
-    assert float(finetune.loss(logits, labels, None, 1.0)) == pytest.approx(cross)
-    assert float(finetune.loss(logits, labels, teacher, 0.0)) == pytest.approx(1.0)
-    assert float(finetune.loss(logits, labels, teacher, 0.25)) == pytest.approx(0.25 * cross + 0.75)
+    assert float(learning_rate_trials.loss(logits, labels, None, 1.0)) == pytest.approx(cross)
+    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.0)) == pytest.approx(1.0)
+    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.25)) == pytest.approx(0.25 * cross + 0.75)
 
 
 def test_the_pair_head_by_hand() -> None:
     u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0]])
-    assert compared(u, v).tolist() == [[1, -2, 3, 1, 2, 3, 3, -2]]
+    assert pair_features(u, v).tolist() == [[1, -2, 3, 1, 2, 3, 3, -2]]
 
 
 def test_the_papers_sizes() -> None:
@@ -121,16 +124,16 @@ def test_the_papers_sizes() -> None:
 
 def test_scores_by_hand() -> None:
     found, gold = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
-    assert labelled.scores(found, gold, ["0", "1"], None) == {"accuracy": 0.5, "f1": 0.5, "macro_f1": 0.5}
+    assert classification_metrics.scores(found, gold, ["0", "1"], None) == {"accuracy": 0.5, "f1": 0.5, "macro_f1": 0.5}
     gold = np.array([1, 1, 1, 0])  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
-    assert labelled.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
-    assert labelled.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
-    assert labelled.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx((0.8 + 2 / 3 + 0) / 3)
+    assert classification_metrics.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
+    assert classification_metrics.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
+    assert classification_metrics.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx((0.8 + 2 / 3 + 0) / 3)
 
 
 def test_learning_rates_factor() -> None:
     spec = recipe.Finetune.model_validate({**stage(single()), "warmup": 0.2, "schedule": "linear"})
-    assert [loop.schedule(spec, step, 10) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
+    assert [learning_rate_factor(spec, step, 10) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
 
 
 # Tasks
@@ -138,22 +141,22 @@ def test_learning_rates_factor() -> None:
 
 def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
     labels = ["a"] * 80 + ["b"] * 20
-    small, large = labelled.drawn(labels, 0.2, 3), labelled.drawn(labels, 0.5, 3)
+    small, large = labelled_tasks.stratified_mask(labels, 0.2, 3), labelled_tasks.stratified_mask(labels, 0.5, 3)
     assert [int(each[:80].sum()) for each in (small, large)] == [16, 40]
     assert [int(each[80:].sum()) for each in (small, large)] == [4, 10]
     assert not (small & ~large).any()
-    assert (labelled.drawn(labels, 0.5, 4) != large).any()
-    assert labelled.drawn(["a"] * 9 + ["b"], 0.01, 0).sum() == 2  # one of each at least
+    assert (labelled_tasks.stratified_mask(labels, 0.5, 4) != large).any()
+    assert labelled_tasks.stratified_mask(["a"] * 9 + ["b"], 0.01, 0).sum() == 2  # one of each at least
 
 
 def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
     rows = [f"{(7, 10, 9)[at % 3]}\ttext {at}" for at in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["label\tsentence", *rows]), encoding="utf-8")
-    task = labelled.read(recipe.TaskFiles(train=["t.tsv"], dev_rows=12), tmp_path, 0, 0.5, "x")
+    task = labelled_tasks.read_task(recipe.TaskFiles(train=["t.tsv"], dev_rows=12), tmp_path, 0, 0.5, "x")
     assert task.labels == ["7", "9", "10"]
     assert (len(task.dev.labels), len(task.train.labels)) == (12, 24)
     assert not set(task.dev.items) & set(task.train.items)
-    assert task.numbers(task.dev).tolist() == [["7", "9", "10"].index(label) for label in task.dev.labels]
+    assert task.label_ids(task.dev).tolist() == [["7", "9", "10"].index(label) for label in task.dev.labels]
 
 
 def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
@@ -165,18 +168,18 @@ def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
         )
         table.to_parquet(str(tmp_path / "set" / f"{name}.parquet"))
     spec = recipe.TaskHub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
-    task = labelled.read(spec, None, 0, 1.0, "stages[0].task")
+    task = labelled_tasks.read_task(spec, None, 0, 1.0, "stages[0].task")
     assert (task.labels, task.train.labels) == (["no", "yes"], ["no", "yes", "yes", "no"])
     assert task.train.items[1] == ("train 1",)
-    with pytest.raises(UserError, match=r"stages\[0\].task.test: row 1 has the label -1: hidden, as GLUE's tests are"):
-        labelled.read(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].task")
+    with pytest.raises(UserError, match=r"stages\[0\].task.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets"):
+        labelled_tasks.read_task(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].task")
     with pytest.raises(UserError, match="no column 'text'; did you mean 'sentence'|no column 'text'; choose one"):
-        labelled.read(spec.model_copy(update={"texts": ["text"]}), None, 0, 1.0, "stages[0].task")
+        labelled_tasks.read_task(spec.model_copy(update={"texts": ["text"]}), None, 0, 1.0, "stages[0].task")
 
 
 BAD = [
-    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n2\tb\n", r"dev: the label '2' which train has not \(0, 1\)"),
-    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n", r"dev: the label '0' is missing, which train has"),
+    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n2\tb\n", r"dev: the label '2' does not occur in train \(0, 1\)"),
+    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n", r"dev: the label '0' is missing, and occurs in train"),
     ("label\tsentence\n1\ta\n \tb\n", "label\tsentence\n1\ta\n", "train: row 2 has a blank 'label'; give it a label"),
     ("label\tsentence\n1\ta\n1\tb\n", "label\tsentence\n1\ta\n", "all 2 rows have the label '1', and a classifier needs two"),
     ("lable\tsentence\n1\ta\n", "label\tsentence\n1\ta\n", "no column 'label'; did you mean 'lable'"),
@@ -190,27 +193,30 @@ def test_tasks_that_cannot_be(tmp_path: Path, trained: str, dev: str, says: str)
     (tmp_path / "a.tsv").write_text(trained, encoding="utf-8")
     (tmp_path / "b.tsv").write_text(dev, encoding="utf-8")
     with pytest.raises(UserError, match=says):
-        labelled.read(recipe.TaskFiles(train=["a.tsv"], dev="b.tsv"), tmp_path, 0, 1.0, "stages[0].task")
+        labelled_tasks.read_task(recipe.TaskFiles(train=["a.tsv"], dev="b.tsv"), tmp_path, 0, 1.0, "stages[0].task")
 
 
 def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
     one, distil = stage(single()), tasks.recipe()["stages"]
     for changes, says in [
-        ({"stages": [one, *distil]}, r"stages\[0\]: a finetune stage is the last"),
-        ({"stages": [*distil, {**one, "start": "runs/x"}]}, r"stages\[1\].start: the stages before it say where it starts"),
-        ({"stages": [{**one, "augment": {}}]}, r"stages\[0\]: `augment` makes texts without labels; give a `teacher`"),
-        ({"stages": [{**one, "task": {"train": ["x.tsv"]}}]}, r"stages\[0\].task: something must choose the weights"),
+        ({"stages": [one, *distil]}, r"stages\[0\]: a finetune stage must be the last"),
+        ({"stages": [*distil, {**one, "start": "runs/x"}]}, r"stages\[1\].start: the stages before it define its start; leave"),
+        ({"stages": [{**one, "augment": {}}]}, r"stages\[0\]: `augment` makes unlabelled texts; give a `teacher`"),
+        (
+            {"stages": [{**one, "task": {"train": ["x.tsv"]}}]},
+            r"stages\[0\].task: give either `dev` or `dev_rows`: one of them must select the weights",
+        ),
         ({"stages": [{**one, "kind": "finetun"}]}, r"stages\[0\].kind: no stage 'finetun'; did you mean 'finetune'\?"),
         ({"stages": [{**one, "fracton": 0.2}]}, r"stages\[0\].fracton: no key 'fracton'; did you mean 'fraction'\?"),
-        ({"stages": [{**one, "rates": [0.1, 0.1]}]}, "must be above 0, and each another"),
-        ({"stages": [one], "student": {"kind": "static"}}, "sif counts pieces over texts distilled on"),
+        ({"stages": [{**one, "learning_rates": [0.1, 0.1]}]}, "must be positive and distinct"),
+        ({"stages": [one], "student": {"kind": "static"}}, "sif counts tokens in the distillation texts"),
     ]:
         with pytest.raises(UserError, match=says):
             recipe.parse(tasks.recipe(**changes), "test")
     with pytest.raises(UserError, match=r"stages\[0\].batch: 512 of a task of 240 training rows; lower it"):
         go(tasks, tmp_path / "a", stage(single(), batch=512))
-    with pytest.raises(UserError, match=r"stages\[0\].positive: no label 'cat' \(animal, person\)"):
-        go(tasks, tmp_path / "b", stage(single(), positive="cat"))
+    with pytest.raises(UserError, match=r"stages\[0\].positive_label: no label 'cat' \(animal, person\)"):
+        go(tasks, tmp_path / "b", stage(single(), positive_label="cat"))
 
 
 # Training
@@ -266,7 +272,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     """Stopped in the second learning rate, behind a measurement no checkpoint knows of, with dropout, a teacher and a transfer set."""
     last = stage(
         single(),
-        rates=[1e-3, 4e-3],
+        learning_rates=[1e-3, 4e-3],
         steps=20,
         dropout=0.2,
         every=10,
@@ -281,7 +287,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
         if line.startswith("finetune at 0.004: step 10 of 20"):
             raise InterruptedError
 
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[*tasks.recipe()["stages"], last]), "test")
     with pytest.raises(InterruptedError):
         train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
@@ -304,22 +310,22 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
     teacher = {"run": str(tuned / "runs/teacher")}
     found = go(tasks, tmp_path / "a", stage(task, steps=80, teacher=teacher), student={**BILSTM, "hidden": 12})
     assert found["task"]["test"]["accuracy"] > 0.9
-    with pytest.raises(UserError, match=r"stages\[0\].teacher: .* tells animal, person of texts apart, this task 0, 1; give a teacher"):
+    with pytest.raises(UserError, match=r"stages\[0\].teacher: .* has the labels animal, person for texts, this task 0, 1; give a teacher"):
         go(tasks, tmp_path / "b", stage(pair(), teacher=teacher))
 
 
 def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World) -> None:
-    last = stage(pair(), rates=[1e-3, 4e-3], steps=20, batch=8)
+    last = stage(pair(), learning_rates=[1e-3, 4e-3], steps=20, batch=8)
     found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), Session(data=tasks.data, log=quiet))
     assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
     assert found["labelled"] == {"train": 240, "dev": 80}
-    assert found["student_passes"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
+    assert found["training_samples"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
     assert "240 to train on, 80 to select by" in cost.table(found)
     augmented = stage(
         single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900, "pos": 0}
     )
     found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), Session(data=tasks.data, log=quiet))
-    assert (found["labelled"]["transfer"], found["student_passes"]) == (900, 896)
+    assert (found["labelled"]["transfer"], found["training_samples"]) == (900, 896)
 
 
 def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,11 +344,11 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
             {"stages": [{**distil[0], "view": view, "objective": {"kind": "dual_l2"}}]},
             r"stages\[0\].view: 440 of the corpus' 440 texts are not in views.tsv",
         ),
-        ({"stages": [{**distil[0], "longest": 3}]}, None),
-        ({"targets": {"reduce": wide, "dims": 64}}, "targets.dims: pca makes 64 numbers of 32; it can only take away"),
-        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.dims: 16 numbers cannot be fitted on 16 texts; add texts"),
+        ({"stages": [{**distil[0], "skip_longer_than": 3}]}, None),
+        ({"targets": {"reduce": wide, "dims": 64}}, "targets.dims: pca cannot make 64 dimensions of the teacher's 32; lower it"),
+        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.dims: 16 dimensions cannot be fitted on 16 texts; add texts"),
         ({"stages": [*distil, stage(single(), batch=512)]}, r"stages\[1\].batch: 512 of a task of 240 training rows; lower it"),
-        ({"stages": [*distil, stage(single(), positive="plant")]}, r"stages\[1\].positive: no label 'plant'"),
+        ({"stages": [*distil, stage(single(), positive_label="plant")]}, r"stages\[1\].positive_label: no label 'plant'"),
         ({"stages": [*distil, stage(single(), teacher=plain)]}, r"stages\[1\]\.teacher\.run: .*none: not a run"),
         ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, r"stages\[0\]\.start: .*none: not a run"),
     ):
@@ -352,7 +358,7 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
         else:
             with pytest.raises(UserError, match=says):
                 cost.costs([spec], Session(data=tasks.data, log=quiet))
-        with pytest.raises(UserError, match=says or r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer"):
+        with pytest.raises(UserError, match=says or r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer"):
             train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
 
@@ -361,7 +367,7 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(loop.Loop, "go", lambda self: pytest.fail("a stage began"))
+    monkeypatch.setattr(Loop, "train", lambda self: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
     (tasks.data / "katze.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
     tagged = {"student": BILSTM, "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})]}
@@ -425,13 +431,15 @@ def test_the_rules_one_by_one() -> None:
 def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     items = [("one two three four five six", "seven eight nine ten"), ("a b c d e f", "g h i j")]
     spec = recipe.Augment(mask=0.4, pos=0, ngram=0, rounds=300)
-    made = rule_augmentation.make(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    made = rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert len(set(made) | set(items)) == len(made) + 2
     sides = [(first == items[0][0], second == items[0][1]) for first, second in made if first[-3:] in ("six", "[M]") and "a" not in first]
     assert {(True, False), (False, True), (False, False)} <= set(sides)
     assert (True, True) not in sides
-    assert made == rule_augmentation.make(spec, items, "[M]", 0, lambda words: [None] * len(words))
-    assert len(rule_augmentation.make(spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words))) == 10
+    assert made == rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    assert (
+        len(rule_augmentation.transfer_set(spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words))) == 10
+    )
 
 
 def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_path: Path) -> None:
@@ -441,7 +449,7 @@ def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_pat
     tag = rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=said.append), items, "stages[0].augment")
     assert tag(["The", "Cat", "sings"]) == [None, "N", "V"]
     assert "3 of 6 words have a tag in tags.tsv" in said[0]
-    assert rule_augmentation.Words(items, tag).of == {"N": ["cat", "dog"], "V": ["sings"]}
+    assert rule_augmentation.TaggedWords(items, tag).by_tag == {"N": ["cat", "dog"], "V": ["sings"]}
     (tmp_path / "tags.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
     with pytest.raises(UserError, match="has none of the training texts' 6 words"):
         rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=quiet), items, "stages[0].augment")
@@ -461,8 +469,10 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
     module = trained.classifier()
-    tokens = labelled_inputs.Tokens([(item,) if isinstance(item, str) else item for item in items], trained.tokenizer(), trained.prompt, 32)
-    expected = torch.from_numpy(labelled_inputs.logits_of(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
+    tokens = labelled_inputs.ItemTokens(
+        [(item,) if isinstance(item, str) else item for item in items], trained.tokenizer(), trained.prompt, 32
+    )
+    expected = torch.from_numpy(labelled_inputs.logits(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
     assert np.abs(probabilities - expected).max() < 1e-4
     assert labels == [trained.labels[at] for at in expected.argmax(1)]
     assert np.ptp(probabilities[:, 0]) > 0.01
@@ -496,42 +506,44 @@ def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
     files.write_json(folder / "parity.json", golden)
     manifest = files.read_json(folder / "manifest.json")
     manifest["files"]["parity.json"] = files.sha256_file(folder / "parity.json")
-    files.write_json(folder / "manifest.json", {**manifest, "digest": bundle.digest(manifest)})
-    with pytest.raises(AnswerIsNo, match=r"item 4 of 32 .* came back with a probability"):
+    files.write_json(folder / "manifest.json", {**manifest, "digest": digest(manifest)})
+    with pytest.raises(CheckFailed, match=r"item 4 of 32 .* has a probability"):
         verify.verify(folder)
 
 
 def test_what_a_classifier_refuses(tuned: Path) -> None:
     one, two = (edgedistill.load(tuned / "bundles" / name, precision="fp32") for name in ("one", "two"))
-    with pytest.raises(UserError, match=r"was fine-tuned and gives labels \(animal, person\), not vectors; call classify"):
+    with pytest.raises(UserError, match=r"a classifier \(animal, person\), which has no embeddings; call classify"):
         one.encode(["a"])
-    with pytest.raises(UserError, match=r"items\[1\]: tiny takes one text an item; give texts"):
+    with pytest.raises(UserError, match=r"items\[1\]: not a string; tiny classifies texts"):
         one.classify(["a", ("a", "b")])
-    with pytest.raises(UserError, match=r"items\[0\]: tiny takes two texts an item; give pairs"):
+    with pytest.raises(UserError, match=r"items\[0\]: not a pair of strings; tiny classifies pairs"):
         two.classify(["a"])
     with pytest.raises(UserError, match="one string; put it in a list"):
         one.classify("a")
-    with pytest.raises(UserError, match=r"items\[0\]: tiny takes one text an item"):
+    with pytest.raises(UserError, match=r"items\[0\]: not a string; tiny classifies texts"):
         one.classify([1])  # type: ignore[list-item]
     assert two.classify(np.array([["a", "b"]])).labels == two.classify([("a", "b")]).labels  # type: ignore[arg-type]
-    assert (repr(one), repr(two)) == ("<tiny, fp32: 2 labels a text>", "<tiny, fp32: 2 labels a pair>")
+    assert (repr(one), repr(two)) == ("<Bundle tiny:fp32, 2 labels per text>", "<Bundle tiny:fp32, 2 labels per pair>")
 
 
 def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> None:
     def measure(names: list[str], suites: list[str]) -> list[dict[str, Any]]:
         bundles = [str(tuned / "bundles" / name) for name in names]
-        return bench.bench(bundles, suites, Session(data=tasks.data, log=quiet), 1, None, tmp_path / "r.html", PLAN)["reports"]
+        return bench.bench(bundles, suites, Session(data=tasks.data, log=quiet), 1, bench.Outputs(html=tmp_path / "r.html"), PLAN)[
+            "reports"
+        ]
 
     [found] = measure(["two:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
     assert next(iter(found["quality"].values()))["tasks"]["pair.dev.tsv"]["rows"] == 80
     assert found["offline"]["texts_s"] > 0
     assert found["agreement"] is None
     assert "accuracy × 100" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="--suite mini: asks for vectors, tiny gives labels; use --suite task"):
+    with pytest.raises(UserError, match="--suite mini: needs embeddings, tiny returns labels; use --suite task"):
         measure(["one:w8"], ["mini"])
-    with pytest.raises(UserError, match="bundles that give different labels"):
+    with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])
-    with pytest.raises(UserError, match="no column 'sentence'; choose one: .label, one, two.; say which with --suite task.texts"):
+    with pytest.raises(UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.texts"):
         measure(["one:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
 
 
@@ -544,7 +556,7 @@ def test_the_task_suite_scores_what_training_scored(tuned: Path, tasks: World) -
     assert suite.sample(3)[0] in [item[0] for item in suite.tasks["test"].rows.items]
 
 
-# Untuned similarity
+# Zero-shot pair classification
 
 
 def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
@@ -559,7 +571,7 @@ def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
     test = "label\tsentence1\tsentence2\n1\tzero\tten\n0\tten\tthirty\n0\tzero\tsixty\n1\tzero\tzero\n"
     for name, text in (("dev", dev), ("test", test)):
         (tmp_path / f"{name}.tsv").write_text(text, encoding="utf-8")
-    (tmp_path / "suite.yaml").write_text("kind: similarity\ntasks: [{name: t, dev: dev.tsv, test: test.tsv}]\n", encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text("kind: pair_classification\ntasks: [{name: t, dev: dev.tsv, test: test.tsv}]\n", encoding="utf-8")
     found = scoring.evaluate(scoring.suite(tmp_path / "suite.yaml"), encode)["tasks"]["t"]
     assert found["thresholds"]["accuracy"] == pytest.approx((np.cos(np.radians(30)) + 0.5) / 2, abs=1e-6)
     assert (found["accuracy"], found["f1"]) == (0.75, pytest.approx(0.8))  # 2 hits of 3 taken and 2 gold

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import files, recipe, run
-from edgedistill.data import parallel
+from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
@@ -19,10 +19,13 @@ from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
-from edgedistill.teacher import assistant, encoder
-from edgedistill.training import initialise, prepare, train
-from edgedistill.training import loop as loops
-from edgedistill.training.inputs import pair_feed
+from edgedistill.teacher import assistant, encoder, token_batches
+from edgedistill.training import checkpoint, checks, student_embeddings, train
+from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.initial_student.prepared_student import StudentTokenizer
+from edgedistill.training.inputs import pair_batches
+from edgedistill.training.load_models import open_models
+from edgedistill.training.loop import Loop
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_model import plain
@@ -30,7 +33,7 @@ from tests.vocabulary.test_trim_tokenizer import unigram
 
 BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
 OWN = {"of": "assistant", "language": "own"}
-EMBEDDINGS = {"of": "assistant", "at": "embeddings", "language": "own"}
+EMBEDDINGS = {"of": "assistant", "layer": "embeddings", "language": "own"}
 FAST = {"steps": 6, "batch": 8, "bucket": 2}
 STUDENT = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "layers": 1, "bottleneck": 8, "max_tokens": 32}
 
@@ -74,7 +77,7 @@ def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stage 1: XLM-R's architecture with the teacher's layers, behind a tokenizer learned from the pairs."""
-    student = {"kind": "recurrent", "layers": 2, "times": 1, "positions": "pad", "unigram": {"pieces": 300}, "max_tokens": 32}
+    student = {"kind": "recurrent", "layers": 2, "repeats": 1, "position_ids": "pad", "unigram": {"vocabulary_size": 300}, "max_tokens": 32}
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
     out = tmp_path_factory.mktemp("assistant") / "assistant"
@@ -94,7 +97,7 @@ def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recip
         "assistant": {"model": str(taught), "max_tokens": 32, "dtype": "fp32"},
         "student": {**STUDENT, "embeddings": {"from": "random"}},
         "stages": stages,
-        "select": {"suite": str(data / "suite.yaml"), "every": 4, "without": ["yy"]},
+        "select": {"suite": str(data / "suite.yaml"), "every": 4, "languages_without_dev": ["yy"]},
     }
     return recipe.parse(written(world, "student", **{**parts, **changes}), "test")
 
@@ -110,7 +113,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
     opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
     texts = [*sentences(3), translated(sentences(1)[0])]
-    ids, mask = encoder.pad(encoder.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
+    ids, mask = token_batches.pad(token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
     student: Any = run.open_run(taught).student()
     with torch.inference_mode():
         expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
@@ -121,7 +124,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     assert np.abs(opened.embed(texts) - unit).max() < 1e-5 < np.abs(unit - expected).max()
     layer = assistant.EmbeddingLayer(opened)
     assert np.abs(layer.embed(texts, unit=False) - tables).max() < 1e-6
-    assert layer.made_of() != opened.made_of()
+    assert layer.identity() != opened.identity()
 
 
 def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: World, data: Path, taught: Path) -> None:
@@ -134,13 +137,13 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: 
     assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
     spec = opened.recipe
     assert isinstance(spec.corpus, recipe.Parallel) and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
-    pairs = parallel.build(spec.corpus, Session(data=data), 0)
-    again = learn_tokenizer._unigram([pairs.first, pairs.second], spec.student.unigram, 512)
+    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
+    again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram, 512)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
-    few = recipe.Unigram(pieces=200, lowercase=True)
+    few = recipe.Unigram(vocabulary_size=200, lowercase=True)
     assert (
-        learn_tokenizer.learn_unigram([pairs.second], few, session=QUIET)("THE")["input_ids"]
-        == learn_tokenizer.learn_unigram([pairs.second], few, session=QUIET)("the")["input_ids"]
+        learn_tokenizer.learn_unigram([pairs.target_side], few, session=QUIET)("THE")["input_ids"]
+        == learn_tokenizer.learn_unigram([pairs.target_side], few, session=QUIET)("the")["input_ids"]
     )
 
 
@@ -148,29 +151,32 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first for both."""
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
-    pairs = parallel.build(spec.corpus, Session(data=data), 0)
-    models = pair_feed.Models(initialise.open_teacher(spec.teacher, data), prepare.open_assistant(spec))
+    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
+    models = open_models(spec, data)
     assert models.assistant is not None and isinstance(models.teacher, encoder.Teacher)
     words = models.assistant.tokenizer
-    cut = pair_feed.tokens(spec, pairs, words, 32, Session(log=quiet))
-    align, teach, contrast = pair_feed.feeds(spec, pairs, cut, models, 32, Session(log=quiet), [None, None, None])
+    tokenized = pair_batches.tokenize(spec, pairs, StudentTokenizer(words, 32), Session(log=quiet))
+    embedded = pair_batches.EmbeddedSides(pairs, models, Session(log=quiet))
+    align, teach, contrast = (pair_batches.of_pairs(stage, tokenized, embedded, 32) for stage in spec.distilling)
     rows = np.array([0, 5, 17])
-    for feed in (align, teach, contrast):
-        (one, _), (other, _) = feed.batch(rows, rows)[0]
-        for ids, side, corpus in ((one, 0, pairs.first), (other, 1, pairs.second)):
+    for batches in (align, teach, contrast):
+        (one, _), (other, _) = batches.batch(rows, rows)[0]
+        for ids, side, corpus in ((one, 0, pairs.source_side), (other, 1, pairs.target_side)):
             texts = corpus.texts(pairs.index[rows, side])
-            assert [row[row != 1].tolist() for row in ids] == [each.tolist() for each in encoder.encode_ids(words, texts, 32)]
-    sources, targets = (corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.first, pairs.second)))
+            assert [row[row != 1].tolist() for row in ids] == [each.tolist() for each in token_batches.encode_ids(words, texts, 32)]
+    sources, targets = (corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.source_side, pairs.target_side)))
     layer = assistant.EmbeddingLayer(models.assistant)
-    for feed, reader in ((align, layer), (teach, models.assistant)):
+    for batches, reader in ((align, layer), (teach, models.assistant)):
         expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
-        assert feed.vectors is not None and np.abs(feed.vectors[rows] - expected).max() < 2e-3  # kept in half precision
+        assert batches.targets is not None and np.abs(batches.targets[rows] - expected).max() < 2e-3  # kept in half precision
     expected = models.teacher.embed(sources, unit=False)
-    assert contrast.vectors is not None and np.abs(contrast.vectors[rows] - expected[:, None]).max() < 5e-3
-    assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.trained
-    lengths = np.max([side.lengths(pairs.index[: pairs.trained, at]) for at, side in enumerate(cut)], 0)
+    assert contrast.targets is not None and np.abs(contrast.targets[rows] - expected[:, None]).max() < 5e-3
+    assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.training_count
+    lengths = np.max(
+        [side.lengths(pairs.index[: pairs.training_count, at]) for at, side in enumerate((tokenized.source, tokenized.target))], 0
+    )
     longest = int(lengths.min())
-    assert 0 < len(short := teach.short(longest)) < pairs.trained
+    assert 0 < len(short := teach.short(longest)) < pairs.training_count
     assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
 
 
@@ -182,9 +188,7 @@ def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, t
     after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
     layers = [name for name in after if name.startswith("model.encoder.")]
     assert layers and all(torch.equal(after[name], before[name]) for name in layers)
-    first, _ = initialise.build(
-        spec, initialise.open_teacher(spec.teacher, data), run.open_run(taught).tokenizer(), data, assistant=prepare.open_assistant(spec)
-    )
+    first = initial_weights.build(spec, open_models(spec, data), run.open_run(taught).tokenizer(), data).module
     moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
     assert moved and all(name.startswith("model.embeddings.") for name in moved)
     assert "model.embeddings.word_embeddings.project.weight" in moved
@@ -198,17 +202,17 @@ def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
     world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, steps = four(world, data, taught), 0
-    step = loops.Loop._one
+    step = Loop.train_step
 
-    def counted(loop: loops.Loop) -> float:
+    def counted(loop: Loop) -> float:
         nonlocal steps
         steps += 1
         if steps in (4, 11, 17):
             raise Killed
         return step(loop)
 
-    monkeypatch.setattr(loops, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loops.Loop, "_one", counted)
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(Loop, "train_step", counted)
     for resume in (False, True, True):
         with pytest.raises(Killed):
             train.train(spec, tmp_path / "cut", Session(data=data, log=quiet), resume=resume)
@@ -225,7 +229,7 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     assert (opened.shape["times"], opened.shape["bottleneck"], opened.shape["positions"]) == (2, 8, "pad")
     bundle_writer.export(whole, ["fp32", "w8"], tmp_path / "bundle", quiet)
     texts = [*sentences(4), translated(sentences(1)[0])]
-    expected = prepare.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    expected = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - expected).max() < 1e-5
     suite = tmp_path / "lost.yaml"
     (tmp_path / "lost.tsv").write_text("sentence1\tsentence2\tscore\nкот\tпёс\t1\nthe cat\tthe dog\t3\n", encoding="utf-8")
@@ -236,21 +240,19 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
         [str(data / "suite.yaml"), str(suite)],
         Session(data=data, log=said.append),
         1,
-        None,
-        None,
-        speed.Plan(2, 1, 1, 0.0, 2),
+        plan=speed.Plan(2, 1, 1, 0.0, 2),
     )
     report = found["reports"][0]
     assert set(report["quality"][next(iter(report["quality"]))]["tasks"]) == {"en-xx"}
     lost = report["quality"]["lost"]["unknown"]
     assert lost["texts"] == 2 and lost["tokens"] > 0 and lost["first"] == "кот"
-    assert any("lost: 2 of 4 texts hold what its vocabulary has no piece for" in line and "кот" in line for line in said)
+    assert any("lost: 2 of 4 texts have tokens that are not in its vocabulary" in line and "кот" in line for line in said)
 
 
 def vectors(folder: Path, texts: list[str]) -> np.ndarray:
     """A finished run's own, of at most 32 tokens."""
     opened = run.open_run(folder)
-    return prepare.encode(opened.student(), opened.tokenizer(), texts, 32)
+    return student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 32)
 
 
 def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
@@ -269,17 +271,19 @@ def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, dat
 def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: Path) -> None:
     spec = four(world, data, taught)
     found = cost.cost(spec, Session(data=data, log=quiet))
-    assert found["teacher_passes"] == 0  # all in the cache, from training
-    assert found["student_passes"] == 3 * 6 * 8 * 2
+    assert found["teacher_texts"] == 0  # all in the cache, from training
+    assert found["training_samples"] == 3 * 6 * 8 * 2
     again = spec.model_copy(update={"seed": 1})  # other texts are held out, but they are the same texts
-    assert cost.cost(again, Session(data=data, log=quiet))["teacher_passes"] == 0
+    assert cost.cost(again, Session(data=data, log=quiet))["teacher_texts"] == 0
     assert spec.assistant is not None
     shorter = {
         name: each.model_copy(update={"max_tokens": 16}) for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
     }
-    pairs = parallel.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
+    pairs = parallel_corpus.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
     found = cost.cost(again.model_copy(update=shorter), Session(data=data, log=quiet))
-    assert found["teacher_passes"] == len(pairs.first) + len(pairs.first) + len(pairs.second), "cut elsewhere, they give other vectors"
+    assert found["teacher_texts"] == len(pairs.source_side) + len(pairs.source_side) + len(pairs.target_side), (
+        "cut elsewhere, they give other vectors"
+    )
 
 
 def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
@@ -307,24 +311,36 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
     stage = {"name": "x", "objective": BOTH, **FAST}
     other = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
     for changes, says in (
-        ({"assistant": None, "stages": [stage]}, "student: of an assistant, and the recipe names none; set assistant.model"),
-        ({"assistant": None, "student": {**STUDENT, "weights": "teacher", "tokenizer": "teacher"}}, r"stages\[0\].match: of an assistant"),
-        ({"stages": [{**stage, "objective": {"kind": "mse"}}]}, r"mse reads single texts, the corpus holds pairs; put it to both sides"),
-        ({"stages": [{**stage, "pairs": ["en-de"]}]}, r"stages\[0\].pairs: none are called 'en-de'; corpus.pairs are \(en-xx, en-yy\)"),
-        ({"stages": [{**stage, "match": {"at": "embeddings"}}]}, "are of an assistant, which reads all the languages; set `of: assistant`"),
-        ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "embeddings are matched by"),
-        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` are made of texts, not of pairs"),
+        (
+            {"assistant": None, "stages": [stage]},
+            "student: takes weights or tokenizer from an assistant, and the recipe has none; set assistant.model",
+        ),
+        (
+            {"assistant": None, "student": {**STUDENT, "weights": "teacher", "tokenizer": "teacher"}},
+            r"stages\[0\].match: needs an assistant",
+        ),
+        ({"stages": [{**stage, "objective": {"kind": "mse"}}]}, r"mse reads single texts, the corpus holds pairs; apply it to each side"),
+        ({"stages": [{**stage, "pairs": ["en-de"]}]}, r"stages\[0\].pairs: no pairs are named 'en-de'; corpus.pairs has \(en-xx, en-yy\)"),
+        (
+            {"stages": [{**stage, "match": {"layer": "embeddings"}}]},
+            "need an assistant, which knows all the languages; set `of: assistant`",
+        ),
+        ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "match embedding layers with"),
+        ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` need texts, not pairs"),
         ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "each_side reads pairs; set corpus.kind: parallel"),
-        ({"select": {"suite": str(data / "suite.yaml")}}, r"yy: no task of the suite .* is in these languages.*select.without: \[yy\]"),
-        ({"student": {**STUDENT, "layers": 3}}, "a unit of 3 does not divide the source's 2 layers"),
+        (
+            {"select": {"suite": str(data / "suite.yaml")}},
+            r"yy: no task of the suite .* is in these languages.*select.languages_without_dev: \[yy\]",
+        ),
+        ({"student": {**STUDENT, "layers": 3}}, "a block of 3 does not divide the source's 2 layers"),
         ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),
         (
             {"student": {**STUDENT, "tokenizer": str(other)}, "stages": [{**stage, "match": OWN}]},
-            "student.weights: the assistant's layers read .* into other pieces; set student.tokenizer: assistant",
+            "student.weights: the assistant's layers read .* into other tokens; set student.tokenizer: assistant",
         ),
         (
             {"student": {**STUDENT, "weights": "teacher", "tokenizer": str(other)}},
-            r"stages\[0\].match: .* into other pieces; set student.tokenizer: assistant",
+            r"stages\[0\].match: .* into other tokens; set student.tokenizer: assistant",
         ),
         (
             {"student": {"kind": "bert", "weights": "assistant", "tokenizer": "assistant", "layers": 1}},
@@ -332,7 +348,7 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
         ),
         ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
         ({"student": {**STUDENT, "weights": "runs/of-no-name"}}, "runs/of-no-name: no such run here"),
-        ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns a tokenizer of its own; leave `trim` out"),
+        ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns its own tokenizer; leave `trim` out"),
         ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
     ):
         with pytest.raises(UserError, match=says):
@@ -358,9 +374,7 @@ def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taug
     for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
         stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
         spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
-        asked = initialise.open_teacher(spec.teacher, data)
-        _, shape = initialise.build(spec, asked, words, data, assistant=prepare.open_assistant(spec))
-        assert shape["max_tokens"] == most
+        assert initial_weights.build(spec, open_models(spec, data), words, data).max_tokens == most
 
 
 def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
@@ -378,10 +392,10 @@ def test_languages_of_a_region_are_covered_by_their_suite(world: World, data: Pa
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
     parts = [part.model_copy(update={"languages": ("EN", "xx-XX")}) for part in spec.corpus.pairs]
-    train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+    checks.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
     parts = [part.model_copy(update={"languages": ("EN", "zz-ZZ")}) for part in spec.corpus.pairs]
     with pytest.raises(UserError, match="zz-ZZ: no task of the suite"):
-        train.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+        checks.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
 
 
 def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
@@ -394,11 +408,11 @@ def test_a_suite_that_names_no_language_is_english(world: World, data: Path, tau
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
     parts = [part.model_copy(update={"languages": ("en", "xx")}) for part in spec.corpus.pairs]
-    mini = spec.select.model_copy(update={"suite": "mini", "without": ["xx"]})
+    mini = spec.select.model_copy(update={"suite": "mini", "languages_without_dev": ["xx"]})
     of_two = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini})
-    train.check_languages(of_two)
+    checks.check_languages(of_two)
     with pytest.raises(UserError, match="pairs: xx: no task of the suite mini"):
-        train.check_languages(of_two.model_copy(update={"select": mini.model_copy(update={"without": []})}))
+        checks.check_languages(of_two.model_copy(update={"select": mini.model_copy(update={"languages_without_dev": []})}))
 
 
 def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: Path, whole: Path, tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.planning import preflight
 from edgedistill.session import QUIET, Session
-from edgedistill.training import initialise, loop, prepare, train
+from edgedistill.training import checkpoint, student_embeddings, train
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.load_models import Models
+from edgedistill.training.loop import Loop
 from tests.conftest import World, sentences
 
 
@@ -33,7 +36,7 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path
     opened = run.open_run(tmp_path / "a")
     assert opened.dims == info["dims"] == 32
     assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
-    vectors = prepare.encode(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
+    vectors = student_embeddings.embed(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
     assert vectors.shape == (8, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert not run.partial(tmp_path / "a").exists()
@@ -49,7 +52,7 @@ def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> Non
         stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
         go(world, tmp_path / str(steps), stages=[stage])
         opened = run.open_run(tmp_path / str(steps))
-        return float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        return float((student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
 
     assert closeness(80) > closeness(1) + 0.2
 
@@ -107,7 +110,7 @@ def write_triples(world: World, count: int) -> None:
     [
         ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, "adamw", [12, 66]),
         ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, "adamw", [12]),
-        ({"kind": "bert", "weights": "teacher", "layers": 1, "codes": 8, "head": "linear", "dropout": 0.1}, "muon", [12]),
+        ({"kind": "bert", "weights": "teacher", "layers": 1, "pq_bytes": 8, "head": "linear", "dropout": 0.1}, "muon", [12]),
     ],
     ids=["bert", "recurrent", "codes and muon"],
 )
@@ -146,7 +149,8 @@ def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path:
     student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 8, "weight_decay": 0.0, "warmup": 0.0, "dtype": "fp32"}
     start, moved = {}, {}
-    monkeypatch.setattr(loop.Loop, "_batch", lambda self, old=loop.Loop._batch: start.update(weights_of(self.student)) or old(self))
+    step = Loop.train_step
+    monkeypatch.setattr(Loop, "train_step", lambda self: start.update(weights_of(self.student)) or step(self))
     for optimizer in ("adamw", "muon"):
         go(world, tmp_path / optimizer, student=student, stages=[{**stage, "optimizer": optimizer}])
         ended = load_file(tmp_path / optimizer / "student.safetensors")
@@ -167,7 +171,7 @@ def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
 def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "version", lambda name: "2.8.0+cpu")
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    text = {"name": "x", "teacher": {"model": "x"}, "corpus": {"kind": "prose"}, "student": {"kind": "bilstm"}, "stages": [stage]}
+    text = {"name": "x", "teacher": {"model": "x"}, "corpus": {"kind": "documentation"}, "student": {"kind": "bilstm"}, "stages": [stage]}
     with pytest.raises(UserError, match=r"stages\[0\].optimizer: muon needs torch 2.9, this is 2.8.0"):
         preflight.check(recipe.parse(text, "x"), None)
     preflight.check(recipe.parse({**text, "stages": [{**stage, "optimizer": "adamw"}]}, "x"), None)
@@ -175,7 +179,7 @@ def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) -> None:
     """In a process to be killed: a checkpoint at every step."""
-    loop.CHECKPOINT_SECONDS = 0.0
+    checkpoint.EVERY_SECONDS = 0.0
     go(world, out, resume, **changes)
 
 
@@ -214,7 +218,7 @@ def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(world
 
 def _measured(world: World, out: Path, stage: dict[str, Any], within: float, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A run's record, and its lines that have a score."""
-    info = go(world, out, seed=seed, stages=[stage], select={"suite": suite_of(world), "every": 5, "within": within})
+    info = go(world, out, seed=seed, stages=[stage], select={"suite": suite_of(world), "every": 5, "tolerance": within})
     return info, [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -235,24 +239,24 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
     "student",
     [
         {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
-        {"kind": "bert", "weights": "teacher", "layers": [1], "codes": 8, "embeddings": {"weigh": "counts"}},
+        {"kind": "bert", "weights": "teacher", "layers": [1], "pq_bytes": 8, "embeddings": {"weighting": "frequency"}},
         {"kind": "bert", "weights": "teacher", "layers": 2},
-        {"kind": "bert", "layers": 1, "width": 16, "vocabulary": 210, "head": "linear_tanh"},
+        {"kind": "bert", "layers": 1, "width": 16, "vocabulary_size": 210, "head": "linear_tanh"},
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
-        {"kind": "recurrent", "layers": 1, "codes": 4},
-        {"kind": "static", "width": 12, "codes": 4, "head": "linear"},
-        {"kind": "bilstm", "width": 12, "hidden": 8, "codes": 6},
-        {"kind": "recurrent", "layers": [1], "times": 3, "positions": "pad", "trim": {"min_count": 3}},
-        {"kind": "recurrent", "layers": 2, "times": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
+        {"kind": "recurrent", "layers": 1, "pq_bytes": 4},
+        {"kind": "static", "width": 12, "pq_bytes": 4, "head": "linear"},
+        {"kind": "bilstm", "width": 12, "hidden": 8, "pq_bytes": 6},
+        {"kind": "recurrent", "layers": [1], "repeats": 3, "position_ids": "pad", "trim": {"min_count": 3}},
+        {"kind": "recurrent", "layers": 2, "repeats": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
         {"kind": "bilstm", "width": 12, "hidden": 8, "trim": {"min_count": 2}},
         {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
         {"kind": "static", "width": 12, "head": "linear"},
-        {"kind": "static", "width": 32, "weights": "equal"},
-        {"kind": "static", "width": 16, "vocabulary": 210, "head": "linear_tanh", "embeddings": {"from": "random"}},
-        {"kind": "static", "width": 8, "head": "linear", "head_bias": True, "embeddings": {"of": "words"}},
+        {"kind": "static", "width": 32, "token_weights": "equal"},
+        {"kind": "static", "width": 16, "vocabulary_size": 210, "head": "linear_tanh", "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 8, "head": "linear", "head_bias": True, "embeddings": {"of": "token_embeddings"}},
     ],
     ids=lambda s: "-".join(str(v) for v in s.values())[:40],
 )
@@ -274,7 +278,7 @@ def test_all_the_teachers_layers_and_no_stages_is_the_teacher(world: World, tmp_
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     texts = sentences(20, seed=4)
     one, other = (run.open_run(tmp_path / name) for name in ("all", "itself"))
-    a, b = (prepare.encode(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
+    a, b = (student_embeddings.embed(r.student(), r.tokenizer(), texts, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     assert one.parameters == other.parameters
 
@@ -293,8 +297,8 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     spec = recipe.parse(world.recipe(**changes), "test")
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
-    kept = built.texts(range(built.trained))
-    a, b = (prepare.encode(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
+    kept = built.texts(range(built.training_count))
+    a, b = (student_embeddings.embed(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
     assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
@@ -310,7 +314,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     from edgedistill.teacher import encoder
 
     loaded = encoder.Teacher(spec.teacher)
-    module, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
+    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
     assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
@@ -323,7 +327,7 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = encoder.Teacher(spec.teacher)
-    module, _ = initialise.build(spec, loaded, loaded.tokenizer, world.data)
+    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
     rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
@@ -367,7 +371,7 @@ def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, t
     close = {}
     for name in ("before", "after"):
         opened = run.open_run(tmp_path / name)
-        close[name] = float((prepare.encode(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        close[name] = float((student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
         assert not opened.student().embedding.weight[0].any()
     assert close["after"] > close["before"] + 0.05
     before, after = (load_file(tmp_path / name / "student.safetensors") for name in ("before", "after"))
@@ -381,15 +385,15 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     spec = recipe.parse(world.recipe(), "test")
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
     cut = token_cache.tokenize(built, encoder.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET)
-    lengths = cut.lengths(np.arange(built.trained))
+    lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
-    short = cut.short(middle, built.trained)
+    short = cut.rows_up_to(middle, built.training_count)
     assert short.tolist() == np.flatnonzero(lengths <= middle).tolist()
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "longest": middle}
+    stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "skip_longer_than": middle}
     info = go(world, tmp_path / "short", stages=[stage])
     assert info["stages"][0]["steps"] == len(short) // 8
-    with pytest.raises(UserError, match=r"stages\[0\].longest: no text of the corpus has 3 tokens or fewer; raise it"):
-        go(world, tmp_path / "none", stages=[{**stage, "longest": 3}])
+    with pytest.raises(UserError, match=r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer; raise it"):
+        go(world, tmp_path / "none", stages=[{**stage, "skip_longer_than": 3}])
 
 
 def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) -> None:
@@ -404,7 +408,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
     refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
     refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
     unit = {"kind": "recurrent"}
-    refused("student.layers: a unit of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
+    refused("student.layers: a block of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
     refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
     for student in ({**unit, "layers": 1}, {"kind": "bert", "weights": "teacher", "layers": [1]}):
         refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33})
@@ -418,8 +422,8 @@ def test_trimming_needs_texts(world: World) -> None:
     from edgedistill.teacher import encoder
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
-    with pytest.raises(UserError, match="student.trim: keeps the pieces of the corpus, and the recipe has none"):
-        initialise.own_tokenizer(spec, encoder.Teacher(spec.teacher), None, None, QUIET)
+    with pytest.raises(UserError, match="student.trim: keeps the tokens of the corpus, and the recipe has none"):
+        student_tokenizer.build(spec, Models(encoder.Teacher(spec.teacher)), None, QUIET)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:
@@ -428,9 +432,9 @@ def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_
         go(world, tmp_path / "a")
     run.partial(tmp_path / "b").mkdir()
     (run.partial(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
-    with pytest.raises(UserError, match="an unfinished run; go on with --resume"):
+    with pytest.raises(UserError, match="an unfinished run; continue it with --resume"):
         go(world, tmp_path / "b")
-    with pytest.raises(UserError, match="was begun with another recipe .*it says 'name: other', now 'name: tiny'"):
+    with pytest.raises(UserError, match="started from another recipe .*it has 'name: other', this one 'name: tiny'"):
         go(world, tmp_path / "b", resume=True)
     with pytest.raises(UserError, match="its training has not finished"):
         run.open_run(tmp_path / "b")
@@ -475,7 +479,7 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
         world.recipe(stages=stages, student=student, corpus=corpus, select={"suite": suite_of(world), "every": 10, "patience": 3}), "test"
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
-    assert any("triples: 50 of 60 read, 10 held a text that must not be trained on" in line for line in said)
+    assert any("triples: 50 of 60 kept, 10 with an excluded text" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], "what ckd learned"

@@ -1,4 +1,4 @@
-"""A transfer set by rule: many more texts of a task's kind, for its teacher to label (Tang et al. 2019; the TS of SRA)."""
+"""A rule-augmented transfer set: new texts made from a task's own, for its teacher to label (Tang et al. 2019; the TS of SRA)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import numpy as np
 
 from edgedistill import recipe
 from edgedistill.data import readers
-from edgedistill.data.labelled import Item
+from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import UserError, require
 from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # over texts, over pairs: d-bert's n_iter
 LONGEST_NGRAM = 5
-Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, None: not known
+Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, None: unknown
 
 
-class Words:
-    """The training texts' words, and by part of speech all that occur, as often as they occur."""
+class TaggedWords:
+    """The words of the training texts; `by_tag`: those of each part of speech, as often as they occur."""
 
     def __init__(self, items: list[Item], tag: Tagger) -> None:
         self.rows = [[text.split() for text in item] for item in items]
         self.tags = [[tag(words) for words in row] for row in self.rows]
-        self.of: dict[str, list[str]] = {}
+        self.by_tag: dict[str, list[str]] = {}
         for row, tags in zip(self.rows, self.tags, strict=True):
             for words, named in zip(row, tags, strict=True):
                 for word, name in zip(words, named, strict=True):
                     if name is not None:
-                        self.of.setdefault(name, []).append(word)
+                        self.by_tag.setdefault(name, []).append(word)
 
 
 def rounds(spec: recipe.Augment, pair: bool) -> int:
-    """How often every row is edited."""
+    """How many times every row is edited."""
     return spec.rounds or ROUNDS[2 if pair else 1]
 
 
-def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
-    """New texts or pairs, none of them twice or among `items`, at most `limit` with those: round by round, so that all take part.
+def transfer_set(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
+    """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows are edited round by round.
 
     A pure function of its arguments. A third of the edits of pairs change the first text, a third the second, a third both. A text of
-    which no word stays is dropped, and so is a pair with such a text.
+    which no word remains is dropped, and so is a pair with such a text.
     """
-    words, seen = Words(items, tag), set(items)
+    words, seen = TaggedWords(items, tag), set(items)
     out: list[Item] = []
     for number in range(rounds(spec, len(items[0]) == 2)):
         for row, texts in enumerate(words.rows):
@@ -50,10 +50,10 @@ def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tag
                 return out
             draw = np.random.default_rng([seed, number, row])
             which = range(len(texts)) if len(texts) == 1 else ((0,), (1,), (0, 1))[int(draw.integers(3))]
-            made: list[str | None] = [" ".join(text) for text in texts]
+            edits: list[str | None] = [" ".join(text) for text in texts]
             for at in which:
-                made[at] = edited(spec, texts[at], words.tags[row][at], words.of, mask, draw)
-            item = tuple(text for text in made if text is not None)
+                edits[at] = edited(spec, texts[at], words.tags[row][at], words.by_tag, mask, draw)
+            item = tuple(text for text in edits if text is not None)
             if len(item) == len(texts) and item not in seen:
                 seen.add(item)
                 out.append(item)
@@ -63,7 +63,7 @@ def make(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tag
 def edited(
     spec: recipe.Augment, words: list[str], tags: list[str | None], of: dict[str, list[str]], mask: str, draw: np.random.Generator
 ) -> str | None:
-    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word was left."""
+    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word remains."""
     out, left = [], []
     for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
         masked = chance < spec.mask
@@ -78,12 +78,15 @@ def edited(
 
 
 def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str) -> Tagger:
-    """What tells parts of speech: a table, nltk, or nothing where none is asked. Raises UserError: not there, or knows no word."""
+    """The part-of-speech tagger: a table of the user's, nltk, or none where `pos` is 0.
+
+    Raises UserError where table or nltk is missing, or where the table has none of the texts' words. `place`: the recipe key.
+    """
     if spec.pos == 0:
         return lambda words: [None] * len(words)
     if spec.tags is None:
         return _nltk(place)
-    [path, *more] = readers.matching([spec.tags], session.data, f"{place}.tags")
+    [path, *more] = readers.matching_files([spec.tags], session.data, f"{place}.tags")
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
     table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
@@ -96,7 +99,7 @@ def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str
 
 
 def _nltk(place: str) -> Tagger:
-    """nltk's perceptron tagger (Penn tags)."""
+    """nltk's perceptron tagger (Penn tags). Raises UserError where nltk or its data is missing."""
     nltk = require("nltk", "train", "views")
     try:
         nltk.pos_tag(["word"])

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from edgedistill import recipe
 from edgedistill.cli import app
-from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import Session
-from edgedistill.training import loop, several, train
+from edgedistill.training import checkpoint, loop, train
+from edgedistill.training.series import train_series
 from tests.conftest import World
 
 
@@ -24,7 +25,7 @@ def made(world: World, name: str, steps: int = 4, **changes: object) -> recipe.R
 
 
 def go(specs: list[recipe.Recipe], world: World, folder: Path, resume: bool = False, told: list[str] | None = None) -> dict[str, object]:
-    return several.series(specs, folder, Session(data=world.data, log=(told if told is not None else []).append), resume)
+    return train_series(specs, folder, Session(data=world.data, log=(told if told is not None else []).append), resume)
 
 
 def test_a_series_makes_the_same_bytes_and_embeds_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,17 +57,19 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
         return real(spec, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(train, "train", falls)
-    with pytest.raises(AnswerIsNo, match=r"2 of 4 recipes failed, the others are done; when .*\nbad: stages.*a queue of 4,000") as caught:
+    with pytest.raises(
+        CheckFailed, match=r"2 of 4 recipes failed, the others are done; after fixing them, .*\nbad: stages.*a queue of 4,000"
+    ) as caught:
         go(specs, world, tmp_path)
-    assert [each["status"] for each in caught.value.numbers["runs"]] == ["trained", "failed", "failed", "trained"]
-    assert caught.value.numbers["runs"][2]["error"] == "RuntimeError: ours"
+    assert [each["status"] for each in caught.value.details["runs"]] == ["trained", "failed", "failed", "trained"]
+    assert caught.value.details["runs"][2]["error"] == "RuntimeError: ours"
     monkeypatch.setattr(train, "train", real)
 
     whole, first = sha256_file(tmp_path / "b/student.safetensors"), (tmp_path / "a/run.json").stat().st_mtime_ns
     for file in sorted((tmp_path / "b").rglob("*"), reverse=True):
         file.unlink() if file.is_file() else file.rmdir()
     (tmp_path / "b").rmdir()
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(loop.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         go([specs[0], specs[3]], world, tmp_path, resume=True)
@@ -75,13 +78,13 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
     told: list[str] = []
     found = go([specs[0], specs[3]], world, tmp_path, resume=True, told=told)
     assert [each["status"] for each in found["runs"]] == ["kept", "trained"]  # type: ignore[attr-defined]
-    assert any("going on from step" in line for line in told)
+    assert any("resuming from step" in line for line in told)
     assert sha256_file(tmp_path / "b/student.safetensors") == whole
     assert (tmp_path / "a/run.json").stat().st_mtime_ns == first
-    with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: was made of another recipe") as theirs:
+    with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: a run of another recipe") as theirs:
         go([made(world, "a", steps=5), specs[3]], world, tmp_path, resume=True)
-    assert [each["status"] for each in theirs.value.numbers["runs"]] == ["failed", "kept"]
-    with pytest.raises(UserError, match="a: exists already; go on with --resume, which keeps what is done"):
+    assert [each["status"] for each in theirs.value.details["runs"]] == ["failed", "kept"]
+    with pytest.raises(UserError, match="a: exists already; continue with --resume, which keeps finished runs"):
         go([specs[0], made(world, "c")], world, tmp_path)
     assert not (tmp_path / "c").exists()
 

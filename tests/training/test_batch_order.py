@@ -10,30 +10,33 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import recipe
 from edgedistill.data import corpus
-from edgedistill.data.token_cache import Tokens, tokenize
+from edgedistill.data.token_cache import TokenCache, tokenize
 from edgedistill.session import QUIET, Session
-from edgedistill.training.inputs import batches
+from edgedistill.training.inputs import batch_order
+from edgedistill.training.inputs.batch_order import BatchOrder
+
+SIZES = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "cosine"}, "batch": 10, "bucket": 10, "max_tokens": 64})
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 65_537])
 def test_shuffled_is_a_permutation_that_depends_on_the_seed(n: int) -> None:
-    once = batches.shuffled(np.arange(n), n, 5)
+    once = batch_order.shuffled(np.arange(n), n, 5)
     assert np.array_equal(np.sort(once), np.arange(n))
-    assert np.array_equal(batches.shuffled(np.arange(n)[n // 2 :], n, 5), once[n // 2 :])
+    assert np.array_equal(batch_order.shuffled(np.arange(n)[n // 2 :], n, 5), once[n // 2 :])
     if n > 16:
-        assert not np.array_equal(once, batches.shuffled(np.arange(n), n, 6))
+        assert not np.array_equal(once, batch_order.shuffled(np.arange(n), n, 6))
         assert not np.array_equal(once, np.arange(n))
 
 
 def test_shuffled_looks_random() -> None:
-    order = batches.shuffled(np.arange(100_000), 100_000, 0)
+    order = batch_order.shuffled(np.arange(100_000), 100_000, 0)
     assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
     assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.02
     assert abs((np.diff(order) > 0).mean() - 0.5) < 0.01
 
 
 @pytest.fixture
-def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8")
     made = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path), 0)
@@ -42,16 +45,19 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tokens:
     return tokenize(made, words, 64, 0, QUIET)
 
 
-def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: Tokens) -> None:
-    seen = [b for number in range(3) for b, _ in batches.window(number, 300, None, tokens, batch=10, bucket=10, max_tokens=64, seed=1)]
+def test_every_text_comes_once_a_pass_and_a_batch_has_one_length(tokens: TokenCache) -> None:
+    order = BatchOrder(SIZES, tokens, 300, seed=1)
+    seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     spread = [np.ptp(tokens.lengths(batch)) for batch in seen]
     assert np.median(spread) <= 1
     assert [len(batch) for batch in seen] == [10] * 30
 
 
-def test_passes_follow_each_other_without_a_seam(tokens: Tokens) -> None:
-    drawn = [b for number in range(7) for b in batches.window(number, 300, None, tokens, 10, 10, 64, 1)]
+def test_passes_follow_each_other_without_a_seam(tokens: TokenCache) -> None:
+    order = BatchOrder(SIZES, tokens, 300, seed=1)
+    drawn = [order.at(step) for step in range(70)]
+    assert all((a == b).all() for a, b in zip(drawn[15], order.window(1)[5], strict=True))
     seen, passes = (np.concatenate(part) for part in zip(*drawn, strict=True))
     assert all(np.bincount(seen[passes == each], minlength=300).tolist() == [1] * 300 for each in (0, 1))
     assert np.bincount(passes).tolist() == [300, 300, 100]
@@ -59,7 +65,7 @@ def test_passes_follow_each_other_without_a_seam(tokens: Tokens) -> None:
     assert np.bincount(seen).max() == 3
 
 
-def test_ids_are_those_of_the_text_padded_and_cut(tokens: Tokens) -> None:
+def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
     ids, mask = tokens.batch(np.array([0, 4]), 64)
     assert ids.tolist() == [[1, 1, 0, 0, 0, 0], [5, 5, 5, 5, 5, 5]]
     assert mask.tolist() == [[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]]

@@ -15,8 +15,12 @@ from edgedistill import recipe
 from edgedistill.data import corpus, readers, token_cache, triples
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import encoder
-from edgedistill.training.inputs import text_feed, view_makers
+from edgedistill.teacher import token_batches
+from edgedistill.training.initial_student.prepared_student import StudentTokenizer
+from edgedistill.training.inputs import corpus_views, model_views, text_batches, word_edits
+from edgedistill.training.inputs.synonyms import Synonyms
+from edgedistill.training.inputs.text_batches import TokenizedCorpus
+from edgedistill.training.stages import NumberedStage
 from tests.conftest import World, make_tokenizer, sentences
 
 DELETION = recipe.WordDeletion(kind="word_deletion")
@@ -26,7 +30,7 @@ ONE = recipe.DeleteOne(kind="delete_one")
 
 def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[list[bool]]:
     rows, sizes = np.arange(len(counts)), np.array(counts)
-    stays = view_makers.kept(spec, seed, rows, np.full(len(counts), passes), sizes)
+    stays = word_edits.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
     return [part.tolist() for part in np.split(stays, np.cumsum(sizes)[:-1])]
 
 
@@ -35,7 +39,7 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
     counts = [9, 1, 14, 30, 2, 7]
     whole = flags(spec, counts)
     assert flags(spec, counts) == whole
-    alone = view_makers.kept(spec, 0, np.array([3]), np.array([0]), np.array([30]))
+    alone = word_edits.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
     assert alone.tolist() == whole[3]
     assert flags(spec, [30] * 50, passes=1) != flags(spec, [30] * 50)
     assert flags(spec, [30] * 50, seed=1) != flags(spec, [30] * 50)
@@ -46,7 +50,7 @@ def test_at_least_one_word_stays(spec: Any) -> None:
     assert flags(spec, [1] * 200) == [[True]] * 200
     assert min(sum(each) for each in flags(spec, [2, 3] * 100)) >= 1
     if spec is not ONE:
-        harsh = spec.model_copy(update={"fraction": 0.99})
+        harsh = spec.model_copy(update={"drop_fraction" if spec is CROP else "fraction": 0.99})
         assert {sum(each) for each in flags(harsh, [4] * 200)} == {1}
 
 
@@ -67,7 +71,7 @@ def test_every_word_is_as_likely_to_go() -> None:
 
 
 def test_a_crop_is_contiguous_and_anywhere() -> None:
-    cropped = flags(recipe.Crop(kind="crop", fraction=0.5), [10] * 600)
+    cropped = flags(recipe.Crop(kind="crop", drop_fraction=0.5), [10] * 600)
     starts = Counter(each.index(True) for each in cropped)
     assert all(each[start : start + 5] == [True] * 5 and sum(each) == 5 for each in cropped for start in [each.index(True)])
     assert set(starts) == set(range(6))
@@ -91,12 +95,12 @@ def built(world: World) -> corpus.Corpus:
 @pytest.mark.parametrize("most", [64, 12])
 def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(built: corpus.Corpus, spec: Any, most: int) -> None:
     words = make_tokenizer()
-    assert token_cache.words_stand_alone(words.backend_tokenizer)
+    assert token_cache.tokenizes_words_independently(words.backend_tokenizer)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
-    by_word = token_cache.by_word(built, words.backend_tokenizer, 0, QUIET)
-    ids, mask = text_feed._edited_ids(spec, 5, by_word, most)(rows, passes)
-    view = text_feed._remade_ids(lambda r, p, old: view_makers.edited(spec, 5, r, p, old), built, words, most)
+    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
+    ids, mask = text_batches._edited_ids(spec, 5, by_word, most)(rows, passes)
+    view = text_batches._of_changed_texts(lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most))
     expected, expected_mask = view(rows, passes)
     assert ids.tolist() == expected.tolist()
     assert mask.tolist() == expected_mask.tolist()
@@ -108,7 +112,7 @@ def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(built: corpu
 def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
     words = make_tokenizer()
     rows = np.arange(len(built))
-    by_word = token_cache.by_word(built, words.backend_tokenizer, 0, QUIET)
+    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
     everything = np.ones(int(by_word.counts(rows).sum()), bool)
     for most in (64, 9):
         ids, mask = by_word.batch(rows, everything, most)
@@ -121,11 +125,11 @@ def test_other_tokenizers_go_through_the_text() -> None:
 
     raw = Tokenizer.from_str(make_tokenizer().backend_tokenizer.to_str())
     raw.pre_tokenizer = pre_tokenizers.Punctuation()
-    assert not token_cache.words_stand_alone(raw)
+    assert not token_cache.tokenizes_words_independently(raw)
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFKC()
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    assert not token_cache.words_stand_alone(bpe)
+    assert not token_cache.tokenizes_words_independently(bpe)
 
 
 def view_file(folder: Path, texts: list[str]) -> recipe.ViewFile:
@@ -136,9 +140,9 @@ def view_file(folder: Path, texts: list[str]) -> recipe.ViewFile:
 
 def test_views_from_a_file_lie_row_beside_row(built: corpus.Corpus, tmp_path: Path) -> None:
     texts = built.texts(range(len(built)))
-    made = view_makers.remade(view_file(tmp_path, texts), 0, built, QUIET, "stages[0].view")
+    made = corpus_views.build(view_file(tmp_path, texts), 0, built, QUIET, "stages[0].view")
     assert made.texts(range(len(made))) == [f"view {number} of it" for number in range(len(texts))]
-    assert made.trained == built.trained
+    assert made.training_count == built.training_count
 
 
 def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpus, tmp_path: Path) -> None:
@@ -147,12 +151,12 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
     made = (tmp_path / "views.tsv").read_text(encoding="utf-8")
     (tmp_path / "views.tsv").write_text(made.replace("view 1 of it", " ").replace("view 4 of it", ""), encoding="utf-8")
     with pytest.raises(UserError, match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv"):
-        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
+        corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
     spec = view_file(tmp_path, texts[:2] + texts[5:])
     with pytest.raises(UserError, match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of them"):
-        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
+        corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"no column 'text'|no column 'vew'"):
-        view_makers.remade(spec.model_copy(update={"view": "vew"}), 0, built, QUIET, "stages[0].view")
+        corpus_views.build(spec.model_copy(update={"view_column": "vew"}), 0, built, QUIET, "stages[0].view")
 
 
 @pytest.fixture(scope="module")
@@ -176,14 +180,14 @@ def make_masked_model(folder: Path) -> Path:
 def test_a_masked_model_refills_some_words_and_leaves_the_rest_letter_for_letter(world: World, masked_model: Path) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"], limit=60), Session(data=world.data), 0)
     spec = recipe.Mlm(kind="mlm", model=str(masked_model))
-    made = view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
+    made = corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
     pairs = list(zip(built.texts(range(60)), made.texts(range(60)), strict=True))
     unlike = [sum(a != b for a, b in zip(old.split(), new.split(), strict=True)) for old, new in pairs]
     assert max(unlike) <= 3 and np.mean(unlike) > 0.5
     assert not [new for _, new in pairs if "[" in new or "#" in new]
-    again = view_makers._Refill(masked_model, spec.fraction, 0, "cpu", "")
+    again = model_views.MaskedRefill(masked_model, spec.fraction, 0, "cpu", "")
     assert again([pairs[7][0]], 7) == [pairs[7][1]]  # alone as among others
-    other = view_makers.remade(spec, 1, built, QUIET, "stages[0].view")
+    other = corpus_views.build(spec, 1, built, QUIET, "stages[0].view")
     assert other.fingerprint != made.fingerprint
 
 
@@ -209,7 +213,7 @@ def make_translator(folder: Path) -> Path:
 
 def back_and_forth(folder: Path) -> recipe.BackTranslation:
     one = recipe.Translator(model=str(folder))
-    return recipe.BackTranslation(kind="back_translation", there=one, back=one)
+    return recipe.BackTranslation(kind="back_translation", forward=one, backward=one)
 
 
 def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
@@ -217,8 +221,8 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 ) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"], limit=10), Session(data=world.data), 0)
     spec = back_and_forth(translator)
-    monkeypatch.setattr(view_makers, "SHARD", 4)
-    whole = view_makers._there_and_back([view_makers._Translator(translator, 1, "cpu", "")] * 2)
+    monkeypatch.setattr(corpus_views, "SHARD", 4)
+    whole = corpus_views.back_translation([translator] * 2, 1, "cpu", "")
     made: list[int] = []
 
     def until_killed(texts: list[str], first: int) -> list[str]:
@@ -227,16 +231,16 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
         made.append(first)
         return whole(texts, first)
 
-    monkeypatch.setattr(view_makers, "_there_and_back", lambda translators: until_killed)
+    monkeypatch.setattr(corpus_views, "back_translation", lambda *rest: until_killed)
     with pytest.raises(KeyboardInterrupt):
-        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
-    monkeypatch.setattr(view_makers, "_there_and_back", lambda translators: whole)
+        corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
+    monkeypatch.setattr(corpus_views, "back_translation", lambda *rest: whole)
     said: list[str] = []
-    views = view_makers.remade(spec, 0, built, Session(log=said.append), "stages[0].view")
+    views = corpus_views.build(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert said == ["views: making 10 in 3 shards, 2 of them done before"]
     assert len(views) == 10 and views[2] != built[2]
     assert views[2] == readers.normalise(whole([built[2]], 2)[0])  # alone as among others
-    view_makers.remade(spec, 0, built, Session(log=said.append), "stages[0].view")
+    corpus_views.build(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert len(said) == 1
     assert not list(views.folder.parent.glob("*.shards"))
 
@@ -244,12 +248,12 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -> None:
     spec = back_and_forth(world.teacher)
     with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher does not open as AutoModelForSeq2SeqLM \("):
-        view_makers.remade(spec, 0, built, QUIET, "stages[0].view")
-    nowhere = spec.model_copy(update={"back": recipe.Translator(model="owner/name")})
-    with pytest.raises(UserError, match=r"the hub id 'owner/name' needs a revision, .*set stages\[0\].view.back.revision"):
-        view_makers.remade(nowhere, 0, built, QUIET, "stages[0].view")
+        corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
+    nowhere = spec.model_copy(update={"backward": recipe.Translator(model="owner/name")})
+    with pytest.raises(UserError, match=r"the hub id 'owner/name' needs a revision, .*set stages\[0\].view.backward.revision"):
+        corpus_views.build(nowhere, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"stages\[0\].view: the hub id 'owner/name' needs a revision"):
-        view_makers.remade(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, QUIET, "stages[0].view")
+        corpus_views.build(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, QUIET, "stages[0].view")
 
 
 def test_synonyms_need_nltk_and_its_data() -> None:
@@ -260,12 +264,12 @@ def test_synonyms_need_nltk_and_its_data() -> None:
     else:
         pytest.skip("both are here")
     with pytest.raises(UserError, match=says):
-        view_makers.Synonyms(recipe.Synonym(kind="synonym"), 0, "stages[0].view")
+        Synonyms(recipe.Synonym(kind="synonym"), 0, "stages[0].view")
 
 
 def wordnet_is_here() -> bool:
     try:
-        view_makers.Synonyms(recipe.Synonym(kind="synonym"), 0, "")
+        Synonyms(recipe.Synonym(kind="synonym"), 0, "")
     except UserError:
         return False
     return True
@@ -274,7 +278,7 @@ def wordnet_is_here() -> bool:
 def test_synonyms_take_the_place_of_words_that_have_one() -> None:
     if not wordnet_is_here():
         pytest.skip("nltk or its WordNet is not here")
-    swap = view_makers.Synonyms(recipe.Synonym(kind="synonym"), 0, "")
+    swap = Synonyms(recipe.Synonym(kind="synonym"), 0, "")
     texts = ["The Doctor, xyzzy.", "xyzzy qwfp", "a big house and a small car"] * 20
     rows, passes = np.arange(60), np.zeros(60, int)
     made = swap(rows, passes, texts)
@@ -298,13 +302,13 @@ def test_triples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatc
     assert [column.texts(range(len(made))) for column in made.columns] == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
     assert (made.read, made.leaked) == (7, 2)
     assert [column.texts(range(2)) for column in build(limit=2).columns] == [[f"{c} {n}" for n in (1, 6)] for c in "abc"]
-    with pytest.raises(UserError, match=r"no column 'for'; .*say which with stages\[1\].triples.columns"):
+    with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(UserError, match="a text file has no columns"):
         triples.build(recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples")
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them leaks"):
+    with pytest.raises(UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"):
         build()
 
 
@@ -313,9 +317,11 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     words = make_tokenizer()
     cut = token_cache.tokenize(built, words.backend_tokenizer, 48, 0, QUIET)
     stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}})
-    made = text_feed.of_texts(stage, "stages[0].view", 0, built, cut, words, None, 48, Session(log=print))
+    made = text_batches.of_texts(
+        NumberedStage(stage, 0, 0), TokenizedCorpus(built, cut), StudentTokenizer(words, 48), None, Session(log=print)
+    )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
-    assert own.tolist() == encoder.pad(encoder.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    assert own.tolist() == token_batches.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
     assert all(set(b) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True))
     assert made.batch(rows, np.ones(20, int))[0][1][0].tolist() != other.tolist()

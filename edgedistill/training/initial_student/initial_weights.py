@@ -1,0 +1,165 @@
+"""The student before its first optimizer step: its module, its shape, its initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
+from edgedistill.students.output import Output
+from edgedistill.training.initial_student import weight_source
+from edgedistill.training.initial_student.corpus_sample import CorpusSample
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
+from edgedistill.training.initial_student.weight_source import WeightSource
+from edgedistill.training.load_models import Models
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a student of any kind is built and initialised from.
+
+    dims: of the embeddings it is to give. embeddings (V, w): rows for its tokens, or None for random ones. source: where its layers come
+    from, None for random ones. sample: of the training texts, None where it is not needed or not at hand.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    dims: int
+    embeddings: Tensor | None
+    source: WeightSource | None
+    sample: CorpusSample | None
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self.tokenizer)
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokenizer.pad_token_id or 0
+
+    @property
+    def token_weights(self) -> Tensor | None:
+        return self.sample.token_weights if self.sample else None
+
+
+def build(
+    spec: recipe.Recipe,
+    models: Models,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Path | None,
+    sample: CorpusSample | None = None,
+) -> PreparedStudent:
+    """The recipe's student before its first step; the same recipe gives the same weights.
+
+    data: the folder that relative data paths start from. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
+    Raises UserError where the recipe's student does not fit its models or its targets.
+    """
+    module, shape = _initialised(spec, models, tokenizer, data, sample)
+    if isinstance(spec.targets, recipe.Split):
+        if kinds.dims(module) != spec.targets.width:
+            blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
+            fact = f"{blocks} dimensions for a student of {kinds.dims(module)}"
+            raise UserError(f"targets.parts: {fact}; the dims must add up to its width")
+        module, shape = Output(module, None, spec.targets.blocks), {**shape, "blocks": spec.targets.blocks}
+    return PreparedStudent(module, shape, tokenizer)
+
+
+def _initialised(
+    spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase, data: Path | None, sample: CorpusSample | None
+) -> tuple[nn.Module, dict[str, Any]]:
+    torch.manual_seed(spec.seed)
+    student = spec.student
+    dims = spec.targets.width if spec.targets else models.teacher.dims
+    source = weight_source.find(student, models, tokenizer) if isinstance(student, recipe.Bert | recipe.Recurrent) else None
+    limited = _limited_to_trained_positions(spec, source)
+    embeddings = initial_token_embeddings(spec, models, tokenizer, source, data, sample.pairs if sample else None)
+    return INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
+
+
+def _bilstm(student: recipe.BiLSTM, start: Start) -> tuple[nn.Module, dict[str, Any]]:
+    shape = bilstm.shape(student, start.vocabulary_size, start.pad_id, start.dims)
+    module: nn.Module = bilstm.build(shape)
+    bilstm.initialise(module, start.embeddings, start.token_weights)  # type: ignore[arg-type]
+    return module, shape
+
+
+def _static(student: recipe.Static, start: Start) -> tuple[nn.Module, dict[str, Any]]:
+    shape = static.shape(student, start.vocabulary_size, start.pad_id, start.dims)
+    module = static.build(shape)
+    static.initialise(module, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
+    return module, shape
+
+
+def _recurrent(student: recipe.Recurrent, start: Start) -> tuple[nn.Module, dict[str, Any]]:
+    source = start.source
+    assert source is not None  # a recurrent student always has a source
+    repeats = getattr(source.model.encoder, "times", 1)  # of a recurrent source's own layers
+    config, counted = source.model.config, source.position_ids
+    taken = recurrent.LayerSource(config, counted, repeats)
+    shape = recurrent.shape(student, start.vocabulary_size, start.pad_id, start.dims, taken)
+    if shape["positions"] == "pad" and start.tokenizer.pad_token_id is None:
+        fact = "positions are counted from padding, and the tokenizer names no padding token"
+        raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
+    module = recurrent.build(shape)
+    recurrent.initialise(module, recurrent.source_layers(student, config), source.model, counted, start.embeddings, start.token_weights)
+    _start_head(module, source)
+    return module, shape
+
+
+def _bert(student: recipe.Bert, start: Start) -> tuple[nn.Module, dict[str, Any]]:
+    model = start.source.model if start.source else None
+    config = model.config if model else None
+    narrow = narrow_bert.shape(student, config) if model and student.reduced else {}
+    shape = bert.shape(student, start.vocabulary_size, start.pad_id, start.dims, config, narrow)
+    module = bert.build(shape)
+    layers = bert.source_layers(student, config) if model else None
+    if not student.reduced:
+        bert.initialise(module, layers, model, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
+        _start_head(module, start.source)
+        return module, shape
+    assert layers is not None and start.embeddings is not None
+    if start.sample is not None:
+        narrow_bert.initialise(module, model, layers, start.embeddings, start.sample.batch, start.token_weights)
+    return module, shape
+
+
+# From the student's kind to the function that builds and initialises it.
+INITIALISE: dict[str, Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]] = {
+    "bert": _bert,
+    "bilstm": _bilstm,
+    "recurrent": _recurrent,
+    "static": _static,
+}
+
+
+def _limited_to_trained_positions(
+    spec: recipe.Recipe, source: WeightSource | None
+) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
+    """The recipe's student with the `max_tokens` that its position table is trained for.
+
+    Where the table is randomly initialised, that is what the stages train; where it comes from a run, what that run or the stages train.
+    """
+    student = spec.student
+    assert not isinstance(student, recipe.TeacherItself)
+    random = isinstance(student, recipe.Bert) and student.weights == "random"
+    random = random or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
+    known = [] if random else [source.max_tokens] if source is not None and source.max_tokens is not None else [student.max_tokens]
+    trained = [*known, *(stage.max_tokens for stage in spec.distilling)]
+    if not trained or spec.finetuning is not None:
+        return student
+    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
+
+
+def _start_head(module: Any, source: WeightSource | None) -> None:
+    """Copy the head of the source where the student's has the same shape."""
+    head = source.head if source else None
+    if head is not None and module.head is not None and module.head.weight.shape == head.weight.shape:
+        module.head.load_state_dict(head.state_dict())

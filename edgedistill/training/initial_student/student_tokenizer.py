@@ -1,0 +1,75 @@
+"""The student's tokenizer: the teacher's, the assistant's or a named one, perhaps trimmed to the corpus; or learned from the corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from edgedistill import files, recipe, run
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.students import head
+from edgedistill.teacher import tokenizer_files
+from edgedistill.training.load_models import Models, find_model, with_weights
+from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
+
+
+def build(
+    spec: recipe.Recipe, models: Models, texts: Corpus | ParallelCorpus | None, session: Session, folder: Path | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer that a recipe asks for.
+
+    texts: what a vocabulary is learned from or trimmed to. folder: the unfinished run's; the tokenizer is written there, and read from
+    there if it is there already. Raises UserError where the recipe learns or trims a vocabulary and has no corpus.
+    """
+    kept = folder / "tokenizer" if folder else None
+    if kept and kept.exists():
+        return AutoTokenizer.from_pretrained(kept)
+    student = spec.student
+    assert not isinstance(student, recipe.TeacherItself)
+    corpora = [texts.source_side, texts.target_side] if isinstance(texts, ParallelCorpus) else [texts] if texts else []
+    for field in ("vocabulary_size", "unigram"):
+        if getattr(student, field) is not None and not corpora:
+            raise UserError(f"student.{field}: is learned from the corpus, and the recipe has none; add a corpus, or leave it out")
+    if student.unigram is not None:
+        tokenizer = learn_tokenizer.learn_unigram(corpora, student.unigram, session=session)
+    else:
+        tokenizer = _named(student, models)
+    if student.vocabulary_size is not None:
+        tokenizer = learn_tokenizer.learn_wordpiece(tokenizer, corpora, student.vocabulary_size)
+    trimming = None
+    if student.trim is not None:
+        tokenizer, trimming = _trimmed(tokenizer, corpora, student.trim)
+        session.log(f"student.trim: {trim_report.summary_line(trimming)}")
+    if kept:
+        with files.new_folder(kept) as temporary:
+            tokenizer_files.save_tokenizer(tokenizer, temporary)
+            if trimming is not None:
+                files.write_json(temporary / "trim.json", trimming)
+    return tokenizer
+
+
+def _named(student: head.StudentSpec, models: Models) -> PreTrainedTokenizerBase:
+    if student.tokenizer == "teacher":
+        return with_weights(models.teacher, "student.tokenizer").tokenizer
+    if student.tokenizer == "assistant":
+        assert models.assistant is not None, "the recipe's own checks guarantee it"
+        return models.assistant.tokenizer
+    if run.is_run(student.tokenizer):
+        return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
+    return tokenizer_files.load_tokenizer(find_model(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+
+
+def _trimmed(tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], spec: recipe.Trim) -> tuple[PreTrainedTokenizerBase, Any]:
+    """(the tokenizer with the tokens of the corpus only, the content of trim.json)."""
+    if not corpora:
+        raise UserError("student.trim: keeps the tokens of the corpus, and the recipe has none; add a corpus, or leave it out")
+    names = ("first side, ", "second side, ") if len(corpora) > 1 else ("",)
+    sources = [trim_tokenizer.corpus_texts(each, name) for each, name in zip(corpora, names, strict=True)]
+    trained, held_out = [trained for trained, _ in sources], [held for _, held in sources]
+    found = trim_tokenizer.trimmed(tokenizer, trained, held_out, spec.min_count)
+    return found.tokenizer, found.report

@@ -1,0 +1,51 @@
+"""The token embedding matrix that a student starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill import recipe
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.training.initial_student.weight_source import WeightSource
+from edgedistill.training.load_models import Models, with_weights
+from edgedistill.vocabulary import initial_embeddings, translated_embeddings
+
+
+def initial_token_embeddings(
+    spec: recipe.Recipe,
+    models: Models,
+    tokenizer: PreTrainedTokenizerBase,
+    source: WeightSource | None,
+    data: Path | None,
+    pairs: ParallelCorpus | None,
+) -> Tensor | None:
+    """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialised.
+
+    w is the source's width: a student that is narrower reduces them. data: where the path of GloVe vectors starts. pairs: translations
+    to which the rows are fitted, where the recipe asks for that.
+    """
+    student = spec.student
+    assert not isinstance(student, recipe.TeacherItself)
+    if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
+        return None
+    if source is None and student.embeddings.source == "glove":
+        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
+        return initial_embeddings.from_glove(tokenizer, (data or Path()) / student.embeddings.file, student.width, spec.seed)
+    if source is not None:
+        model, source_tokenizer = source.model, source.tokenizer
+    elif student.embeddings.source == "teacher":
+        teacher = with_weights(models.teacher, "student.embeddings")
+        if student.embeddings.of == "outputs":
+            return torch.from_numpy(teacher.embed_ids(initial_embeddings.tokens_as_texts(tokenizer, teacher.tokenizer)))
+        module: Any = teacher.module
+        model, source_tokenizer = module.model, teacher.tokenizer
+    else:
+        return None
+    table = model.get_input_embeddings().weight.detach()
+    rows = initial_embeddings.from_model(tokenizer, source_tokenizer, table)
+    return rows if pairs is None else translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)

@@ -1,0 +1,95 @@
+"""Views that a model or a file gives: made once for the whole corpus, and cached as a corpus of their own, row for row."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus, readers
+from edgedistill.data.corpus import Corpus
+from edgedistill.session import Session
+from edgedistill.teacher import locate_teacher
+from edgedistill.training.inputs.model_views import BackTranslation, MaskedRefill, Translator
+from edgedistill.training.inputs.synonyms import Synonyms
+from edgedistill.training.inputs.view_file import ViewFiles
+
+SHARD = 4_096  # texts: the most work that a kill can cost
+FORMAT = 1  # part of every cache key: raise it when what is written changes
+MakeViews = Callable[[list[str], int], list[str]]  # (texts, the row of the first) -> their views
+_TRANSLATOR_FILES = (*locate_teacher.MODEL_FILES, ".spm")
+
+
+def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: str) -> None:
+    """Raise UserError where a view's file, model or data is missing. Views from files are read and cached; a model is not opened."""
+    if isinstance(spec, recipe.Synonym):
+        Synonyms(spec, seed, place)
+    elif isinstance(spec, recipe.ViewFile):
+        build(spec, seed, texts, replace(session, device="cpu"), place)
+    elif isinstance(spec, recipe.Mlm):
+        locate_teacher.model_folder(spec.model, spec.revision, place)
+    elif isinstance(spec, recipe.BackTranslation):
+        _translators(spec, place)
+
+
+def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int, texts: Corpus, session: Session, place: str) -> Corpus:
+    """The views of every text of a corpus, row for row; a model makes them at the first call only.
+
+    Raises UserError: a model that does not open, a view file that lacks texts or has empty views. `place`: the recipe key.
+    """
+    if isinstance(spec, recipe.ViewFile):
+        paths = readers.matching_files(spec.files, session.data, f"{place}.files")
+        made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in paths], "columns": [spec.text_column, spec.view_column]}
+
+        def from_files(shards: Path) -> MakeViews:
+            views = ViewFiles(spec, paths, place, shards)
+            views.check(texts)
+            return views
+
+        return _cached(texts, made_of, from_files, session)
+    if isinstance(spec, recipe.Mlm):
+        folder = locate_teacher.model_folder(spec.model, spec.revision, place)
+        made_of = {"mlm": files.sha256_folder(folder, locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
+        return _cached(texts, made_of, lambda _: MaskedRefill(folder, spec.fraction, seed, session.device, place), session)
+    folders = _translators(spec, place)
+    made_of = {"translators": [files.sha256_folder(folder, _TRANSLATOR_FILES) for folder in folders], "beams": spec.beams}
+    return _cached(texts, made_of, lambda _: back_translation(folders, spec.beams, session.device, place), session)
+
+
+def back_translation(folders: list[Path], beams: int, device: str, place: str) -> MakeViews:
+    """Translation by the first folder's model and back by the second's."""
+    forward, backward = (Translator(folder, beams, device, place) for folder in folders)
+    return BackTranslation(forward, backward)
+
+
+def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
+    pair = (("forward", spec.forward), ("backward", spec.backward))
+    return [locate_teacher.model_folder(each.model, each.revision, f"{place}.{way}") for way, each in pair]
+
+
+def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path], MakeViews], session: Session) -> Corpus:
+    """Views from the cache; otherwise made in shards, which a killed run keeps, and joined. `open_views` is given the shards' folder."""
+    folder = session.cache / "views" / files.cache_key(format=FORMAT, corpus=texts.fingerprint, **made_of)
+    if not (folder / "corpus.json").exists():
+        shards = folder.with_name(f"{folder.name}.shards")
+        names = [shards / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
+        session.log(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
+        shards.mkdir(parents=True, exist_ok=True)
+        try:
+            make_views = open_views(shards)
+        except BaseException:
+            if not any(name.exists() for name in names):
+                shutil.rmtree(shards)
+            raise
+        for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
+            if not name.exists():
+                views = zip(chunk, make_views(chunk, number * SHARD), strict=True)
+                files.write_text(name, "".join(f"{readers.normalise(view) or text}\n" for text, view in views))
+        with files.new_folder(folder) as temporary:
+            lines = (line for name in names for line in name.read_text(encoding="utf-8").split("\n")[:-1])
+            corpus.write(temporary, lines, texts.training_count, texts.sources)
+        shutil.rmtree(shards)
+    return Corpus(folder)

@@ -1,0 +1,50 @@
+"""The teacher and the assistant that a recipe names, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.teacher import assistant as assistants
+from edgedistill.teacher import encoder as teachers
+from edgedistill.teacher import locate_teacher, precomputed_embeddings
+
+AnyTeacher = teachers.Teacher | precomputed_embeddings.PrecomputedEmbeddings
+
+
+class Models(NamedTuple):
+    """The models whose embeddings a run may match and whose weights its student may start from."""
+
+    teacher: AnyTeacher
+    assistant: teachers.Teacher | None = None
+
+
+def open_models(spec: recipe.Recipe, data: Path | None) -> Models:
+    """A recipe's teacher, and its assistant if it names one. Raises UserError: a model or file that is not found."""
+    return Models(open_teacher(spec.teacher, data), open_assistant(spec))
+
+
+def open_assistant(spec: recipe.Recipe) -> teachers.Teacher | None:
+    """The recipe's assistant, or None where it names none."""
+    return None if spec.assistant is None else assistants.open_assistant(spec.assistant)
+
+
+def open_teacher(spec: recipe.Teacher, data: Path | None) -> AnyTeacher:
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. `data`: where relative paths start."""
+    return assistants.open_assistant(spec) if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
+
+
+def with_weights(teacher: AnyTeacher, place: str) -> teachers.Teacher:
+    """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the recipe key that needs it."""
+    if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
+        raise UserError(f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose another source")
+    return teacher
+
+
+def find_model(name: str, revision: str | None, place: str) -> Path:
+    """The folder of `packaged:NAME`, of a local model or of a hub id. Raises UserError where it is not found; `place`: the recipe key."""
+    if name.startswith("packaged:"):
+        return locate_teacher.locate(recipe.Teacher(model=name))
+    return locate_teacher.model_folder(name, revision, place)

@@ -1,0 +1,89 @@
+"""Where a killed run resumes: which folder it goes on in, which stages are done, and from which checkpoint the next stage starts.
+
+Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`open_folder`): NAME.partial is there, of the same
+recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or `unfinished_finetuning` if this
+stage has one; otherwise the stage starts anew. What a checkpoint holds is in checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files, recipe, run
+from edgedistill.errors import UserError
+from edgedistill.session import Session
+from edgedistill.training import checkpoint
+from edgedistill.training.checkpoint import Checkpoint
+
+
+def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
+    """The content of run.json of a run that is finished. Raises UserError where it is a run of another recipe."""
+    found = run.open_run(out)
+    if recipe.dump(found.recipe) != recipe.dump(spec):
+        raise UserError(f"{out}: a run of another recipe; delete it, or rename the recipe")
+    session.log(f"{out}: finished already")
+    return found.info
+
+
+def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
+    """The folder of the unfinished run, NAME.partial: a new one, or with `resume` the one that is there.
+
+    Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where there is none and it is given,
+    and where the unfinished run is of another recipe.
+    """
+    partial = run.partial(out)
+    if out.exists():
+        raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    written = partial / "recipe.yaml"
+    if partial.exists() and not resume:
+        raise UserError(f"{partial}: an unfinished run; continue it with --resume, or delete it")
+    if resume and not written.exists():
+        raise UserError(f"{partial}: nothing to resume; leave --resume out")
+    text = recipe.dump(spec)
+    if resume and written.read_text(encoding="utf-8") != text:
+        difference = _difference(written.read_text(encoding="utf-8"), text)
+        raise UserError(f"{partial}: started from another recipe ({difference}); give that recipe, or another --out")
+    partial.mkdir(parents=True, exist_ok=True)
+    files.write_text(written, text)
+    return partial
+
+
+def _difference(before: str, now: str) -> str:
+    """The first lines in which two recipes differ."""
+    for old, new in zip(before.splitlines(), now.splitlines(), strict=False):
+        if old != new:
+            return f"it has {old.strip()!r}, this one {new.strip()!r}"
+    return "their lengths differ"
+
+
+@contextmanager
+def removed_unless_checkpointed(partial: Path) -> Iterator[None]:
+    """Remove the unfinished run's folder on a UserError before its first checkpoint: a corrected recipe could not resume it."""
+    try:
+        yield
+    except UserError:
+        if not (partial / "checkpoints").exists():
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
+    """The newest checkpoint if it lies behind stage `number`, which then is done; otherwise None."""
+    found = checkpoint.newest(checkpoints)
+    return found if found is not None and found.state["stage"] > number else None
+
+
+def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
+    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts anew."""
+    found = checkpoint.newest(checkpoints)
+    return found if found is not None and found.state["stage"] == number and found.state["step"] > 0 else None
+
+
+def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
+    """The newest checkpoint if it lies within stage `number`, a fine-tuning stage; otherwise None, and the stage starts anew."""
+    found = checkpoint.newest(checkpoints)
+    return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

@@ -1,0 +1,20 @@
+"""The embeddings that a student gives while it is a torch module."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill.students import kinds
+from edgedistill.teacher import encoder as teachers
+from edgedistill.teacher import token_batches
+
+TOKENS_PER_BATCH = 8_192  # padding included
+
+
+def embed(student: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> np.ndarray:
+    """Texts -> (n, d) float32 unit rows, by the module as it is, on its own device; texts are truncated to `max_tokens`."""
+    forward = teachers.torch_forward(student, next(student.parameters()).device)
+    ids = token_batches.encode_ids(tokenizer, texts, max_tokens)
+    return teachers.embed_in_batches(forward, ids, tokenizer.pad_token_id or 0, kinds.dims(student), TOKENS_PER_BATCH)
