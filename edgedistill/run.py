@@ -1,13 +1,15 @@
-"""A run folder: what is in it, how it is written and how to open it.
+"""A run folder: its files, and how to write and open them.
 
 recipe.yaml          the effective recipe
-student.json         the student's shape, as data      student.safetensors  its weights
-model/               in place of those two, for the teacher itself: its own files
-targets/             where the recipe has `targets`: how teacher vectors became what the student was to match
-tokenizer/           tokenizer.json and what transformers needs beside it; trim.json: what trimming it lost
-task.json            where it was fine-tuned: labels, whether of pairs, the classifier's width     head.safetensors  its weights
-metrics.jsonl        what was measured while training
-run.json             what made it: versions, corpus, teacher, time, scores
+student.json         the student's shape, as data
+student.safetensors  the student's weights
+model/               for the teacher itself, in place of these two: its own files
+targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to the training targets
+tokenizer/           tokenizer.json and what else transformers needs; trim.json: what trimming removed
+task.json            for a fine-tuned student: labels, whether it labels pairs, the width of its classifier head
+head.safetensors     the weights of the classifier head
+metrics.jsonl        losses and scores during training
+run.json             provenance: versions, corpus, teacher, time, scores
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors",
 
 
 class Run:
-    """An opened run: the student, its tokenizer, and what made it."""
+    """An opened run: the student, its tokenizer, its recipe; shape is student.json and info is run.json."""
 
     def __init__(self, folder: Path, spec: recipe.Recipe, shape: dict[str, Any], info: dict[str, Any]) -> None:
         self.folder = folder
@@ -61,20 +63,20 @@ class Run:
         return int(self.info["dims"])
 
     @property
-    def cuts(self) -> list[int]:
-        """Smaller widths that the vectors may be cut to, descending: those of the last stage's Matryoshka objective."""
+    def matryoshka_dims(self) -> list[int]:
+        """Smaller dimensions that embeddings may be truncated to, descending: those of the last stage's Matryoshka objective."""
         stages = [] if self.kind in ("teacher", "reduced") else self.recipe.distilling
-        return objectives.cuts(stages[-1].objective)[-2::-1] if stages else []
+        return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
 
     @property
     def task(self) -> dict[str, Any] | None:
-        """What it was fine-tuned for: {labels, pair, hidden}; None for an encoder."""
+        """The task it was fine-tuned for, {labels, pair, hidden}; None for an encoder."""
         path = self.folder / "task.json"
         return dict(files.read_json(path)) if path.exists() else None
 
     @property
     def labels(self) -> list[str]:
-        """A classifier's labels in the order of its logits; none of an encoder."""
+        """A classifier's labels in the order of its logits; empty for an encoder."""
         return list((self.task or {}).get("labels", []))
 
     @property
@@ -89,50 +91,52 @@ class Run:
         return AutoTokenizer.from_pretrained(self.tokenizer_folder)
 
     def student(self) -> nn.Module:
-        """The student in eval mode on the processor, fp32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
+        """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
         if self.kind in ("teacher", "reduced"):
-            read = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+            teacher = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
             if (self.folder / "student.safetensors").exists():  # fine-tuned
-                read.load_state_dict(load_file(self.folder / "student.safetensors"))
-            return read if self.kind == "teacher" else reduced(read, affine.read_maps(self.folder / "targets"), self.shape["blocks"])
-        module = kinds.BUILD[self.kind](self.shape)
+                teacher.load_state_dict(load_file(self.folder / "student.safetensors"))
+            if self.kind == "teacher":
+                return teacher
+            return reduced_teacher(teacher, affine.read_maps(self.folder / "targets"), self.shape["blocks"])
+        module = kinds.KINDS[self.kind].build(self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
         module.load_state_dict(load_file(self.folder / "student.safetensors"))
         return module.eval()
 
     def classifier(self) -> classifier.Classifier:
-        """The student with the classifier that was trained behind it, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
+        """The student with its classifier head, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
         assert self.task is not None
         student = self.student()
-        made = classifier.Classifier(student, kinds.width(student), len(self.labels), self.task["pair"], self.task["hidden"])
-        made.load_state_dict(load_file(self.folder / "head.safetensors"), strict=False)
-        return made.eval()
+        module = classifier.Classifier(student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"])
+        module.load_state_dict(load_file(self.folder / "head.safetensors"), strict=False)
+        return module.eval()
 
 
 def open_run(folder: Path, place: str = "") -> Run:
-    """Open a finished run; `place`: the recipe's field that names it. Raises UserError for anything else, an interrupted run included."""
+    """Open a finished run. Raises UserError for anything else, an interrupted run included; place: the recipe's field that names it."""
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
         if partial(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
-        raise UserError(f"{at}: not a run (no run.json); make one with edgedistill train")
+        raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
     spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
     return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"))
 
 
 def partial(folder: Path) -> Path:
-    """Where a run lives until it is whole."""
+    """The folder of a run while it is being trained; it is renamed when the run is finished."""
     return folder.with_name(folder.name + ".partial")
 
 
 def is_run(name: str | None) -> bool:
-    """Whether that is the folder of a run, finished or not."""
+    """Whether this names the folder of a run, finished or not."""
     return name is not None and ((Path(name) / "run.json").exists() or partial(Path(name)).exists())
 
 
-def reduced(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None) -> Output:
-    """A teacher with the maps of its targets behind it: the targets themselves, as a student."""
+def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None) -> Output:
+    """A teacher followed by the affine maps of `targets`: it gives the training targets themselves."""
     weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():
@@ -142,13 +146,13 @@ def reduced(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int
 
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Shape and weights; the file's bytes depend on them alone."""
+    """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
     (folder / "student.json").write_text(json.dumps(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file({name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())}, folder / "student.safetensors")
 
 
-def made_by() -> dict[str, Any]:
-    """Versions and platform, for the record."""
+def provenance() -> dict[str, Any]:
+    """{made_at, versions, platform, threads}, recorded in run.json."""
     return {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": versions(PACKAGES),
@@ -158,7 +162,7 @@ def made_by() -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Python's version and those of packages, for the record."""
+    """The versions of Python and of packages; `source` for a package that is not installed."""
     return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 

@@ -1,4 +1,4 @@
-"""What other libraries look for beside the graphs: config.json, the tokenizer's files, sentence-transformers' modules."""
+"""The files that other libraries look for next to the graphs: config.json, tokenizer files, sentence-transformers' modules."""
 
 from __future__ import annotations
 
@@ -21,33 +21,43 @@ POOLINGS = {  # ours -> the flag in sentence-transformers' 1_Pooling/config.json
     "weighted_mean": "pooling_mode_weightedmean_tokens",
     "last": "pooling_mode_lasttoken",
 }
-NOT_OURS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # of a config: where and how it was made
+DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # of config.json: they describe another copy of the model
 
 
 def is_encoder(student: Any) -> bool:
-    """Whether the student is a transformer, with nothing behind its vector: those others know how to open."""
+    """Whether the student is a transformer without an `Output`, which other libraries can open."""
     return hasattr(getattr(student, "model", None), "config")
 
 
-def pieces(student: Any) -> int:
-    """Rows of the word table: ids at or above this are errors."""
+def libraries(student: Any, precisions: list[str]) -> list[str]:
+    """The other libraries that open the bundle: each needs a transformer, in the precision that it loads by default."""
+    if not is_encoder(student):
+        return []
+    return [name for name, needed in (("sentence-transformers", "fp32"), ("transformers.js", "int8")) if needed in precisions]
+
+
+def vocabulary_size(student: Any) -> int:
+    """Rows of the embedding table: token ids must be below."""
     student = own(student)
     return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
 
 
 def write(folder: Path, run: Run, student: Any, half: bool = False) -> None:
-    """All files of a bundle but graphs, golden vectors, card and manifest; `half`: dense layers in float16, no graph being finer."""
+    """Write all files of a bundle but graphs, parity.json, card and manifest.
+
+    half: store dense layers in float16, for a bundle without an fp32 graph.
+    """
     _tokenizer(folder, run)
     if not is_encoder(student):
         files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape})
         return
-    config = {key: value for key, value in student.model.config.to_diff_dict().items() if key not in NOT_OURS}
+    config = {key: value for key, value in student.model.config.to_diff_dict().items() if key not in DROPPED_KEYS}
     files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
     _modules(folder, run, student, half)
 
 
 def write_classifier(folder: Path, run: Run) -> None:
-    """The files of a classifier's bundle: the tokenizer's, and a config with its labels. No other library opens it by itself."""
+    """Write a classifier's tokenizer files, and a config with its labels. Other libraries cannot open its bundle directly."""
     _tokenizer(folder, run)
     labels = {
         "id2label": {str(at): label for at, label in enumerate(run.labels)},
@@ -57,22 +67,22 @@ def write_classifier(folder: Path, run: Run) -> None:
 
 
 def _tokenizer(folder: Path, run: Run) -> None:
-    """The three files every library reads; texts are cut where the student is."""
-    words: Any = run.tokenizer()
+    """Write the three files that every library reads, with the student's max_tokens as `model_max_length`."""
+    tokenizer: Any = run.tokenizer()
     files.write_json(folder / "tokenizer.json", files.read_json(run.tokenizer_folder / "tokenizer.json"), compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
-    if config.get("tokenizer_class") == "TokenizersBackend":  # transformers 5's name for what all others call this
+    if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only", "name_or_path", "max_length")}
     files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
-    files.write_json(folder / "special_tokens_map.json", words.special_tokens_map)
+    files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
-    """sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense for each layer, Normalize."""
+    """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per layer, Normalize."""
     poolings = list(getattr(student, "poolings", None) or [student.pooling])
     dense = _dense(student)
-    if poolings == ["cls_pooler"]:  # the pooler is a dense layer behind the first token
+    if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
         poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
     width = int(student.model.config.hidden_size)
     names = ["", "1_Pooling", *(f"{at}_Dense" for at in range(2, 2 + len(dense))), f"{2 + len(dense)}_Normalize"]
@@ -88,9 +98,9 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     flags = {flag: ours in poolings for ours, flag in POOLINGS.items()}
     files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags, "include_prompt": True})
     for at, (linear, activation) in enumerate(dense, start=2):
-        place = folder / f"{at}_Dense"
+        dense_folder = folder / f"{at}_Dense"
         files.write_json(
-            place / "config.json",
+            dense_folder / "config.json",
             {
                 "in_features": linear.in_features,
                 "out_features": linear.out_features,
@@ -100,13 +110,13 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         )
         kind = torch.float16 if half else torch.float32
         weights = {f"linear.{name}": value.detach().to(kind).contiguous() for name, value in linear.named_parameters()}
-        save_file(weights, place / "model.safetensors")
+        save_file(weights, dense_folder / "model.safetensors")
     (folder / names[-1]).mkdir()
     files.write_json(folder / names[-1] / "config.json", {})
 
 
 def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
-    """(linear, activation) of each layer behind the pooling."""
+    """(linear, activation) of each layer after pooling."""
     if hasattr(student, "dense"):
         return [(block[0], block[1]) for block in student.dense]
     activation = nn.Tanh() if student.tanh else nn.Identity()

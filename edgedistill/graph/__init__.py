@@ -1,7 +1,7 @@
 """A student module goes in, its ONNX graph comes out: `input_ids`, `attention_mask` -> `sentence_embedding` of unit length."""
 
-from edgedistill.graph.parity import ORT_ERRORS, compare
+from edgedistill.graph import classifier
 from edgedistill.graph.student_graph import before_unit, build
-from edgedistill.graph.writer import GraphWriter
+from edgedistill.graph.torch_parity import compare, compare_probabilities
 
-__all__ = ["ORT_ERRORS", "GraphWriter", "before_unit", "build", "compare"]
+__all__ = ["before_unit", "build", "classifier", "compare", "compare_probabilities"]

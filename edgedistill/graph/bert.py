@@ -1,4 +1,4 @@
-"""BERT encoders and recurring units, from their weights: about eight nodes a layer and ten around them."""
+"""BERT encoders and recurrent students as ONNX nodes, from their weights: about eight nodes per layer and ten around them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
+from edgedistill.graph.embedding_tables import lookup
 from edgedistill.graph.pooling import pool
-from edgedistill.graph.writer import ACTIVATIONS, MASKED, MICROSOFT, GraphWriter, after_pooling, finish, rows
+from edgedistill.graph.writer import ACTIVATIONS, MASKED, MICROSOFT, GraphWriter, after_pooling, finish
 
 GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
 
-def is_known(student: Any) -> bool:
-    """Whether the graph can be written from the weights; otherwise it is traced."""
+def is_supported(student: Any) -> bool:
+    """Whether the graph can be written from the weights; otherwise it has to be traced."""
     model: Any = getattr(student, "model", None)
     if type(model).__name__ != "BertModel" or model.config.is_decoder:
         return False
     absolute = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
-    known = all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student))
-    return absolute and known and model.config.hidden_act in (*GELUS, "relu")
+    layers = all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student))
+    return absolute and layers and model.config.hidden_act in (*GELUS, "relu")
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """The whole graph; `last_hidden_state` (B, T, H) is what the last layer gives, of a student without layers the embeddings."""
+    """Write the graph; `last_hidden_state` (B, T, H) is the last layer's output, or the embeddings where there are no layers."""
     writer, model, config = GraphWriter(), student.model, student.model.config
     mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
     tokens = _embeddings(writer, model.embeddings, config, getattr(student, "pad", None))
     weights = [_layer_weights(writer, layer) for layer in model.encoder.layer]
-    layers = weights * getattr(model.encoder, "times", 1)  # a recurring unit's constants are written once
+    layers = weights * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
     for number, layer in enumerate(layers):
         output = "last_hidden_state" if number == len(layers) - 1 else f"layer_{number}"
         tokens = _layer(writer, layer, config, tokens, mask, output)
@@ -48,34 +49,33 @@ def write(student: Any) -> onnx.ModelProto:
 
 
 def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None) -> str:
-    """Word, position and segment tables -> (B, T, H). All text is segment 0: its row is added to the positions once, here.
+    """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the position table here.
 
-    `pad`: the id behind which positions are counted, over the tokens that are not that id; None: they are counted from 0.
+    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0.
     """
-    tokens = rows(writer, embeddings.word_embeddings, "input_ids")
-    positions = embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0]
-    table = writer.constant(positions, "position_table")
+    tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
+    table = writer.constant(embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0], "position_table")
     if pad is None:
         length, zero = writer.add("Shape", "input_ids", start=1, end=2), writer.constant([0], "zero")
-        places = writer.add("Slice", table, zero, length, zero)
+        positions = writer.add("Slice", table, zero, length, zero)
     else:
-        places = writer.add("Gather", table, _counted_from(writer, pad))
-    tokens = writer.add("Add", tokens, places)
+        positions = writer.add("Gather", table, _position_ids(writer, pad))
+    tokens = writer.add("Add", tokens, positions)
     norm = embeddings.LayerNorm
     scale, shift = writer.constant(norm.weight, "norm_weight"), writer.constant(norm.bias, "norm_bias")
     return writer.add("LayerNormalization", tokens, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
 
 
-def _counted_from(writer: GraphWriter, pad: int) -> str:
-    """XLM-R's positions (B, T): pad + 1, pad + 2, … over the tokens that are not padding, pad for those that are."""
-    number = writer.constant(np.int64(pad), "pad")
-    seen = writer.add("Cast", writer.add("Not", writer.add("Equal", "input_ids", number)), to=TensorProto.INT64)
-    counted = writer.add("Mul", writer.add("CumSum", seen, writer.constant(np.int64(1), "axis")), seen)
-    return writer.add("Add", counted, number)
+def _position_ids(writer: GraphWriter, pad: int) -> str:
+    """XLM-R's positions (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding."""
+    pad_id = writer.constant(np.int64(pad), "pad")
+    is_token = writer.add("Cast", writer.add("Not", writer.add("Equal", "input_ids", pad_id)), to=TensorProto.INT64)
+    counted = writer.add("Mul", writer.add("CumSum", is_token, writer.constant(np.int64(1), "axis")), is_token)
+    return writer.add("Add", counted, pad_id)
 
 
 def _layer_weights(writer: GraphWriter, layer: Any) -> dict[str, str]:
-    """Write a layer's constants; their names. One product for queries, keys and values."""
+    """Write a layer's constants; returns their names. Queries, keys and values share one matrix product."""
     projections = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
     names = {
         "qkv_bias": writer.constant(torch.cat([projection.bias for projection in projections]), "qkv_bias"),
@@ -92,26 +92,27 @@ def _layer_weights(writer: GraphWriter, layer: Any) -> dict[str, str]:
 
 
 def _layer(writer: GraphWriter, names: dict[str, str], config: Any, tokens: str, mask: str, output: str) -> str:
-    """Attention and feed-forward with the constants of those names: (B, T, H) -> (B, T, H)."""
+    """Write attention and feed-forward with the constants of those names: (B, T, H) -> (B, T, H)."""
     qkv = writer.add("MatMul", tokens, names["qkv_weight"])
     parts = [f"{qkv}_{name}" for name in ("query", "key", "value")]
     writer.add("Split", qkv, outputs=parts, axis=-1)
     heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
     context = writer.add("MultiHeadAttention", *parts, names["qkv_bias"], mask, domain=MICROSOFT, **heads)
-    tokens = _add_and_norm(writer, context, names, "attention", tokens, config)
+    product = writer.add("MatMul", context, names["attention_weight"])
+    tokens = _skip_norm(writer, product, tokens, _norm_inputs(names, "attention"), epsilon=config.layer_norm_eps)
     inner = writer.add("MatMul", tokens, names["inner_weight"])
     if config.hidden_act == "relu":
         inner = writer.add("Relu", writer.add("Add", inner, names["inner_bias"]))
     else:
         inner = writer.add(GELUS[config.hidden_act], inner, names["inner_bias"], domain=MICROSOFT)
-    return _add_and_norm(writer, inner, names, "feed_forward", tokens, config, output)
+    product = writer.add("MatMul", inner, names["feed_forward_weight"])
+    return _skip_norm(writer, product, tokens, _norm_inputs(names, "feed_forward"), epsilon=config.layer_norm_eps, outputs=[output])
 
 
-def _add_and_norm(
-    writer: GraphWriter, x: str, names: dict[str, str], part: str, residual: str, config: Any, output: str | None = None
-) -> str:
-    """LayerNorm(x·Wᵀ + b + residual)."""
-    y = writer.add("MatMul", x, names[f"{part}_weight"])
-    rest = [names[f"{part}_{name}"] for name in ("scale", "shift", "bias")]
-    options: dict[str, Any] = {"outputs": [output] if output else None, "domain": MICROSOFT, "epsilon": config.layer_norm_eps}
-    return writer.add("SkipLayerNormalization", y, residual, *rest, **options)
+def _norm_inputs(names: dict[str, str], block: str) -> list[str]:
+    return [names[f"{block}_{name}"] for name in ("scale", "shift", "bias")]
+
+
+def _skip_norm(writer: GraphWriter, product: str, residual: str, norm: list[str], **options: Any) -> str:
+    """LayerNorm(product + bias + residual); norm: the names of scale, shift and bias."""
+    return writer.add("SkipLayerNormalization", product, residual, *norm, domain=MICROSOFT, **options)

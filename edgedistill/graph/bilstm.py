@@ -1,4 +1,4 @@
-"""BiLSTMs, from their weights."""
+"""BiLSTM students as ONNX nodes, from their weights."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import torch
 from onnx import TensorProto
 from torch import Tensor, nn
 
+from edgedistill.graph.embedding_tables import lookup
 from edgedistill.graph.pooling import pool
-from edgedistill.graph.writer import GraphWriter, after_pooling, finish, rows
+from edgedistill.graph.writer import GraphWriter, after_pooling, finish
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """Time first (layout 0: DynamicQuantizeLSTM knows no other), and `sequence_lens`, so the backward pass starts at a text's end."""
+    """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so that the backward direction
+    starts at the last token of each text.
+    """
     writer = GraphWriter()
     lengths = writer.add("ReduceSum", writer.add("Cast", "attention_mask", to=TensorProto.INT32), writer.constant([1], "axis"), keepdims=0)
     lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
     ids = writer.add("Transpose", "input_ids", perm=[1, 0])
-    x = rows(writer, student.embedding, ids)  # (T, B, width)
+    x = lookup(writer, student.embedding, ids)  # (T, B, width)
     lstm, last = student.lstm, ""
     directions, shape = 2 if lstm.bidirectional else 1, writer.constant([0, 0, -1], "shape")
     for layer in range(lstm.num_layers):
@@ -38,7 +41,7 @@ def write(student: Any) -> onnx.ModelProto:
 
 
 def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer; torch's gates i, f, g, o become ONNX's i, o, f, c."""
+    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer; torch's gates i, f, g, o are reordered to ONNX's i, o, f, c."""
 
     def read(kind: str, suffix: str) -> Tensor:
         name = f"{kind}_l{layer}{suffix}"

@@ -1,85 +1,68 @@
 """Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
 
-BERT encoders, BiLSTMs and static tables are written straight from their weights, node by node, so what a device runs can be read
-here: about eight nodes a BERT layer and ten around them; six for a static table. Any other encoder (a teacher may be anything) is
+BERT encoders, BiLSTMs and static students are written straight from their weights, node by node, so what a device runs can be read
+here: about eight nodes per BERT layer and ten around them; six for a static student. Any other encoder (a teacher may be anything) is
 traced with torch's TorchScript exporter.
 
-The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft),
-present in all its builds, the browser's too.
+The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft). All its
+builds have them, also the one for browsers.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from torch import nn
 
 from edgedistill.errors import UserError
-from edgedistill.graph import bert, bilstm, static, traced
-from edgedistill.graph.writer import GraphWriter, unit
+from edgedistill.graph import bert, bilstm, output, static, traced
+from edgedistill.students.bilstm import BiLSTMStudent
 from edgedistill.students.output import Output
 from edgedistill.students.static import StaticStudent
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 
 
-def build(student: nn.Module) -> onnx.ModelProto:
-    """Write the student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero stays zero).
+def _transformer(student: Any) -> onnx.ModelProto:
+    return bert.write(student) if bert.is_supported(student) else traced.write(student)
 
-    Encoders also give `last_hidden_state` (B, T, H), the token embeddings on the way there: transformers.js and optimum open
-    those. Raises UserError for parts ONNX has no words for, and above 1.8 GB.
+
+# A new student whose graph is written straight: its file in this folder, and one line in this table.
+WRITERS: dict[type[nn.Module], Callable[[Any], onnx.ModelProto]] = {
+    BiLSTMStudent: bilstm.write,
+    StaticStudent: static.write,
+    Output: lambda student: output.append(build(student.inner), student),
+}
+
+
+def build(student: nn.Module) -> onnx.ModelProto:
+    """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero stays zero).
+
+    Students without a line in WRITERS are transformers: BERTs (recurrent ones too) are written, others are traced. Their graphs also
+    give `last_hidden_state` (B, T, H), the token embeddings before pooling, which transformers.js and optimum look for.
+    Raises UserError for layers that ONNX cannot express, and above 1.8 GB.
     """
-    if isinstance(student, Output):
-        model = _followed(build(student.inner), student)
-    elif hasattr(student, "lstm"):
-        model = bilstm.write(student)
-    elif isinstance(student, StaticStudent):
-        model = static.write(student)
-    elif bert.is_known(student):
-        model = bert.write(student)
-    else:
-        model = traced.write(student)
+    model = WRITERS.get(type(student), _transformer)(student)
     size = model.ByteSize()
     if size > LARGEST_BYTES:
         raise UserError(
             f"the graph would be {size / 1e9:.1f} GB: one file holds at most {LARGEST_BYTES / 1e9:.1f} GB; "
-            "give the student fewer layers, a smaller vocabulary, or `codes` for its word table"
+            "give the student fewer layers, a smaller vocabulary, or `pq_bytes` for its embedding table"
         )
     onnx.checker.check_model(model)
     return model
 
 
 def before_unit(model: onnx.ModelProto) -> str:
-    """Put out the vectors before they are scaled to unit length too; returns that output's name.
+    """Add the embedding before its scaling to unit length as an output, in place; returns the output's name.
 
-    Every graph here ends in a division by the length; a graph that does not gives unit vectors alone, and so does this.
+    Every graph written here ends in a division by the length. For a graph that does not, `sentence_embedding` is returned.
     """
     last = next(node for node in model.graph.node if "sentence_embedding" in node.output)
     if last.op_type != "Div":
         return "sentence_embedding"
     model.graph.output.append(helper.make_tensor_value_info(last.input[0], TensorProto.FLOAT, None))
     return str(last.input[0])
-
-
-def _followed(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
-    """A student's graph with an affine map behind its unit vector, and blocks as long as the root of their weight."""
-    inner, writer = model.graph, GraphWriter(first=1_000_000)  # far from the inner graph's names
-    last = next(node for node in inner.node if "sentence_embedding" in node.output)
-    last.name = last.output[0] = "own_embedding"
-    rows = "own_embedding" if student.linear is None else writer.linear("own_embedding", student.linear, "reduce")
-    if student.blocks:
-        ends = list(itertools.accumulate(size for size, _ in student.blocks))
-        parts = []
-        for end, (size, weight) in zip(ends, student.blocks, strict=True):
-            bounds = [writer.constant(np.array([at], np.int64), "at") for at in (end - size, end, 1)]
-            part = unit(writer, writer.add("Slice", rows, *bounds))
-            parts.append(writer.add("Mul", part, writer.constant(np.float32(weight**0.5), "root")))
-        rows = writer.add("Concat", *parts, axis=1)
-    unit(writer, rows, outputs=["sentence_embedding"])
-    inner.node.extend(writer.nodes)
-    inner.initializer.extend(writer.constants)
-    inner.output[0].type.tensor_type.shape.dim[1].dim_value = student.dims
-    return model

@@ -1,4 +1,4 @@
-"""The nodes of an ONNX graph as they are written, and what every student's graph ends with: head, unit length, inputs and outputs."""
+"""Writing ONNX nodes, and what every student's graph ends with: head, unit length, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from edgedistill.students.embedding_tables import Coded, Factorised
-
-OPSET = 17  # the first with LayerNormalization; later ones bring nothing we use, and older runtimes refuse them
-IR_VERSION = 8  # what opset 17 came with
+OPSET = 17  # the first with LayerNormalization; later ones add nothing we use, and older runtimes reject them
+IR_VERSION = 8  # released with opset 17
 MICROSOFT = "com.microsoft"
 MASKED = -1e4  # finite: −inf − (−inf) is NaN on rows that are all padding, and −1e4 survives float16
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}
 
 
 class GraphWriter:
-    """The nodes and constants of a graph being written; `add` returns the name of a node's output."""
+    """The nodes and constants of a graph being written. Names are numbered from `first`."""
 
     def __init__(self, first: int = 0) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -28,7 +26,7 @@ class GraphWriter:
         self._numbers = itertools.count(first)
 
     def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
-        """Write a constant: floats as float32, integers as they are (lists as int64)."""
+        """Write a constant, floats as float32, integers as they are (lists as int64); returns its name."""
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
         name = f"{name}_{next(self._numbers)}"
@@ -36,6 +34,7 @@ class GraphWriter:
         return name
 
     def add(self, op: str, *inputs: str, outputs: list[str] | None = None, domain: str = "", **attributes: Any) -> str:
+        """Write a node; returns the name of its first output."""
         names = outputs or [f"{op.lower()}_{next(self._numbers)}"]
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], domain=domain, **attributes))
         return names[0]
@@ -46,28 +45,17 @@ class GraphWriter:
         return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias, f"{name}_bias"))
 
 
-def rows(writer: GraphWriter, table: Any, ids: str) -> str:
-    """A word table's rows of ids (A, B): (A, B, H). Of codes, the rows of every block, put together number by number."""
-    if isinstance(table, Factorised):
-        return writer.linear(writer.add("Gather", writer.constant(table.table.weight, "word_table"), ids), table.project, "word_project")
-    if not isinstance(table, Coded):
-        return writer.add("Gather", writer.constant(table.weight, "word_table"), ids)
-    codes = writer.add("Gather", writer.constant(table.codes, "word_codes"), ids)
-    places = writer.add("Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block"))
-    size = table.book.embedding_dim
-    book = writer.constant(table.book.weight.view(table.codes.shape[1], -1), "word_book")  # a row a block: what a scale is for, quantized
-    parts = writer.add("Gather", writer.add("Reshape", book, writer.constant([-1, size], "shape")), places)
-    return writer.add("Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape"))
-
-
 def finish(writer: GraphWriter, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None) -> onnx.ModelProto:
-    """The layers behind the pooling, unit length, the names of inputs and outputs, and the model around the nodes."""
+    """Write the layers after pooling and the unit length, and make the model: its inputs, outputs, opsets.
+
+    dims: of the pooled embedding; hidden: the width of `last_hidden_state`, None where the graph has none.
+    """
     for layer in layers:
         if isinstance(layer, nn.Linear):
             pooled, dims = writer.linear(pooled, layer, "head"), layer.out_features
         elif not isinstance(layer, nn.Identity):
             pooled = writer.add(ACTIVATIONS[type(layer)], pooled)
-    unit(writer, pooled, outputs=["sentence_embedding"])
+    unit_length(writer, pooled, outputs=["sentence_embedding"])
     both = ["batch", "sequence"]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", dims])]
@@ -80,14 +68,14 @@ def finish(writer: GraphWriter, pooled: str, layers: list[nn.Module], dims: int,
 
 def after_pooling(student: Any) -> list[nn.Module]:
     """The layers between pooling and unit length, in order."""
-    if hasattr(student, "dense"):  # a teacher's chain
+    if hasattr(student, "dense"):  # a pretrained encoder's chain
         return [layer for block in student.dense for layer in block]
     head = [student.head] if getattr(student, "head", None) is not None else []
     return [*head, nn.Tanh()] if getattr(student, "tanh", False) else head
 
 
-def unit(writer: GraphWriter, vectors: str, outputs: list[str] | None = None) -> str:
-    """Rows scaled to unit length; zero stays zero."""
+def unit_length(writer: GraphWriter, vectors: str, outputs: list[str] | None = None) -> str:
+    """Scale rows to unit length; zero stays zero."""
     length = writer.add("ReduceL2", vectors, axes=[-1], keepdims=1)
     length = writer.add("Clip", length, writer.constant(np.float32(1e-12), "tiny"))
     return writer.add("Div", vectors, length, outputs=outputs)

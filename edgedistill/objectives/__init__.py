@@ -1,6 +1,17 @@
-"""A recipe's objective goes in, a module comes out that turns student and teacher embeddings into a loss."""
+"""A recipe's objective goes in, a module comes out that computes a loss from student and teacher embeddings."""
 
-from edgedistill.objectives.composition import build, fill, halve, learned, remember
-from edgedistill.objectives.requirements import cuts, fits, memory, of_unit_length, reads_teacher
+from edgedistill.objectives.composition import build, fill_queues, learned_temperature, queues_to_bfloat16, update_queues
+from edgedistill.objectives.requirements import check_dimensions, matryoshka_dims, of_unit_length, queue_prefill, reads_teacher
 
-__all__ = ["build", "cuts", "fill", "fits", "halve", "learned", "memory", "of_unit_length", "reads_teacher", "remember"]
+__all__ = [
+    "build",
+    "check_dimensions",
+    "fill_queues",
+    "learned_temperature",
+    "matryoshka_dims",
+    "of_unit_length",
+    "queue_prefill",
+    "queues_to_bfloat16",
+    "reads_teacher",
+    "update_queues",
+]

@@ -1,29 +1,31 @@
-"""Objectives: student and teacher vectors -> a loss. From kind to module in one readable table.
+"""A recipe's objective becomes a module: `KINDS` holds every loss by its kind, `COMPOSITES` the objectives made of other objectives.
 
-Every one is a module called with (views, teacher): the student's vectors (B, d) of each view of the texts, and the teacher's
-(B, e) of the texts; only simcse can do without those, and gets none on triples. Over pairs the views are the two sides, and the
-teacher's vectors (B, 2, e): what each side is to match. What it must remember (a queue, a temperature) is in its state; `remember`
-tells it the teacher's vectors after each step.
+Every module is called with (views, teacher): the student's embeddings (B, d) of each view of the texts, and the teacher's embeddings
+(B, e) of the texts. On translation pairs the views are the source and the target side, and `teacher` is (B, 2, e), one target for
+either side. Only `simcse` works without a teacher, and receives None on triples. Queues and a learned temperature are part of a
+module's state; `update_queues` pushes the batch's teacher embeddings after each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.objectives.contrastive import Ckd, Simcse
-from edgedistill.objectives.pairs import Side, mcl, mcl_bool, mcl_ce
+from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
 from edgedistill.objectives.relational import Congen, Seed, gram
+from edgedistill.objectives.requirements import COORDINATE_FREE
 
 
-class Stateless(nn.Module):
-    """A loss of the first view alone, with nothing to remember."""
+class OneViewLoss(nn.Module):
+    """A stateless loss of the first view."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -33,8 +35,8 @@ class Stateless(nn.Module):
         return self.loss(views[0], teacher)
 
 
-class TwoViews(nn.Module):
-    """A loss of two views, with nothing to remember."""
+class TwoViewLoss(nn.Module):
+    """A stateless loss of two views."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -44,8 +46,8 @@ class TwoViews(nn.Module):
         return self.loss(views[0], views[1], teacher)
 
 
-class Across(nn.Module):
-    """A loss across the sides of a batch's pairs, led by what the first sides' teacher vectors say of each other."""
+class PairBatchLoss(nn.Module):
+    """A stateless loss between the source and the target sides of a batch, guided by the teacher's embeddings of the source sides."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -55,7 +57,7 @@ class Across(nn.Module):
         return self.loss(views[0], views[1], teacher[:, 0])
 
 
-class Weighted(nn.Module):
+class WeightedSum(nn.Module):
     """A weighted sum of objectives."""
 
     def __init__(self, weights: list[float], parts: list[nn.Module]) -> None:
@@ -66,104 +68,148 @@ class Weighted(nn.Module):
         return torch.stack([weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]).sum()
 
 
-class Sliced(nn.Module):
-    """An objective over some of the student's numbers, and the same of the teacher's, or all of those.
+class DimensionSlice(nn.Module):
+    """An objective over dimensions start to end of the student's embeddings, and of the teacher's unless `slice_teacher` is False.
 
-    `scale` is put on both sides: blocks of split teachers come as long as the root of their weight.
+    `scale` multiplies both sides: blocks of split targets arrive with the root of their weight as length.
     """
 
-    def __init__(self, part: nn.Module, start: int, end: int, teacher: bool = True, scale: float = 1.0) -> None:
+    def __init__(self, part: nn.Module, start: int, end: int, slice_teacher: bool = True, scale: float = 1.0) -> None:
         super().__init__()
-        self.part, self.start, self.end, self.teacher, self.scale = part, start, end, teacher, scale
+        self.part, self.start, self.end, self.slice_teacher, self.scale = part, start, end, slice_teacher, scale
 
     def of_teacher(self, teacher: Tensor) -> Tensor:
-        return self.scale * (teacher[..., self.start : self.end] if self.teacher else teacher)
+        return self.scale * (teacher[..., self.start : self.end] if self.slice_teacher else teacher)
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
 
 
-def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None, unit: bool = False) -> nn.Module:
-    """The objective a recipe names, for targets of `dims` numbers, `unit`: of length 1; random parts are drawn from torch's generator.
+class Targets(NamedTuple):
+    """What an objective is built for: teacher embeddings of `dims` dimensions, of unit length or not.
 
-    `blocks`: (numbers, weight) of split teachers; the loss is then Σ_k w_k L(block k), blocks at unit length.
+    `cut`: only the first `cut` dimensions of the student are compared; None: all.
+    """
+
+    dims: int
+    unit_length: bool = False
+    cut: int | None = None
+
+
+def _mse(spec: recipe.Mse, targets: Targets) -> nn.Module:
+    scale = spec.scale or (targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0)
+    return OneViewLoss(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
+
+
+def _softcos(spec: recipe.SoftCos, targets: Targets) -> nn.Module:
+    return OneViewLoss(lambda student, teacher: softcos(student, teacher, spec.detach))
+
+
+def _ckd(spec: recipe.Ckd, targets: Targets) -> nn.Module:
+    return Ckd(targets.dims, spec.queue, spec.temperature, spec.learn_temperature)
+
+
+def _congen(spec: recipe.Congen, targets: Targets) -> nn.Module:
+    return Congen(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
+
+
+def _seed(spec: recipe.Seed, targets: Targets) -> nn.Module:
+    return Seed(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature)
+
+
+def _mcl_ce(spec: recipe.MclCe, targets: Targets) -> nn.Module:
+    return PairBatchLoss(lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature))
+
+
+# A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it is).
+KINDS: dict[str, Callable[[Any, Targets], nn.Module]] = {
+    "mse": _mse,
+    "cosine": lambda spec, targets: OneViewLoss(cosine),
+    "softcos": _softcos,
+    "gram": lambda spec, targets: OneViewLoss(gram),
+    "ckd": _ckd,
+    "congen": _congen,
+    "seed": _seed,
+    "simcse": lambda spec, targets: Simcse(spec.temperature),
+    "dual_l2": lambda spec, targets: TwoViewLoss(dual_l2),
+    "skd": lambda spec, targets: TwoViewLoss(skd),
+    "mcl": lambda spec, targets: PairBatchLoss(mcl),
+    "mcl_bool": lambda spec, targets: PairBatchLoss(mcl_bool),
+    "mcl_ce": _mcl_ce,
+}
+
+
+def _sum(spec: recipe.Sum, targets: Targets) -> nn.Module:
+    return WeightedSum([term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms])
+
+
+def _matryoshka(spec: recipe.Matryoshka, targets: Targets) -> nn.Module:
+    return WeightedSum(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims])
+
+
+def _each_side(spec: recipe.EachSide, targets: Targets) -> nn.Module:
+    return WeightedSum([1.0, 1.0], [OneSide(_build(spec.objective, targets), side) for side in (0, 1)])
+
+
+COMPOSITES: dict[str, Callable[[Any, Targets], nn.Module]] = {"sum": _sum, "matryoshka": _matryoshka, "each_side": _each_side}
+
+
+def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None, unit_length: bool = False) -> nn.Module:
+    """Build the objective that a recipe names, for targets of `dims` dimensions; random parts are drawn from torch's generator.
+
+    unit_length: whether the targets have length 1. blocks: (dimensions, weight) of each part of split targets; the loss is then
+    Σ_k w_k L(block k), with every block at unit length.
     """
     if blocks is None:
-        return _build(spec, dims, None, unit)
+        return _build(spec, Targets(dims, unit_length))
     ends = list(accumulate(size for size, _ in blocks))
     parts: list[nn.Module] = [
-        Sliced(_build(spec, size, None, unit), end - size, end, scale=weight**-0.5)
+        DimensionSlice(_build(spec, Targets(size, unit_length)), end - size, end, scale=weight**-0.5)
         for end, (size, weight) in zip(ends, blocks, strict=True)
     ]
-    return Weighted([weight for _, weight in blocks], parts)
+    return WeightedSum([weight for _, weight in blocks], parts)
 
 
-def _build(spec: recipe.Objective, dims: int, cut: int | None, unit: bool) -> nn.Module:
-    """`cut`: over the first so many numbers. Relations among texts follow the whole teacher however the student is cut."""
-    if isinstance(spec, recipe.Sum):
-        return Weighted([term.weight for term in spec.terms], [_build(term.objective, dims, cut, unit) for term in spec.terms])
-    if isinstance(spec, recipe.Matryoshka):
-        return Weighted(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, dims, each, unit) for each in spec.dims])
-    if isinstance(spec, recipe.EachSide):
-        return Weighted([1.0, 1.0], [Side(_build(spec.objective, dims, cut, unit), side) for side in (0, 1)])
-    whole = isinstance(spec, recipe.Gram | recipe.Mcl | recipe.MclBool | recipe.MclCe)
-    part = _leaf(spec, dims if whole or cut is None else cut, unit)
-    return part if cut is None else Sliced(part, 0, cut, teacher=not whole)
+def _build(spec: recipe.Objective, targets: Targets) -> nn.Module:
+    if spec.kind in COMPOSITES:
+        return COMPOSITES[spec.kind](spec, targets)
+    if targets.cut is None:
+        return KINDS[spec.kind](spec, targets)
+    if spec.kind in COORDINATE_FREE:  # relations among texts follow the whole teacher, wherever the student is cut
+        return DimensionSlice(KINDS[spec.kind](spec, targets), 0, targets.cut, slice_teacher=False)
+    return DimensionSlice(KINDS[spec.kind](spec, targets._replace(dims=targets.cut)), 0, targets.cut)
 
 
-def _leaf(spec: recipe.Objective, dims: int, unit: bool) -> nn.Module:
-    if isinstance(spec, recipe.Mse):
-        scale = spec.scale or (dims**0.5 if unit and not spec.unit else 1.0)
-        return Stateless(lambda student, teacher: mse(student, teacher, spec.unit, scale))
-    if isinstance(spec, recipe.SoftCos):
-        return Stateless(lambda student, teacher: softcos(student, teacher, spec.detach))
-    if isinstance(spec, recipe.Ckd):
-        return Ckd(dims, spec.queue, spec.temperature, spec.learned)
-    if isinstance(spec, recipe.Congen):
-        return Congen(dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
-    if isinstance(spec, recipe.Seed):
-        return Seed(dims, spec.queue, spec.temperature, spec.teacher_temperature)
-    if isinstance(spec, recipe.Simcse):
-        return Simcse(spec.temperature)
-    if isinstance(spec, recipe.DualL2 | recipe.Skd):
-        return TwoViews({"dual_l2": dual_l2, "skd": skd}[spec.kind])
-    if isinstance(spec, recipe.Mcl | recipe.MclBool):
-        return Across({"mcl": mcl, "mcl_bool": mcl_bool}[spec.kind])
-    if isinstance(spec, recipe.MclCe):
-        return Across(lambda one, other, teacher: mcl_ce(one, other, teacher, 1 / spec.temperature))
-    return Stateless({"cosine": cosine, "gram": gram}[spec.kind])
-
-
-def learned(objective: nn.Module) -> dict[str, float]:
-    """What an objective has learned itself, for people to read: the temperature that a `ckd` has come to."""
+def learned_temperature(objective: nn.Module) -> dict[str, float]:
+    """{temperature} that a `ckd` objective has learned so far, for the report of a stage; empty where nothing is learned."""
     found = [part.log_scale for part in objective.modules() if isinstance(part, Ckd) and part.log_scale.requires_grad]
     return {"temperature": round((-found[0].detach()).exp().item(), 5)} if found else {}
 
 
-def halve(objective: nn.Module) -> None:
-    """Keep every queue in bf16, and multiply with it there."""
+def queues_to_bfloat16(objective: nn.Module) -> None:
+    """Store every queue in bfloat16, in place; products with it are then computed in bfloat16 too."""
     for part in objective.modules():
         if isinstance(part, Queue):
             part.ring = part.ring.to(torch.bfloat16)
 
 
-def fill(objective: nn.Module, vectors: Tensor) -> None:
-    """Put the teacher's vectors of those texts into every queue that starts full."""
-    for part, own in _told(objective, vectors):
+def fill_queues(objective: nn.Module, teacher: Tensor) -> None:
+    """Push teacher embeddings (n, e) into every queue that is full from the start (ConGen's)."""
+    for part, seen in _with_targets(objective, teacher):
         if isinstance(part, Congen):
-            part.queue.push(own)
+            part.queue.push(seen)
 
 
-def remember(objective: nn.Module, teacher: Tensor) -> None:
-    """After a step: every queue takes in the batch's teacher vectors."""
-    for part, own in _told(objective, teacher):
+def update_queues(objective: nn.Module, teacher: Tensor) -> None:
+    """After a step, push the batch's teacher embeddings (B, e) into every queue."""
+    for part, seen in _with_targets(objective, teacher):
         if isinstance(part, Ckd | Congen | Seed):
-            part.queue.push(own)
+            part.queue.push(seen)
 
 
-def _told(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Every part of an objective, with what it sees of the teacher's vectors."""
-    teacher = objective.of_teacher(teacher) if isinstance(objective, Sliced | Side) else teacher
+def _with_targets(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
+    """Every part of an objective, with the teacher embeddings that it compares with: sliced, or of one side."""
+    teacher = objective.of_teacher(teacher) if isinstance(objective, DimensionSlice | OneSide) else teacher
     yield objective, teacher
     for part in objective.children():
-        yield from _told(part, teacher)
+        yield from _with_targets(part, teacher)

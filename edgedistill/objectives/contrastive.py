@@ -1,4 +1,4 @@
-"""Tell the text's own vector from all others."""
+"""Contrastive losses: pick a text's own embedding out of all others (CKD, SimCSE)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.softmax import told
+from edgedistill.objectives.queue_cross_entropy import one_positive
 
 
 def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) -> Tensor:
-    """−log exp(κ s_i·t_i) / (Σ_j exp(κ s_i·t_j) + Σ_q exp(κ s_i·q)): the student's vector must find its teacher's.
+    """Contrastive knowledge distillation: −log exp(κ s_i·t_i) / (Σ_j exp(κ s_i·t_j) + Σ_q exp(κ s_i·q)), mean over i.
 
-    student, teacher (B, d): scaled to unit rows here; queue (Q, d): unit rows, earlier teacher vectors, Q may be 0; scale κ = 1/τ.
-    Returns (). DistilCSE, Eq. 5 and 6; with Q = 0 InfoNCE between student and teacher.
-    Relation: `seed` and `congen` put the teacher's own similarities in place of the one right answer.
+    student, teacher (B, d): scaled to unit rows here; queue (Q, d): unit rows, earlier teacher embeddings, Q may be 0; scale
+    κ = 1/τ. Returns (). DistilCSE, Eq. 5 and 6; with Q = 0 it is InfoNCE between student and teacher.
+    Relation: `seed` and `congen` replace the single positive by the teacher's own similarities.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
-    return told(scale * student, queue, teacher.detach())
+    return one_positive(scale * student, queue, teacher.detach())
 
 
 def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor | None = None) -> Tensor:
-    """−log exp(κ a_i·b_i) / Σ_j exp(κ a_i·b_j), over the other views, then over the hard negatives where there are any.
+    """InfoNCE between two views: −log exp(κ a_i·b_i) / Σ_j exp(κ a_i·b_j), with hard negatives among the b_j where given.
 
     one, other, negatives (B, d): scaled to unit rows here. Returns ().
     Gao et al. 2021 (SimCSE): unsupervised with two dropout masks of one text; supervised, DistilCSE Eq. 7, with an entailed text
@@ -36,21 +36,21 @@ def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor 
 
 
 class Ckd(nn.Module):
-    """`ckd` with its memory, which starts empty and takes in each batch after it is scored, and its scale, learned or fixed."""
+    """`ckd` with its queue and its scale 1/τ, learned or fixed. The queue starts empty; a batch is pushed after it is scored."""
 
-    def __init__(self, dims: int, queue: int, temperature: float, learned: bool) -> None:
+    def __init__(self, dims: int, queue: int, temperature: float, learn_temperature: bool) -> None:
         super().__init__()
         self.queue = Queue(queue, dims)
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learned)
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learn_temperature)
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
         return ckd(views[0], teacher, self.queue.vectors, self.log_scale.exp())
 
 
 class Simcse(nn.Module):
-    """`simcse` of two views, or of the columns of triples; reads no teacher.
+    """`simcse` of two views, or of the columns of triples; it ignores the teacher.
 
-    The reference code's scale is nominally learned and stays at its 20; here it is fixed.
+    The scale is fixed: the reference code declares it learnable, but it stays at its initial 20 there.
     """
 
     def __init__(self, temperature: float) -> None:

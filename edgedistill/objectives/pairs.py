@@ -1,4 +1,4 @@
-"""A text and its translation: one objective a side, or the student's cosines across the sides of a batch."""
+"""Losses on translation pairs: one objective for either side, or the student's cosines between the sides of a batch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
 
-class Side(nn.Module):
-    """An objective of one text over one side of every pair: 0 the text, 1 its translation."""
+class OneSide(nn.Module):
+    """An objective over one side of every pair: 0 the source side, 1 the target side (its translation)."""
 
     def __init__(self, part: nn.Module, side: int) -> None:
         super().__init__()
@@ -21,35 +21,35 @@ class Side(nn.Module):
         return self.part([views[self.side]], self.of_teacher(teacher))
 
 
-def mcl(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
-    """Text i and the translation of text j stand as the teacher sees texts i and j: mean over i, j of (cos(t_i, t_j) − cos(a_i, b_j))².
+def mcl(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
+    """Cosines between sides match the teacher's among the source texts: mean over i, j of (cos(t_i, t_j) − cos(a_i, b_j))².
 
-    one, other (B, d), teacher (B, e) of the texts `one`: scaled to unit rows here; d and e may differ. Returns ().
-    Ding et al. 2022 (multi-stage distillation), Eq. 5, the diagonal included: a text and its own translation are to be one vector.
-    Relation: `gram` is of one view and without the diagonal; 0 where both sides are the teacher's vectors.
+    source, target (B, d), teacher (B, e) of the source texts: scaled to unit rows here; d and e may differ. Returns ().
+    Ding et al. 2022 (multi-stage distillation), Eq. 5, the diagonal included: a text and its translation get the same embedding.
+    Relation: `gram` compares one view with itself and leaves the diagonal out. The loss is 0 where both sides are the teacher's embeddings.
     """
-    return (_cosines(teacher, teacher) - _cosines(one, other)).square().mean()
+    return (_cosines(teacher, teacher) - _cosines(source, target)).square().mean()
 
 
-def mcl_bool(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
+def mcl_bool(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
     """`mcl` with 1 and 0 in place of the teacher's cosines: mean over i, j of (δ(t_i, t_j) − cos(a_i, b_j))².
 
-    one, other (B, d), teacher (B, e) of the texts `one`; δ is 1 where two rows are the same, as of a text that the batch holds twice.
-    Returns (). Ding et al. 2022, Eq. 8 (Bool).
+    source, target (B, d), teacher (B, e) of the source texts; δ is 1 where two rows are equal, also for a text that occurs twice in
+    the batch. Returns (). Ding et al. 2022, Eq. 8 (Bool).
     """
     _, group = torch.unique(teacher, dim=0, return_inverse=True)
-    same = (group[:, None] == group[None]).to(one.dtype)
-    return (same - _cosines(one, other)).square().mean()
+    same = (group[:, None] == group[None]).to(source.dtype)
+    return (same - _cosines(source, target)).square().mean()
 
 
-def mcl_ce(one: Tensor, other: Tensor, teacher: Tensor, scale: float) -> Tensor:
+def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float) -> Tensor:
     """−mean over i of Σ_j cos(t_i, t_j) log softmax_j(κ cos(a_i, b_j)), κ = 1/τ.
 
-    one, other (B, d), teacher (B, e): scaled to unit rows here. Returns (). The weights are the teacher's cosines as they are: they do
-    not sum to 1, and may be negative. Ding et al. 2022, Eq. 9 (CE), which sums over i where this takes the mean.
-    Relation: with the identity as weights it is InfoNCE, `simcse`.
+    source, target (B, d), teacher (B, e): scaled to unit rows here. Returns (). The weights are the teacher's cosines as they are: they
+    do not sum to 1 and may be negative. Ding et al. 2022, Eq. 9 (CE), which sums over i where this takes the mean.
+    Relation: with the identity matrix as weights it is InfoNCE, `simcse`.
     """
-    return -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(one, other), dim=-1)).sum(-1).mean()
+    return -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(source, target), dim=-1)).sum(-1).mean()
 
 
 def _cosines(one: Tensor, other: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A memory of vectors: first in, first out."""
+"""A first-in, first-out queue of embeddings, as in MoCo."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch.nn.functional import normalize
 
 
 class Queue(nn.Module):
-    """The last `length` unit vectors it was given, detached; a ring in place, so that a step moves only what is new.
+    """The last `length` embeddings that were pushed, scaled to unit length and detached.
 
-    MoCo's memory (He et al. 2020), filled with teacher vectors as in DistilCSE §3.2 and ConGen §3.2. State: the ring (length,
-    dims), where the next vector goes, how many there are.
+    MoCo's queue (He et al. 2020), filled with teacher embeddings as in DistilCSE §3.2 and ConGen §3.2. It is a ring buffer, so that a
+    step writes only the new rows. State: ring (length, dims); at, the row that is written next; filled, the rows in use.
     """
 
     ring: Tensor
@@ -29,17 +29,17 @@ class Queue(nn.Module):
 
     @property
     def vectors(self) -> Tensor:
-        """What it holds (n, d), in no particular order; a view."""
+        """The rows in use (n, d), in no particular order; a view of the buffer."""
         return self.ring[: int(self.filled)]
 
     def newest_first(self) -> Tensor:
-        """What it holds (n, d), newest first."""
+        """The rows in use (n, d), newest first."""
         length, at, filled = len(self.ring), int(self.at), int(self.filled)
         return self.ring[(at - 1 - torch.arange(filled, device=self.ring.device)) % max(1, length)]
 
     @torch.no_grad()
     def push(self, vectors: Tensor) -> None:
-        """Take in vectors (n, d), the last row newest; they are scaled to unit length."""
+        """Append embeddings (n, d), the last row newest, scaled to unit length; the oldest rows are overwritten."""
         length = len(self.ring)
         new = normalize(vectors.detach(), dim=-1)[-length:] if length else vectors[:0]
         if len(new) == 0:

@@ -1,4 +1,4 @@
-"""Match how the teacher's vectors stand to each other."""
+"""Relational losses: match the similarities among the teacher's embeddings (Gram, ConGen, SEED)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from edgedistill.errors import UserError
 from edgedistill.objectives.queue import Queue
-from edgedistill.objectives.softmax import followed, shares
+from edgedistill.objectives.queue_cross_entropy import probabilities, soft_targets
 
 
 def gram(student: Tensor, teacher: Tensor) -> Tensor:
@@ -27,25 +27,25 @@ def gram(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def congen(views: list[Tensor], weights: list[float], teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
-    """Every view's similarities to a memory follow the teacher's: −Σ_v w_v mean_i Σ_k P_T[i, k] log P_v[i, k].
+    """Match the teacher's similarities to a queue, in every view: −Σ_v w_v mean_i Σ_k P_T[i, k] log P_v[i, k].
 
     P_T = softmax(t_i·Q / τ_T), P_v = softmax(v_i·Q / τ_S), Q = [queue; teacher]: the batch itself is among the columns.
     views (B, d) each, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows. Returns (): a cross-entropy, never below
     the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalisation.
-    Relation: one view is SEED with the batch in its memory; τ_T → 0 is `ckd`.
+    Relation: one view is SEED with the batch in its queue; τ_T → 0 is `ckd`.
     """
     teacher = normalize(teacher.detach(), dim=-1)
-    wanted = shares(teacher / tau_teacher, queue, teacher)
-    losses = followed(torch.stack([normalize(view, dim=-1) / tau_student for view in views]), wanted, queue, teacher)
+    targets = probabilities(teacher / tau_teacher, queue, teacher)
+    losses = soft_targets(torch.stack([normalize(view, dim=-1) / tau_student for view in views]), targets, queue, teacher)
     return (losses * losses.new_tensor(weights)).sum()
 
 
 def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
-    """The student's similarities to its teacher's vector and a memory follow the teacher's: −mean_i Σ_k P_T[i, k] log P_S[i, k].
+    """Match the teacher's similarities to its own embedding and a queue: −mean_i Σ_k P_T[i, k] log P_S[i, k].
 
     Columns of row i: [t_i; queue], K + 1 of them. student, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows.
     Returns (). Fang et al. 2021 (SEED), as ConGen's §4 uses it.
-    Relation: `congen` with one view has the whole batch among its columns.
+    Relation: `congen` with one view uses the whole batch as columns, instead of t_i alone.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
 
@@ -56,7 +56,7 @@ def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, ta
 
 
 class Congen(nn.Module):
-    """`congen` with its memory; `alpha` is the weight of the first view, and with 1 there is no second."""
+    """`congen` with its queue; `alpha` is the weight of the first view, and at 1 no second view is read."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Congen(nn.Module):
 
 
 class Seed(nn.Module):
-    """`seed` with its memory, which starts from random directions and takes in a batch after it is scored."""
+    """`seed` with its queue, which is randomly initialised; a batch is pushed after it is scored."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an objective asks of a run, read from the recipe alone: a teacher, a queue to fill, dimensions that fit."""
+"""What an objective requires of a run, read from the recipe alone: a teacher, texts that fill a queue, matching dimensions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.recipe import leaves
 
+# compare texts with texts, never one coordinate of the student with the teacher's: the dimensions may differ
+COORDINATE_FREE = {"gram", "simcse", "mcl", "mcl_bool", "mcl_ce"}
+
 
 def of_unit_length(vectors: np.ndarray) -> bool:
-    """Whether all rows (…, d) have length 1, but for rounding to half precision."""
+    """Whether all rows (…, d) have length 1, up to rounding to half precision."""
     return bool(np.allclose(np.linalg.norm(vectors.astype(np.float32), axis=-1), 1.0, atol=2e-3))
 
 
@@ -19,27 +22,26 @@ def reads_teacher(spec: recipe.Objective) -> bool:
     return any(not isinstance(leaf, recipe.Simcse) for leaf in leaves(spec))
 
 
-def memory(spec: recipe.Objective) -> int:
-    """How many training texts are taken out of training to fill the queue before the first step (ConGen's reference code)."""
+def queue_prefill(spec: recipe.Objective) -> int:
+    """How many training texts fill the queue before the first step and are not trained on (ConGen's reference code)."""
     return max((leaf.queue for leaf in leaves(spec) if isinstance(leaf, recipe.Congen)), default=0)
 
 
-def cuts(spec: recipe.Objective) -> list[int]:
-    """The widths, ascending, that the objective prepares vectors to be cut at; none where it is no Matryoshka."""
+def matryoshka_dims(spec: recipe.Objective) -> list[int]:
+    """The dimensions, ascending, that embeddings can be truncated to (Matryoshka); empty for other objectives."""
     if isinstance(spec, recipe.Matryoshka):
         return spec.dims
     if isinstance(spec, recipe.EachSide):
-        return cuts(spec.objective)
-    found = [cuts(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
-    return sorted({width for each in found for width in each})
+        return matryoshka_dims(spec.objective)
+    found = [matryoshka_dims(term.objective) for term in spec.terms] if isinstance(spec, recipe.Sum) else []
+    return sorted({dims for each in found for dims in each})
 
 
-def fits(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
-    """Raise UserError where the objective cannot compare vectors of these widths."""
-    if cuts(spec) and cuts(spec)[-1] != student:
-        raise UserError(f"{place}.dims: end at {cuts(spec)[-1]}, the student gives {student} numbers; end there, or set its width to that")
-    blind = recipe.Gram | recipe.Simcse | recipe.Mcl | recipe.MclBool | recipe.MclCe  # to the coordinates themselves
-    if student != teacher and any(not isinstance(leaf, blind) for leaf in leaves(spec)):
+def check_dimensions(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
+    """Raise UserError where the objective cannot compare embeddings of these dimensions; `place`: the objective's field in the recipe."""
+    if (dims := matryoshka_dims(spec)) and dims[-1] != student:
+        raise UserError(f"{place}.dims: end at {dims[-1]}, the student has {student} dimensions; end there, or set its width to that")
+    if student != teacher and any(leaf.kind not in COORDINATE_FREE for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
             "give the student `head: linear`, or use gram"

@@ -1,4 +1,4 @@
-"""A shape goes in, a student module comes out: all share `forward(input_ids, attention_mask) -> (B, d)` and nothing else."""
+"""A shape goes in, a student module comes out; students share `forward(input_ids, attention_mask) -> (B, d)` and nothing else."""
 
 __all__ = [
     "affine",
@@ -10,6 +10,7 @@ __all__ = [
     "kinds",
     "narrow_bert",
     "output",
+    "product_quantization",
     "recurrent",
     "sentence_transformer",
     "static",

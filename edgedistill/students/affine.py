@@ -1,4 +1,4 @@
-"""Affine maps behind a teacher: what its targets did to its embeddings, kept in a run folder as targets.safetensors."""
+"""Affine maps that `targets` apply to a teacher's embeddings, stored as targets.safetensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Affine(NamedTuple):
 
 
 def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
-    """Keep maps in a folder, whole or not at all: targets.safetensors (float32, as they are used) and targets.json."""
+    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and targets.json."""
     tensors = {}
     for number, each in enumerate(maps):
         tensors[f"{number}.weight"] = np.ascontiguousarray(each.weight, np.float32)
@@ -35,6 +35,6 @@ def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
 
 
 def read_maps(folder: Path) -> list[Affine]:
-    """The maps kept in a folder."""
+    """Read the maps of a folder."""
     tensors = load_file(folder / "targets.safetensors")
     return [Affine(tensors[f"{number}.weight"], tensors[f"{number}.bias"]) for number in range(len(tensors) // 2)]

@@ -1,4 +1,4 @@
-"""The linear layer after the pooled vector, which students share."""
+"""The linear layer after pooling, which every kind of student may have; and how parameters are counted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from torch import nn
 
 from edgedistill import recipe
-from edgedistill.students.embedding_tables import Coded
+from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
-Headed = recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static
+StudentSpec = recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static
 
 
-def shape(spec: Headed, teacher_dims: int) -> dict[str, Any]:
-    """What a student's shape says of its head: none where it serves training only."""
+def shape(spec: StudentSpec, teacher_dims: int) -> dict[str, Any]:
+    """The head's part of a student's shape; None for a head that is only used in training."""
     kept = spec.head != "none" and spec.head_kept
     return {
         "head": {"dims": spec.dims or teacher_dims, "bias": spec.head_bias} if kept else None,
@@ -28,8 +28,8 @@ def build(shape: dict[str, Any], width: int) -> nn.Linear | None:
 
 
 def count(module: nn.Module | None) -> int:
-    """Parameters of a part, each tensor once; a code of a product-quantized table is one."""
+    """Parameters of a module, each tensor once; a code of a product-quantized embedding table counts as one parameter."""
     if module is None:
         return 0
-    codes = sum(part.codes.numel() for part in module.modules() if isinstance(part, Coded))
+    codes = sum(part.codes.numel() for part in module.modules() if isinstance(part, ProductQuantizedEmbedding))
     return codes + sum(p.numel() for p in module.parameters())

@@ -1,47 +1,44 @@
-"""The students by kind: the one table that names them all, and what every one of them can be asked."""
+"""Every kind of student in one table: its class, how it is built from its shape, how its parameters are counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from edgedistill.students import bert, bilstm, recurrent, sentence_transformer, static
-from edgedistill.students.output import Output
+from edgedistill.students import bert, bilstm, output, recurrent, sentence_transformer, static
 
-BUILD: dict[str, Callable[[dict[str, Any]], nn.Module]] = {
-    "bert": bert.build,
-    "bilstm": bilstm.build,
-    "recurrent": recurrent.build,
-    "static": static.build,
+
+class Kind(NamedTuple):
+    """A student's class; `build` makes it from a shape (student.json); `parameters` counts {embedding, encoder, head, total}."""
+
+    module: type[nn.Module]
+    build: Callable[[dict[str, Any]], nn.Module]
+    parameters: Callable[[Any], dict[str, int]]
+
+
+# A new kind of student: its file in this folder, and one line in this table.
+KINDS: dict[str, Kind] = {
+    "bert": Kind(bert.BertStudent, bert.build, bert.parameters),
+    "bilstm": Kind(bilstm.BiLSTMStudent, bilstm.build, bilstm.parameters),
+    "recurrent": Kind(recurrent.RecurrentStudent, recurrent.build, recurrent.parameters),
+    "static": Kind(static.StaticStudent, static.build, static.parameters),
 }
 
 
-def count(module: nn.Module) -> dict[str, int]:
-    """Parameters {embedding, encoder, head, total} of any student."""
-    if isinstance(module, recurrent.RecurrentStudent):
-        return recurrent.parameters(module)
-    if isinstance(module, Output):
-        more = 0 if module.linear is None else sum(p.numel() for p in module.linear.parameters())
-        found = count(module.inner)
-        return {**found, "head": found["head"] + more, "total": found["total"] + more}
-    if isinstance(module, bert.BertStudent):
-        return bert.parameters(module)
-    if isinstance(module, bilstm.BiLSTMStudent):
-        return bilstm.parameters(module)
-    if isinstance(module, static.StaticStudent):
-        return static.parameters(module)
-    assert isinstance(module, sentence_transformer.TeacherStudent)
-    model: Any = module.model
-    embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    embedding = sum(p.numel() for p in embeddings.parameters())
-    head = sum(p.numel() for p in module.dense.parameters())
-    total = sum(p.numel() for p in module.parameters())
-    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+def parameters(module: nn.Module) -> dict[str, int]:
+    """Parameters {embedding, encoder, head, total} of any student, or of a teacher."""
+    if isinstance(module, output.Output):
+        return output.parameters(module, parameters(module.inner))
+    for kind in KINDS.values():
+        if type(module) is kind.module:
+            return kind.parameters(module)
+    assert isinstance(module, sentence_transformer.PretrainedEncoder)
+    return sentence_transformer.parameters(module)
 
 
-def width(student: nn.Module) -> int:
-    """How many numbers a student's vectors have."""
+def dims(student: nn.Module) -> int:
+    """The dimensions of a student's embeddings."""
     sized: Any = student
     return int(sized.dims)

@@ -1,4 +1,4 @@
-"""What follows a student's own vector: an affine map (a reduced teacher), blocks of unit length (a student of several teachers)."""
+"""What follows a student's own embedding: an affine map (a reduced teacher), or blocks of unit length (a student of several teachers)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.nn.functional import normalize
 
 
 class Output(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit vector, then `blocks`.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding, then `blocks`.
 
-    `blocks`: (numbers, weight) each, weights summing to 1. Every block is scaled to the root of its weight, so that the cosine of two
-    such vectors is the weighted sum of their blocks' cosines.
+    blocks: (dimensions, weight) of each block, weights summing to 1. Every block is scaled to the root of its weight, so that the
+    cosine of two embeddings is the weighted sum of their blocks' cosines.
     """
 
     def __init__(self, inner: nn.Module, linear: nn.Linear | None = None, blocks: list[tuple[int, float]] | None = None) -> None:
@@ -29,16 +29,22 @@ class Output(nn.Module):
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         return self.after(self.inner(input_ids, attention_mask))
 
-    def after(self, vectors: Tensor) -> Tensor:
-        """(B, d): what becomes of the inner student's vectors (B, e)."""
+    def after(self, embeddings: Tensor) -> Tensor:
+        """Apply `linear` and `blocks` to the inner student's embeddings: (B, e) -> (B, d)."""
         if self.linear is not None:
-            vectors = self.linear(normalize(vectors, dim=-1))
+            embeddings = self.linear(normalize(embeddings, dim=-1))
         if self.blocks is None:
-            return vectors
-        parts = vectors.split([size for size, _ in self.blocks], dim=-1)
+            return embeddings
+        parts = embeddings.split([size for size, _ in self.blocks], dim=-1)
         return torch.cat([weight**0.5 * normalize(part, dim=-1) for part, (_, weight) in zip(parts, self.blocks, strict=True)], -1)
 
 
 def own(student: nn.Module) -> nn.Module:
-    """The student without what follows its own vector."""
+    """The student without its `Output`."""
     return student.inner if isinstance(student, Output) else student
+
+
+def parameters(student: Output, inner: dict[str, int]) -> dict[str, int]:
+    """The inner student's counts, with the affine map added to the head."""
+    more = 0 if student.linear is None else sum(p.numel() for p in student.linear.parameters())
+    return {**inner, "head": inner["head"] + more, "total": inner["total"] + more}

@@ -1,4 +1,4 @@
-"""The teacher as a module: any sentence-transformers chain of Transformer, Pooling, Dense, Normalize, or a plain AutoModel."""
+"""Pretrained sentence encoders as modules: sentence-transformers chains of Transformer, Pooling, Dense, Normalize, or a plain AutoModel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from transformers import AutoModel
 from transformers.utils import logging
 
 from edgedistill import files
-from edgedistill.errors import UserError, unknown
+from edgedistill.errors import UserError, unknown_name
 from edgedistill.students.pooling import pool
 
-# the names that sentence-transformers' pooling configs use, old flags and new words, and ours
+# sentence-transformers' pooling names, old flags and new `pooling_mode` values -> ours
 POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -43,11 +43,10 @@ ACTIVATIONS = {
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-class TeacherStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings side by side, its dense layers.
+class PretrainedEncoder(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings concatenated, its dense layers.
 
-    Unit length is left to the reader, as with every student; a Normalize in the chain is honoured because nothing but
-    another Normalize may follow it.
+    As with every student, the caller scales to unit length. That is equivalent to a Normalize in the chain, which no Dense may follow.
     """
 
     def __init__(self, model: nn.Module, poolings: list[str], dense: list[nn.Sequential]) -> None:
@@ -64,11 +63,11 @@ class TeacherStudent(nn.Module):
         return self._dims
 
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Token vectors (B, T, H), before pooling."""
+        """Token embeddings (B, T, H) of the last layer, before pooling."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
 
     def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, H), the mean of the embedding layer's vectors: words, positions, segments and their norm, before any other layer."""
+        """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before any other layer."""
         model: Any = self.model
         return pool(model.embeddings(input_ids=input_ids), attention_mask, "mean")
 
@@ -77,45 +76,45 @@ class TeacherStudent(nn.Module):
         if "cls_pooler" in self.poolings:
             return self.model(input_ids=input_ids, attention_mask=attention_mask)[1]
         tokens = self.tokens(input_ids, attention_mask)
-        vectors = torch.cat([pool(tokens, attention_mask, mode) for mode in self.poolings], -1)
+        embeddings = torch.cat([pool(tokens, attention_mask, mode) for mode in self.poolings], -1)
         for layer in self.dense:
-            vectors = layer(vectors)
-        return vectors
+            embeddings = layer(embeddings)
+        return embeddings
 
 
-def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> TeacherStudent:
+def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> PretrainedEncoder:
     """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers models.
 
-    Raises UserError: no config, no weights, a module this cannot represent, a pooling missing or given twice.
+    Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or given twice.
     """
     transformer, chain = layout(folder)
     if not any((transformer / name).exists() for name in WEIGHTS):
-        raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); fetch it whole")
+        raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); download all of it")
     poolings, dense = _modules(folder, chain, pooling)
     options = {} if "cls_pooler" in poolings else _no_pooler(transformer)
-    model = whole(transformer, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
-    return TeacherStudent(model, poolings, dense).eval()
+    model = load_model(transformer, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
+    return PretrainedEncoder(model, poolings, dense).eval()
 
 
-def whole(folder: Path, **options: Any) -> Any:
-    """The model of a folder, every weight from its files. Raises UserError where transformers would draw some at random, or fails."""
+def load_model(folder: Path, **options: Any) -> Any:
+    """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would draw the rest at random."""
     try:
         with quiet():
             model, found = AutoModel.from_pretrained(folder, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: its weights do not open: {str(error).strip().splitlines()[0]}; fetch it whole") from error
+        raise UserError(f"{folder}: its weights do not open: {str(error).strip().splitlines()[0]}; download all of it") from error
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
         raise UserError(
-            f"{folder}: {len(missing)} of the tensors that config.json asks for are not in its weights ({some}); fetch it whole"
+            f"{folder}: {len(missing)} of the tensors that config.json asks for are not in its weights ({some}); download all of it"
         )
     return model
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports: a pooler left out on purpose is no news."""
+    """Silence transformers' progress bars and reports, such as the one about a pooler that is left out on purpose."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -128,7 +127,10 @@ def quiet() -> Iterator[None]:
 
 
 def layout(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """(the transformer's folder, the modules after it). No modules.json: a plain AutoModel, no modules."""
+    """(the transformer's folder, the modules after it); without modules.json it is a plain AutoModel, with no modules after it.
+
+    Raises UserError for a folder that does not exist or holds no config.json.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such model folder; give a folder, packaged:NAME, or a hub id with a revision")
     modules = folder / "modules.json"
@@ -142,7 +144,7 @@ def layout(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
 def _modules(folder: Path, chain: list[dict[str, Any]], pooling: str | None) -> tuple[list[str], list[nn.Sequential]]:
     if not chain:
         if pooling is None:
-            raise UserError(f"{folder}: a plain model says nothing about pooling; set teacher.pooling (mean, cls, cls_pooler, max, last)")
+            raise UserError(f"{folder}: a plain model does not define its pooling; set teacher.pooling (mean, cls, cls_pooler, max, last)")
         return [pooling], []
     if pooling is not None:
         raise UserError(f"{folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling out")
@@ -150,7 +152,7 @@ def _modules(folder: Path, chain: list[dict[str, Any]], pooling: str | None) -> 
     for module in chain:
         kind = module["type"].rsplit(".", 1)[-1]
         if kind not in ("Pooling", "Dense", "Normalize", "Dropout") or (unit and kind == "Dense"):
-            raise UserError(f"{folder}: {unknown('module', kind, ['Transformer', 'Pooling', 'Dense', 'Normalize'])} in modules.json")
+            raise UserError(f"{folder}: {unknown_name('module', kind, ['Transformer', 'Pooling', 'Dense', 'Normalize'])} in modules.json")
         config = folder / module["path"] / "config.json"
         if kind == "Pooling":
             poolings = _poolings(files.read_json(config), folder)
@@ -161,18 +163,18 @@ def _modules(folder: Path, chain: list[dict[str, Any]], pooling: str | None) -> 
 
 
 def _poolings(config: dict[str, Any], folder: Path) -> list[str]:
-    words = config.get("pooling_mode") or [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
-    words = [words] if isinstance(words, str) else list(words)
-    for word in words:
-        if word not in POOLINGS:
-            raise UserError(f"{folder}: {unknown('pooling', word, POOLINGS)}")
-    return [POOLINGS[word] for word in words]
+    names = config.get("pooling_mode") or [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name not in POOLINGS:
+            raise UserError(f"{folder}: {unknown_name('pooling', name, POOLINGS)}")
+    return [POOLINGS[name] for name in names]
 
 
 def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
     activation = config.get("activation_function", "torch.nn.modules.linear.Identity")
     if activation not in ACTIVATIONS:
-        raise UserError(f"{folder}: {unknown('activation', activation, ACTIVATIONS)}")
+        raise UserError(f"{folder}: {unknown_name('activation', activation, ACTIVATIONS)}")
     linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
     if (folder / "model.safetensors").exists():
         weights = load_file(folder / "model.safetensors")
@@ -183,6 +185,16 @@ def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
 
 
 def _no_pooler(transformer: Path) -> dict[str, bool]:
-    """BERT's pooler layer is dead weight unless asked for; models without one do not know the option."""
+    """Leave BERT's pooler out where the pooling does not read it; other models do not know the option."""
     with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
     return {"add_pooling_layer": False} if files.read_json(transformer / "config.json").get("model_type") in with_pooler else {}
+
+
+def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
+    """All embedding tables; the dense layers as the head; the rest is the encoder."""
+    model: Any = encoder.model
+    embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
+    embedding = sum(p.numel() for p in embeddings.parameters())
+    head = sum(p.numel() for p in encoder.dense.parameters())
+    total = sum(p.numel() for p in encoder.parameters())
+    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}

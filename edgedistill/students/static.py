@@ -1,4 +1,4 @@
-"""Static students: a vector and a weight for each piece, summed and averaged; no layer sees two pieces at once (model2vec; SIF)."""
+"""Static students: the weighted mean of token embeddings, with no layer that mixes tokens (model2vec; SIF)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.pooling import pool
 
-SIF = 1e-3  # a of a / (a + p): pieces rarer than this keep most of their weight (Arora et al. 2017, §3)
+SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
 
 
 class StaticStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's rows, each times its piece's learned weight.
+    """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's token embeddings, each times its token's learned weight.
 
-    The padding piece's row of a whole table is zero and stays zero. Rows start in PCA's order, so that first numbers say most (Matryoshka).
+    In a full table the padding token's row is zero and stays zero. Initial rows come from a PCA, so the first dimensions hold the
+    largest variance (Matryoshka).
     """
 
     def __init__(self, embedding: Any, head: nn.Linear | None, tanh: bool) -> None:
@@ -33,33 +34,33 @@ class StaticStudent(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        # a look-up, not an index: the gradient of an index is summed by threads in any order, and resuming must give the same bytes
+        # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must give the same bytes
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
-        vectors = pool(self.embedding(input_ids) * weights, attention_mask, "mean")
-        vectors = vectors if self.head is None else self.head(vectors)
-        return vectors.tanh() if self.tanh else vectors
+        embeddings = pool(self.embedding(input_ids) * weights, attention_mask, "mean")
+        embeddings = embeddings if self.head is None else self.head(embeddings)
+        return embeddings.tanh() if self.tanh else embeddings
 
-    def table(self) -> Tensor:
-        """The rows times their weights (V, width): all that a device needs to look up."""
+    def weighted_table(self) -> Tensor:
+        """The embedding table with each row times its token's weight (V, width): one lookup on the device."""
         return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
 
 
-def shape(spec: recipe.Static, pieces: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. Raises UserError for codes that do not divide the width."""
-    embedding_tables.check(None, spec.codes, spec.width)
+def shape(spec: recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
+    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide the width."""
+    embedding_tables.check(None, spec.pq_bytes, spec.width)
     return {
         "kind": "static",
-        "pieces": pieces,
+        "pieces": vocabulary_size,
         "pad": pad,
         "width": spec.width,
-        "codes": spec.codes,
+        "codes": spec.pq_bytes,
         **head.shape(spec, teacher_dims),
         "max_tokens": spec.max_tokens,
     }
 
 
 def build(shape: dict[str, Any]) -> StaticStudent:
-    """The module, with weights drawn from torch's generator; all pieces weigh 1."""
+    """The module, with weights drawn from torch's generator and token weights of 1."""
     embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], 1.0)
     if embedding is None:
         embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
@@ -67,30 +68,31 @@ def build(shape: dict[str, Any]) -> StaticStudent:
     return StaticStudent(embedding, linear, shape["tanh"])
 
 
-def start(student: StaticStudent, words: Tensor | None, outputs: bool, weights: Tensor | None = None) -> None:
-    """Set the table in place from vectors of the student's pieces (V, w), reduced by PCA where they are wider.
+def initialise(student: StaticStudent, token_embeddings: Tensor | None, outputs: bool, token_weights: Tensor | None = None) -> None:
+    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it stays randomly initialised.
 
-    `outputs`: they live in the teacher's output space, so a linear head starts by leading the reduced ones back there. A head's
-    bias starts at zero: PCA took the mean of all pieces away, as SIF takes away what all texts have in common. `weights` (V,): what
-    each piece counts for in the PCA.
+    outputs: the token embeddings are the teacher's outputs, so a linear head is initialised to reconstruct them from the reduced ones.
+    A head's bias is set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have in common. token_weights
+    (V,): of each token in the PCA.
     """
-    if words is None:
+    if token_embeddings is None:
         return
     with torch.no_grad():
         table = student.embedding
-        embedding_tables.start(table, embedding_tables.fitted(words, table.embedding_dim, weights), weights)
+        rows = embedding_tables.reduce_width(token_embeddings, table.embedding_dim, token_weights)
+        embedding_tables.initialise(table, rows, token_weights)
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
-        if outputs and student.head is not None and student.head.out_features == words.shape[1] > table.embedding_dim:
-            student.head.weight.copy_(embedding_tables.principal(words, table.embedding_dim, weights))
+        if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > table.embedding_dim:
+            student.head.weight.copy_(embedding_tables.principal_directions(token_embeddings, table.embedding_dim, token_weights))
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 
 
-def weigh(student: StaticStudent, counts: Tensor) -> None:
-    """Set each piece's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al. 2017, Eq. 4).
+def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
+    """Set each token's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al. 2017, Eq. 4).
 
-    counts (V,): how often each piece occurs; one that never does weighs 1.
+    counts (V,): how often each token occurs; a token that never occurs gets weight 1.
     """
     with torch.no_grad():
         share = counts.double() / counts.sum().clamp(min=1)
@@ -98,6 +100,6 @@ def weigh(student: StaticStudent, counts: Tensor) -> None:
 
 
 def parameters(student: StaticStudent) -> dict[str, int]:
-    """The table with its weights; no encoder; the head."""
+    """The embedding table with the token weights; no encoder; the head."""
     embedding = head.count(student.embedding) + student.weights.numel()
     return {"embedding": embedding, "encoder": 0, "head": head.count(student.head), "total": head.count(student)}

@@ -17,8 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import files, recipe, run
-from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.export import bundle_writer, card
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.export import bundle_writer, model_card
+from edgedistill.export.golden_texts import golden_texts
+from edgedistill.export.quantize import PRECISIONS
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
@@ -34,7 +36,7 @@ def quiet(line: str) -> None:
 
 
 def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | None = None, **shape: Any) -> Path:
-    """An untrained run with spread weights: what train leaves, without the training. `change` edits the student."""
+    """A run with random weights: what train writes, without the training. `change` edits the student."""
     words = make_tokenizer()
     common = {"kind": kind, "head": {"dims": 24, "bias": True}, "max_tokens": 32, **shape}
     if kind == "bert":
@@ -59,7 +61,7 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
         student = {"kind": "bilstm", "width": 32, "hidden": 40}
     module = spread({"bert": bert, "bilstm": bilstm, "static": static}[kind].build(common))
     if kind == "static":
-        module.embedding.weight.data[0] = 0  # the padding piece's
+        module.embedding.weight.data[0] = 0  # the padding token's
     if change is not None:
         change(module)
     spec = recipe.parse({"name": folder.name, "about": "A tiny student.", "teacher": {"model": "packaged:t"}, "student": student}, "test")
@@ -69,7 +71,7 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
     words.save_pretrained(folder / "tokenizer")
     stages = [{"name": "distil", "steps": 7}]
     corpus = {"texts": 4321, "held_out": 21}
-    info = {**run.made_by(), "dims": module.dims, "parameters": kinds.count(module), "corpus": corpus, "stages": stages}
+    info = {**run.provenance(), "dims": module.dims, "parameters": kinds.parameters(module), "corpus": corpus, "stages": stages}
     files.write_json(folder / "run.json", info)
     return folder
 
@@ -139,9 +141,9 @@ def test_the_manifest(made: Path) -> None:
             >= entry["parity"]["cosine_mean"]
             >= entry["parity"]["cosine_min"]
             >= entry["parity"]["threshold"]
-            == bundle_writer.NEEDED[precision].alone
+            == PRECISIONS[precision].single_cosine
         )
-        assert 1 >= entry["drift"]["mean"] >= entry["drift"]["min"] >= bundle_writer.NEEDED[precision].drift
+        assert 1 >= entry["drift"]["mean"] >= entry["drift"]["min"] >= PRECISIONS[precision].batch_cosine
     sizes = {precision: entry["size_bytes"] for precision, entry in manifest["precisions"].items()}
     assert max(sizes["w8"], sizes["int8"]) < sizes["fp32"] / 2
 
@@ -166,17 +168,17 @@ def test_golden_vectors_are_the_runs(made: Path) -> None:
     assert min(lengths) == 2
     assert lengths.count(32) >= 4
     assert golden["texts"][16] == "ﬁnance 🙂"
-    assert golden["cosine_at_least"] == {precision: bundle_writer.NEEDED[precision].alone for precision in ALL}
+    assert golden["cosine_at_least"] == {precision: PRECISIONS[precision].single_cosine for precision in ALL}
 
 
-def test_the_awkward_texts_reach_the_limit_exactly() -> None:
+def test_the_golden_texts_reach_the_limit_exactly() -> None:
     words = make_tokenizer()
 
     def tokens(text: str) -> int:
         return len(words(text)["input_ids"])
 
     for longest in (8, 32, 61):
-        texts = bundle_writer.awkward(tokens, longest)
+        texts = golden_texts(tokens, longest)
         assert len(set(texts)) == 32
         assert {longest, longest + 1} <= {tokens(text) for text in texts}
     joined = "".join(texts)
@@ -192,7 +194,9 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
         assert f"{entry['size_bytes'] / 1e6:.2f} | {entry['parity']['cosine_mean']:.5f} | {entry['parity']['cosine_min']:.5f}" in text
     assert f"down to cosine {manifest['precisions']['int8']['drift']['min']:.5f}" in text
     assert f"{manifest['parameters']['total']:,} parameters" in text
-    assert "# tiny\n\nA tiny student.\n\nA bert student of `packaged:t`: a text of up to 32 tokens becomes 24 numbers" in text
+    assert "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `packaged:t`. A text gives an embedding of 24 dim" in text
+    assert "Texts are truncated to 32 tokens." in text
+    assert "single vs. batched cosine" in text
     assert "on 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
     assert 'backend="onnx"' in text
     assert "const { sentence_embedding } = await model(await tokenizer([" in text
@@ -200,11 +204,11 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
 
 def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     manifest = files.read_json(made / "bundles" / "tiny" / "manifest.json")
-    assert "licence" not in card.card(manifest, [])
+    assert "licence" not in model_card.encoder_card(manifest, [])
     manifest["recipe"]["corpus"] = {"licences": {"a.txt": "CC BY 4.0"}}
     sources = [{"name": "a.txt", "texts": 4000}, {"name": "b.txt", "texts": 321}]
     manifest["run"]["corpus"] = {"texts": 4321, "held_out": 0, "sources": sources}
-    text = card.card(manifest, [])
+    text = model_card.encoder_card(manifest, [])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
 
 
@@ -268,7 +272,7 @@ def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any])
     assert (bundle.load(tmp_path / "b", precision="int8").encode(texts) * expected).sum(1).min() > 0.97
     assert (tmp_path / "b" / "modules.json").exists() == (kind == "bert")
     assert verify.verify(tmp_path / "b")["texts"] == 32
-    operators = {node.op_type for node in onnx.load(tmp_path / "b" / bundle_writer.FILES["int8"]).graph.node}
+    operators = {node.op_type for node in onnx.load(tmp_path / "b" / PRECISIONS["int8"].file).graph.node}
     assert ("DynamicQuantizeLSTM" in operators) == (kind == "bilstm")
 
 
@@ -309,7 +313,7 @@ def loud_neuron(student: Any) -> None:
 
 def test_a_loss_in_the_arithmetic_is_not_written(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "loud", change=loud_neuron)
-    message = refused(tmp_path, source, ["fp32", "int8"], AnswerIsNo)
+    message = refused(tmp_path, source, ["fp32", "int8"], CheckFailed)
     shape = (
         r'^\S+/bundles/x was not written: text \d+ of 32 \(".*"\) came back at cosine -?0\.\d{4}, int8 must reach 0\.9500; '
         r"token ids agree, so the loss is in the arithmetic: try --precision w8$"
@@ -322,7 +326,7 @@ def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> Non
     out = tmp_path / "bundles" / "x"
     bundle_writer.export(make_run(tmp_path / "runs" / "good"), ["fp32"], out, quiet)
     before = files.sha256_folder(out)
-    refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud_neuron), ["int8"], AnswerIsNo)
+    refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud_neuron), ["int8"], CheckFailed)
     assert files.sha256_folder(out) == before
 
 
@@ -330,7 +334,7 @@ def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
     source, out = make_run(tmp_path / "runs" / "a"), tmp_path / "bundles" / "x"
     out.mkdir(parents=True)
     (out / "thesis.txt").write_text("years of work")
-    assert refused(tmp_path, source, ["fp32"], UserError) == f"{out}: is there already and is no bundle; choose another name for it"
+    assert refused(tmp_path, source, ["fp32"], UserError) == f"{out}: already exists and is not a bundle; choose another name"
 
 
 def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> None:
@@ -338,15 +342,15 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     config = source / "tokenizer" / "tokenizer_config.json"
     # transformers takes a special token from here; tokenizer.json does not know
     files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
-    message = refused(tmp_path, source, ["fp32"], AnswerIsNo)
-    assert re.search(r'x was not written: text \d+ of 32 \(".*"\) became other token ids in the bundle \(2 .*\) than in the run', message)
-    assert "the vectors were not compared: tokenizer.json does not say all that the run's tokenizer does" in message
+    message = refused(tmp_path, source, ["fp32"], CheckFailed)
+    assert re.search(r'x was not written: text \d+ of 32 \(".*"\) has other token ids in the bundle \(2 .*\) than in the run', message)
+    assert "the embeddings were not compared: tokenizer.json lacks a part of the run's tokenizer" in message
 
 
 def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
     message = refused(tmp_path, source, ["fp32"], UserError)
-    assert message.endswith(f"tokenizer: {len(make_tokenizer())} pieces, but a word table of 150; put back the tokenizer of this student")
+    assert message.endswith(f"tokenizer: {len(make_tokenizer())} tokens, but an embedding table of 150; restore this student's tokenizer")
 
 
 @pytest.mark.parametrize(
@@ -361,7 +365,7 @@ def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    assert "not a run (no run.json); make one with edgedistill train" in refused(tmp_path, tmp_path, ["fp32"], UserError)
+    assert "not a run (no run.json); create one with edgedistill train" in refused(tmp_path, tmp_path, ["fp32"], UserError)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +375,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert "no space left on the device; free some, or choose another place" in refused(tmp_path, source, ["fp32"], UserError)
+    assert "no space left on the device; free some space, or choose another place" in refused(tmp_path, source, ["fp32"], UserError)
 
 
 def test_interrupted_leaves_nothing(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_int8_weights_leave_a_bit_for_the_sum(graphs: dict[str, onnx.ModelProto]
 
 
 def test_rows_by_hand() -> None:
-    values, scale = quantize.rows_int8(np.array([[1.27, -0.635, 0.0], [0, 0, 0], [-254, 2, 127]], np.float32))
+    values, scale = quantize.quantize_rows(np.array([[1.27, -0.635, 0.0], [0, 0, 0], [-254, 2, 127]], np.float32))
     assert values.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 1, 64]]
     assert np.allclose(scale[[0, 2], 0], [0.01, 2])
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from edgedistill import graph
-from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.graph import student_graph, traced
 from edgedistill.students import bert, bilstm, recurrent, static
 from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
-from edgedistill.students.sentence_transformer import TeacherStudent
+from edgedistill.students.sentence_transformer import PretrainedEncoder
 
 PIECES = 90
 
@@ -81,7 +81,7 @@ def make_other(kind: str, **sizes: Any) -> Any:
     from transformers import AutoConfig, AutoModel
 
     model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, max_position_embeddings=44, **sizes))
-    return spread(TeacherStudent(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
+    return spread(PretrainedEncoder(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -112,7 +112,7 @@ STUDENTS = {
     "recurrent codes": lambda: make_recurrent(codes=16),
     "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
-    "teacher with two poolings": lambda: spread(TeacherStudent(make_bert().model, ["cls", "max"], [])),
+    "teacher with two poolings": lambda: spread(PretrainedEncoder(make_bert().model, ["cls", "max"], [])),
     **{
         f"bilstm {readout} {layers}": (lambda readout=readout, layers=layers: make_bilstm(readout, layers))
         for readout in ("last", "max", "mean")
@@ -273,7 +273,7 @@ def test_a_fixed_dimension_is_refused() -> None:
     student = make_bert()
     model = graph.build(student)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
-    with pytest.raises(AnswerIsNo, match="the graph does not run at batch 1, 1 tokens"):
+    with pytest.raises(CheckFailed, match="the graph does not run at batch 1, 1 tokens"):
         graph.compare(student, model, 40, PIECES)
 
 
@@ -287,7 +287,7 @@ def test_a_wrong_graph_is_seen() -> None:
 
 def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(student_graph, "LARGEST_BYTES", 10_000)
-    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `codes` for its word table"):
+    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `pq_bytes` for its embedding table"):
         graph.build(make_bert())
 
 

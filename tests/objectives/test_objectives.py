@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from edgedistill import objectives, recipe
 from edgedistill.errors import UserError
-from edgedistill.objectives import relational, softmax
+from edgedistill.objectives import queue_cross_entropy, relational
 from edgedistill.objectives.contrastive import ckd, simcse
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
@@ -29,16 +29,16 @@ def test_mse_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
-    [({}, mse(S, 2**0.5 * T)), ({"scale": 1.0}, mse(S, T)), ({"unit": True}, mse(S, T, unit=True))],
+    [({}, mse(S, 2**0.5 * T)), ({"scale": 1.0}, mse(S, T)), ({"normalize": True}, mse(S, T, unit_length=True))],
 )
 def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor) -> None:
     assert objectives.of_unit_length(T.half().numpy()) and not objectives.of_unit_length(S.numpy())
-    assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit=True)([S], T).item() == pytest.approx(expected.item())
+    assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit_length=True)([S], T).item() == pytest.approx(expected.item())
     assert objectives.build(parsed({"kind": "mse"}), 2)([S], T).item() == pytest.approx(mse(S, T).item()), "others stay as they are"
 
 
 def test_mse_of_unit_rows_is_four_over_d_cosine() -> None:
-    assert mse(S, T, unit=True).item() == pytest.approx(4 / 2 * cosine(S, T).item())
+    assert mse(S, T, unit_length=True).item() == pytest.approx(4 / 2 * cosine(S, T).item())
 
 
 def test_cosine_by_hand() -> None:
@@ -65,7 +65,7 @@ def test_softcos_is_the_distance_to_the_unit_vector_half_way() -> None:
     (whole,) = torch.autograd.grad(softcos(student, teacher), student)
     (detached,) = torch.autograd.grad(softcos(student, teacher, detach=True), student)
     assert torch.allclose(detached, 2 * whole)
-    (plain,) = torch.autograd.grad(mse(student, teacher, unit=True) * 5, student)  # the sum over dims: 2 − 2c
+    (plain,) = torch.autograd.grad(mse(student, teacher, unit_length=True) * 5, student)  # the sum over dims: 2 − 2c
     angle = (s * t).sum(-1, keepdim=True).arccos()
     assert torch.allclose(whole, plain / (4 * (angle / 2).cos()))
 
@@ -108,12 +108,12 @@ def test_matryoshka_by_hand() -> None:
     # over one number: cosines of 3 with 1, of 0 with 0: losses 0 and ½; over two, .6 as above; gram follows the whole teacher
     spec = parsed({"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}})
     assert objectives.build(spec, 2)([S], T).item() == pytest.approx(4 * 0.25 + 0.6)
-    assert objectives.cuts(spec) == [1, 2]
+    assert objectives.matryoshka_dims(spec) == [1, 2]
     equal = parsed({"kind": "matryoshka", "dims": [1, 2], "objective": {"kind": "gram"}})
     assert objectives.build(equal, 2)([S], T).item() == pytest.approx(gram(S[:, :1], T).item() + gram(S, T).item())
     inside = parsed({"kind": "sum", "terms": [{"weight": 3.0, "objective": spec.model_dump()}]})
     assert objectives.build(inside, 2)([S], T).item() == pytest.approx(3 * (4 * 0.25 + 0.6))
-    assert objectives.cuts(inside) == [1, 2]
+    assert objectives.matryoshka_dims(inside) == [1, 2]
 
 
 def test_split_by_hand() -> None:
@@ -133,12 +133,12 @@ def test_split_by_hand() -> None:
 def test_queues_of_cut_and_split_objectives_hold_their_own_numbers() -> None:
     teacher = unit(5, 6)
     objective: Any = objectives.build(parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6)
-    objectives.remember(objective, teacher)
+    objectives.update_queues(objective, teacher)
     for at, width in enumerate((2, 6)):
         expected = torch.nn.functional.normalize(teacher[:, :width], dim=-1).flip(0)[:4]
         assert torch.allclose(objective.parts[at].part.queue.newest_first(), expected)
     split: Any = objectives.build(parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)])
-    objectives.fill(split, teacher)
+    objectives.fill_queues(split, teacher)
     assert torch.allclose(split.parts[1].part.queue.newest_first(), torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0))
 
 
@@ -237,15 +237,15 @@ def test_what_is_remembered_and_when() -> None:
     teacher = unit(3, 4)
     before = objective([teacher], teacher).item()
     assert objective([teacher], teacher).item() == before
-    objectives.remember(objective, teacher)
+    objectives.update_queues(objective, teacher)
     assert objective([teacher], teacher).item() > before
     assert [name for name in objective.state_dict() if "ring" in name]
-    assert objectives.memory(spec) == 0
+    assert objectives.queue_prefill(spec) == 0
     full = parsed({"kind": "congen", "queue": 5, "alpha": 1})
-    assert objectives.memory(full) == 5
+    assert objectives.queue_prefill(full) == 5
     objective = objectives.build(full, 4)
-    objectives.fill(objective, unit(5, 4))
-    objectives.remember(objective, unit(2, 4, seed=3))
+    objectives.fill_queues(objective, unit(5, 4))
+    objectives.update_queues(objective, unit(2, 4, seed=3))
     assert torch.allclose(objective.queue.newest_first()[:2], unit(2, 4, seed=3).flip(0))  # type: ignore[union-attr, operator]
 
 
@@ -254,7 +254,7 @@ def parsed(spec: dict[str, object]) -> recipe.Objective:
 
 
 SPECS: dict[str, dict[str, object]] = {
-    "mse": {"unit": True},
+    "mse": {"normalize": True},
     "cosine": {},
     "softcos": {},
     "gram": {},
@@ -275,7 +275,7 @@ def test_gradients(kind: str) -> None:
         spec = {"kind": "matryoshka", "dims": [1, 3], "objective": {"kind": "softcos"}} if kind == "matryoshka" else {"kind": "softcos"}
     loss = objectives.build(parsed(spec), 3, [(1, 0.2), (2, 0.8)] if kind == "split" else None).double()
     student, teacher = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
-    objectives.remember(loss, torch.randn(6, 3, dtype=torch.float64))
+    objectives.update_queues(loss, torch.randn(6, 3, dtype=torch.float64))
     assert torch.autograd.gradcheck(lambda s: loss([s, s * s], teacher), student)
 
 
@@ -286,7 +286,7 @@ def test_every_kind_has_a_loss_that_notices() -> None:
     assert {*SPECS, "sum", "matryoshka", *of_pairs} == set(recipe.KINDS["objective"])
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)
-        objectives.remember(loss, unit(6, 4, seed=3))
+        objectives.update_queues(loss, unit(6, 4, seed=3))
         least = loss([teacher, teacher], teacher).item()
         if kind in ("mse", "cosine", "softcos", "gram", "dual_l2", "skd"):
             assert least == pytest.approx(0, abs=1e-6)
@@ -302,21 +302,21 @@ def test_two_view_regression_by_hand() -> None:
     to_text, to_view, between = (0.4**2 + 0.8**2 + 4) / 4, 4 / 4, (0.4**2 + 0.8**2) / 4
     assert dual_l2(S, other, T).item() == pytest.approx(to_text + to_view)
     assert skd(S, other, T).item() == pytest.approx(to_text + to_view + between)
-    assert dual_l2(S, S, T).item() == pytest.approx(2 * mse(S, T, unit=True).item()) == pytest.approx(skd(S, S, T).item())
+    assert dual_l2(S, S, T).item() == pytest.approx(2 * mse(S, T, unit_length=True).item()) == pytest.approx(skd(S, S, T).item())
 
 
 def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
     teacher, queue = unit(4, 3), unit(9, 3, seed=1)
     for alpha, same in ((1.0, True), (0.5, False)):
         loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 3)
-        objectives.fill(loss, queue)
+        objectives.fill_queues(loss, queue)
         one, other = (loss([unit(4, 3, seed=2), unit(4, 3, seed=at)], teacher).item() for at in (3, 4))
         assert (one == other) is same
 
 
 def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_length() -> None:
     loss = objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": 0.5}), 3)
-    objectives.fill(loss, unit(9, 3, seed=1))
+    objectives.fill_queues(loss, unit(9, 3, seed=1))
     queue = unit(9, 3, seed=1)
     for step in range(4):
         teacher, one, other = (unit(4, 3, seed=10 * step + at) for at in (2, 3, 4))
@@ -324,7 +324,7 @@ def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_len
         wanted = (teacher @ columns.T / 0.05).softmax(1)
         expected = sum(0.5 * -(wanted * (view @ columns.T / 0.05).log_softmax(1)).sum(1).mean().item() for view in (one, other))
         assert loss([one, other], teacher).item() == pytest.approx(expected, rel=1e-4)
-        objectives.remember(loss, teacher)
+        objectives.update_queues(loss, teacher)
         queue = columns[4:]  # the batch's length of the oldest goes
         assert torch.allclose(loss.queue.newest_first().flip(0), queue, atol=1e-6)  # type: ignore[union-attr, operator]
 
@@ -336,7 +336,7 @@ def test_simcse_reads_two_views_or_three_and_no_teacher() -> None:
     assert not objectives.reads_teacher(parsed({"kind": "simcse"}))
     both = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
     assert objectives.reads_teacher(parsed(both))
-    objectives.fits(parsed({"kind": "simcse"}), 128, 384, "stages[0].objective")
+    objectives.check_dimensions(parsed({"kind": "simcse"}), 128, 384, "stages[0].objective")
 
 
 @pytest.mark.parametrize("queued", [0, 1, 7])
@@ -345,13 +345,13 @@ def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> N
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     keys, wanted = torch.cat([queue, own]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
-    assert torch.allclose(torch.cat(softmax.shares(own, queue, own), 1), (own @ keys.T).softmax(-1))
+    assert torch.allclose(torch.cat(queue_cross_entropy.probabilities(own, queue, own), 1), (own @ keys.T).softmax(-1))
     blocks = (wanted[:, :queued], wanted[:, queued:])
     for found, expected in (
-        (softmax.told(rows[0], queue, own), cross_entropy(rows[0] @ keys.T, queued + torch.arange(5))),
-        (softmax.followed(rows, blocks, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
+        (queue_cross_entropy.one_positive(rows[0], queue, own), cross_entropy(rows[0] @ keys.T, queued + torch.arange(5))),
+        (queue_cross_entropy.soft_targets(rows, blocks, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
         (
-            softmax.followed(rows, blocks, queue, own) @ rows.new_tensor([0.3, 2.0]),
+            queue_cross_entropy.soft_targets(rows, blocks, queue, own) @ rows.new_tensor([0.3, 2.0]),
             0.3 * cross_entropy(rows[0] @ keys.T, wanted) + 2 * cross_entropy(rows[1] @ keys.T, wanted),
         ),
     ):
@@ -365,12 +365,12 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
     torch.manual_seed(0)
     whole, half = (objectives.build(parsed({"kind": kind, "queue": 512}), 64) for _ in range(2))
     half.load_state_dict(whole.state_dict())
-    objectives.halve(half)
+    objectives.queues_to_bfloat16(half)
     teacher, earlier = torch.randn(16, 64), torch.randn(512, 64)
     views = [teacher + torch.randn(16, 64) for _ in range(2)]
     found = []
     for objective in (whole, half):
-        objectives.remember(objective, earlier)
+        objectives.update_queues(objective, earlier)
         one, other = (view.clone().requires_grad_() for view in views)
         loss = objective([one, other], teacher)
         found.append((loss.item(), torch.autograd.grad(loss, one)[0]))
@@ -384,7 +384,7 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
 def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
     """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
     rows, queue, own = torch.tensor([[2000.0, 0.0]], requires_grad=True), torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
-    loss = softmax.told(rows, queue, own)
+    loss = queue_cross_entropy.one_positive(rows, queue, own)
     assert loss.item() == 4000
     assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
-    assert softmax.followed(rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own).item() == 2000
+    assert queue_cross_entropy.soft_targets(rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own).item() == 2000

@@ -107,7 +107,7 @@ def test_stage_four_is_the_sum_of_its_two_losses() -> None:
 def test_each_side_has_a_memory_of_its_own() -> None:
     both = objectives.build(spec({"kind": "each_side", "objective": {"kind": "ckd", "queue": 4}}), 3)
     targets = drawn(2, 2, 3).float()
-    objectives.remember(both, targets)
+    objectives.update_queues(both, targets)
     sides = [part.part.queue.newest_first() for part in both.parts]  # type: ignore[union-attr]
     for at, held in enumerate(sides):
         assert torch.allclose(held, normalize(targets[:, at].flip(0), dim=1))
@@ -123,8 +123,8 @@ def test_matryoshka_cuts_both_sides() -> None:
 
 def test_widths_that_do_not_fit() -> None:
     with pytest.raises(UserError, match="compares coordinates"):
-        objectives.fits(spec(MSE), 8, 16, "stages[0].objective")
-    objectives.fits(spec({"kind": "mcl"}), 8, 16, "stages[0].objective")
+        objectives.check_dimensions(spec(MSE), 8, 16, "stages[0].objective")
+    objectives.check_dimensions(spec({"kind": "mcl"}), 8, 16, "stages[0].objective")
 
 
 def test_stage_two_reaches_the_embedding_layer_alone() -> None:
@@ -147,9 +147,9 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
 @pytest.mark.parametrize(
     ("objective", "says"),
     [
-        ({"kind": "each_side", "objective": {"kind": "dual_l2"}}, "it takes none of pairs, nor of second views"),
-        ({"kind": "each_side", "objective": {"kind": "mcl"}}, "it takes none of pairs, nor of second views"),
-        ({"kind": "each_side", "objective": MSE}, "it takes none of pairs, nor of second views"),
+        ({"kind": "each_side", "objective": {"kind": "dual_l2"}}, "it takes no objective of pairs or of second views"),
+        ({"kind": "each_side", "objective": {"kind": "mcl"}}, "it takes no objective of pairs or of second views"),
+        ({"kind": "each_side", "objective": MSE}, "it takes no objective of pairs or of second views"),
     ],
 )
 def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:

@@ -1,4 +1,4 @@
-"""What a student starts from: word tables reduced by what each piece counts for, and layers projected to a smaller width."""
+"""Initial weights: embedding tables reduced with token weights, and layers projected to a smaller width."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from edgedistill.planning import cost
 from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, kinds, narrow_bert
 from edgedistill.teacher.encoder import Teacher
-from edgedistill.training import initialise, prepare, train
+from edgedistill.training import student_embeddings, train
+from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
+from edgedistill.training.load_models import Models, open_teacher
 from tests.conftest import World
 
 
@@ -49,7 +51,7 @@ def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
     rows, times = torch.randn(20, 6), torch.arange(1, 21)
     repeated = rows.repeat_interleave(times, 0)
     assert torch.allclose(
-        embedding_tables.fitted(rows, 3, times).repeat_interleave(times, 0), embedding_tables.fitted(repeated, 3), atol=1e-4
+        embedding_tables.reduce_width(rows, 3, times).repeat_interleave(times, 0), embedding_tables.reduce_width(repeated, 3), atol=1e-4
     )
 
 
@@ -57,12 +59,12 @@ def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
     plain, headed = (
         recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
     )
-    teacher = initialise.open_teacher(plain.teacher, world.data)
-    words = initialise.own_tokenizer(plain, teacher, None, None, QUIET)
-    one, other = (initialise.build(spec, teacher, words, world.data)[0].eval() for spec in (plain, headed))
+    teacher = open_teacher(plain.teacher, world.data)
+    words = student_tokenizer.build(plain, Models(teacher), None, QUIET)
+    one, other = (initial_weights.build(spec, Models(teacher), words, world.data).module.eval() for spec in (plain, headed))
     texts = ["a small text", "and another one"]
-    assert np.array_equal(prepare.encode(one, words, texts, 32), prepare.encode(other, words, texts, 32))
-    assert kinds.count(other)["head"] == 32 * 32 + 32
+    assert np.array_equal(student_embeddings.embed(one, words, texts, 32), student_embeddings.embed(other, words, texts, 32))
+    assert kinds.parameters(other)["head"] == 32 * 32 + 32
 
 
 @pytest.mark.parametrize(
@@ -81,19 +83,20 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     """The counts are those of the training texts, and the table differs from that of equal weights."""
     own = student.get("embeddings", {"of": "outputs"} if student["kind"] == "static" else {})
     assert isinstance(own, dict)
-    weighed = {**student, "embeddings": {**own, "weigh": "counts", "power": 1.0}}
+    weighed = {**student, "embeddings": {**own, "weighting": "frequency", "count_exponent": 1.0}}
     specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
-    teacher = initialise.open_teacher(specs[0].teacher, world.data)
+    teacher = open_teacher(specs[0].teacher, world.data)
     assert specs[0].corpus is not None
     texts = corpus.build(specs[0].corpus, Session(data=world.data), 0)
-    words = initialise.own_tokenizer(specs[0], teacher, texts, None, QUIET)
-    looks = [initialise.look(spec, words, texts, Session(log=print)) for spec in specs]
-    assert looks[0] is None and looks[1] is not None and looks[1].weights is not None
+    words = student_tokenizer.build(specs[0], Models(teacher), texts, QUIET)
+    samples = [corpus_sample.sample(spec, words, texts, Session(log=print)) for spec in specs]
+    assert samples[0] is None and samples[1] is not None and samples[1].token_weights is not None
     number = words.get_vocab()
-    assert looks[1].weights[number["[CLS]"]] == texts.trained + 1 and looks[1].weights[number["[MASK]"]] == 1
-    modules = [initialise.build(spec, teacher, words, world.data, each)[0] for spec, each in zip(specs, looks, strict=True)]
+    assert samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1 and samples[1].token_weights[number["[MASK]"]] == 1
+    models = Models(teacher)
+    modules = [initial_weights.build(spec, models, words, world.data, each).module for spec, each in zip(specs, samples, strict=True)]
     plain, heeded = (
-        next(part.weight for part in module.modules() if type(part).__name__ in ("Factorised", "Embedding")) for module in modules
+        next(part.weight for part in module.modules() if type(part).__name__ in ("FactorisedEmbedding", "Embedding")) for module in modules
     )
     assert isinstance(plain, torch.Tensor) and isinstance(heeded, torch.Tensor)
     assert plain.shape == heeded.shape and not torch.allclose(plain, heeded, atol=1e-3)
@@ -104,7 +107,7 @@ def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them() -> None:
     torch.manual_seed(0)
     basis = torch.linalg.qr(torch.randn(12, 5))[0]
     states = [torch.randn(400, 5) * torch.tensor([5.0, 4.0, 3.0, 2.0, 0.01]) @ basis.T + 3.0 for _ in range(2)]
-    found = narrow_bert.directions(states, 4)
+    found = narrow_bert.projection(states, 4)
     assert torch.allclose(found.T @ found, torch.eye(4), atol=1e-5)
     assert torch.linalg.matrix_norm(basis[:, :4] - found @ found.T @ basis[:, :4]) < 0.02
     assert abs(found.mean(1) @ basis[:, 3]) * 4**0.5 > 0.98  # the mean of Pᵀx is x along the fourth
@@ -127,7 +130,7 @@ def test_an_output_matrix_is_fitted_to_what_is_missing() -> None:
     skipped, features, linear = torch.randn(5, 9, 4), torch.randn(5, 9, 8), torch.nn.Linear(8, 4)
     added = features @ torch.randn(8, 4) + 1.0
     with torch.no_grad():
-        summed = narrow_bert._mended(linear, features, 3 * skipped, skipped, added, mask)
+        summed = narrow_bert._fit_output(linear, features, 3 * skipped, skipped, added, mask)
     assert torch.allclose(summed[mask], 3 * (skipped + added)[mask], atol=0.1)
 
 
@@ -141,7 +144,7 @@ def test_shortened_heads_keep_their_scores() -> None:
     flat, said = torch.randn(50, 16), torch.randn(50, 8)
     query, key = (flat @ each.weight[8:].T + each.bias[8:] for each in (part.query, part.key))
     with torch.no_grad():
-        turns = narrow_bert._shortened(part, 1, flat, said, 3)
+        turns = narrow_bert._head_reductions(part, 1, flat, said, 3)
     scores = (query @ turns[0]) @ (key @ turns[1]).T / 3**0.5
     assert torch.allclose(scores, query @ key.T / 8**0.5, atol=1e-3)
     assert torch.allclose(turns[2].T @ turns[2], torch.eye(3), atol=1e-5)
@@ -150,26 +153,27 @@ def test_shortened_heads_keep_their_scores() -> None:
 def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
-    teacher = initialise.open_teacher(spec.teacher, world.data)
+    teacher = open_teacher(spec.teacher, world.data)
     assert spec.corpus is not None and isinstance(teacher, Teacher)
     texts = corpus.build(spec.corpus, Session(data=world.data), 0)
-    words = initialise.own_tokenizer(spec, teacher, texts, None, QUIET)
-    module, _ = initialise.build(spec, teacher, words, world.data, initialise.look(spec, words, texts, Session(log=print)))
+    words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
+    sample = corpus_sample.sample(spec, words, texts, Session(log=print))
+    module = initial_weights.build(spec, Models(teacher), words, world.data, sample).module
     read = texts.texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"bottleneck": 20, "embeddings": {"weigh": "counts"}}, {"heads": 4}, {"pooling": "mean", "trim": {}}], ids=str
+    "more", [{}, {"bottleneck": 20, "embeddings": {"weighting": "frequency"}}, {"heads": 4}, {"pooling": "mean", "trim": {}}], ids=str
 )
 def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]) -> None:
     """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each time."""
     module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
-    near = (prepare.encode(module, words, texts, 48) * wanted).sum(1).mean()
+    near = (student_embeddings.embed(module, words, texts, 48) * wanted).sum(1).mean()
     config = module.model.config  # type: ignore[union-attr]
     assert (config.hidden_size, config.num_attention_heads) == (24, more.get("heads", 3))
     other, _, _, same = started(world, layers=2, width=24, heads=3)
-    far = (prepare.encode(other, same, texts, 48) * wanted).sum(1).mean()
+    far = (student_embeddings.embed(other, same, texts, 48) * wanted).sum(1).mean()
     assert near > 0.9 > 0.5 > far, (near, far)
     again = started(world, weights="teacher", width=24, **more)[0]
     assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
@@ -179,9 +183,9 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
 def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict[str, object]) -> None:
     some = {"weights": "teacher", "max_tokens": 20, **more}
     module, texts, _, words = started(world, **some)
-    fewer = started(world, positions=20, **some)[0]
+    fewer = started(world, max_positions=20, **some)[0]
     assert len(fewer.model.embeddings.position_embeddings.weight) == 20  # type: ignore[union-attr]
-    whole, cut = (prepare.encode(each, words, texts, 20) for each in (module, fewer))
+    whole, cut = (student_embeddings.embed(each, words, texts, 20) for each in (module, fewer))
     assert np.allclose(whole, cut, atol=1e-5)
 
 
@@ -199,10 +203,10 @@ def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"width": 32}, "student.width: 32 from weights that are 32 wide; give less, or leave it out to take them whole"),
+        ({"width": 32}, "student.width: 32 from weights that are 32 wide; give less, or leave it out to keep their width"),
         ({"width": 24, "heads": 6}, "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4"),
-        ({"width": 24, "heads": 2}, "student.heads: 2 heads of 12 numbers, the weights' have 8; give more heads"),
-        ({"positions": 900}, "student.positions: 900 from weights that have 64; ask for as many or fewer"),
+        ({"width": 24, "heads": 2}, "student.heads: 2 heads of 12 dimensions, the weights' have 8; give more heads"),
+        ({"max_positions": 900}, "student.max_positions: 900 from weights that have 64; ask for as many or fewer"),
         ({"width": 24, "intermediate": 99}, "student.intermediate: 99 from weights that have 64; give that or fewer"),
     ],
     ids=str,

@@ -18,7 +18,7 @@ from edgedistill.export import bundle_writer, quantize
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.students import bert, recurrent
-from edgedistill.training import prepare, train
+from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
 from tests.graph.test_graph import PIECES, make_recurrent, spread
 from tests.vocabulary.test_trim_model import plain
@@ -34,7 +34,7 @@ SOURCES: dict[str, tuple[PretrainedConfig, int, int, str]] = {  # config, pieces
 
 def columns(source: str, **spec: Any) -> dict[str, int]:
     config, pieces, pad, counted = SOURCES[source]
-    shape = recurrent.shape(recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, config, counted)
+    shape = recurrent.shape(recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, recurrent.LayerSource(config, counted))
     with torch.device("meta"):
         return recurrent.parameters(recurrent.build(shape))
 
@@ -58,8 +58,8 @@ def test_embedding_columns(source: str, bottleneck: int | None, embedding: int, 
 @pytest.mark.parametrize("layers", [3, 6, 12])
 @pytest.mark.parametrize("times", [None, 1, 4])
 def test_encoder_columns_do_not_know_how_often(layers: int, times: int | None) -> None:
-    assert columns("XLM-R", layers=layers, times=times)["encoder"] == 7_087_872 * layers
-    counted = columns("MiniLM", layers=layers, times=times, bottleneck=128)
+    assert columns("XLM-R", layers=layers, repeats=times)["encoder"] == 7_087_872 * layers
+    counted = columns("MiniLM", layers=layers, repeats=times, bottleneck=128)
     assert counted["encoder"] == 1_774_464 * layers
     assert counted["total"] == 32_251_648 + 1_774_464 * layers
 
@@ -79,9 +79,9 @@ def tiny(kind: str, pad: int, depth: int = 4) -> Any:
 def made(source: Any, pad: int, counted: str, **spec: Any) -> recurrent.RecurrentStudent:
     """A student started from a source whose pieces it shares."""
     wanted = recipe.Recurrent(kind="recurrent", **spec)
-    student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, source.config, counted))
+    student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, recurrent.LayerSource(source.config, counted)))
     words = None if wanted.embeddings.source == "random" else source.get_input_embeddings().weight.detach()
-    recurrent.start(student, recurrent.chosen(wanted, source.config), source, counted, words)
+    recurrent.initialise(student, recurrent.source_layers(wanted, source.config), source, counted, words)
     return student.eval()
 
 
@@ -125,8 +125,8 @@ def test_the_unit_cycles() -> None:
 
 def test_positions_by_hand() -> None:
     ids = torch.tensor([[7, 8, 1, 9, 1], [7, 1, 1, 1, 1]])
-    assert recurrent.positions(ids, 1).tolist() == [[2, 3, 1, 4, 1], [2, 1, 1, 1, 1]]
-    assert recurrent.positions(ids - 1, 0).tolist() == [[1, 2, 0, 3, 0], [1, 0, 0, 0, 0]]
+    assert recurrent.position_ids(ids, 1).tolist() == [[2, 3, 1, 4, 1], [2, 1, 1, 1, 1]]
+    assert recurrent.position_ids(ids - 1, 0).tolist() == [[1, 2, 0, 3, 0], [1, 0, 0, 0, 0]]
 
 
 def test_positions_keep_their_vectors_under_another_padding_id() -> None:
@@ -142,7 +142,7 @@ def test_positions_keep_their_vectors_under_another_padding_id() -> None:
     with torch.inference_mode():
         theirs = source(input_ids=ids, attention_mask=mask)[0]
         assert torch.allclose(student.tokens(moved, mask)[mask == 1], theirs[mask == 1], atol=1e-6)
-        zero = made(source, 1, "pad", layers=4, positions="zero")
+        zero = made(source, 1, "pad", layers=4, position_ids="zero")
         assert torch.allclose(zero.tokens(ids, mask)[mask == 1], theirs[mask == 1], atol=1e-6)
 
 
@@ -162,8 +162,8 @@ def test_fresh_tables_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"layers": 5}, r"student.layers: a unit of 5 does not divide the source's 12 layers; choose one of \(1, 2, 3, 4, 6, 12\)"),
-        ({"layers": 24}, "a unit of 24 does not divide the source's 12 layers"),
+        ({"layers": 5}, r"student.layers: a block of 5 does not divide the source's 12 layers; choose one of \(1, 2, 3, 4, 6, 12\)"),
+        ({"layers": 24}, "a block of 24 does not divide the source's 12 layers"),
         ({"layers": [0, 12]}, r"student.layers: layer 12 of a source with 12 layers \(0 to 11\)"),
         ({"bottleneck": 769}, r"student.bottleneck: 769 is wider than the layers \(768\); give less, or leave it out"),
     ],
@@ -175,8 +175,8 @@ def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
 
 def test_no_positions_behind_the_padding_id() -> None:
     spec = recipe.Recurrent(kind="recurrent")
-    with pytest.raises(UserError, match="none are left behind padding id 600 in a table of 514; set positions: zero"):
-        recurrent.shape(spec, 900, 600, 768, SOURCES["XLM-R"][0], "pad")
+    with pytest.raises(UserError, match="none are left behind padding id 600 in a table of 514; set position_ids: zero"):
+        recurrent.shape(spec, 900, 600, 768, recurrent.LayerSource(SOURCES["XLM-R"][0], "pad"))
 
 
 @pytest.mark.parametrize("precision", quantize.PRECISIONS)
@@ -222,7 +222,7 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     bundle_writer.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "bundle", lambda line: None)
     texts = [*sentences(8, seed=4), "", "<pad> жar 🙂"]
     opened = run.open_run(tmp_path / "run")
-    expected = prepare.encode(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
+    expected = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     found = bundle.load(tmp_path / "bundle", precision="fp32").encode(texts)
     assert np.abs(found - expected).max() < 1e-5
     assert isinstance(opened.student(), bert.BertStudent)
@@ -237,6 +237,6 @@ def test_check_shows_both_columns(world: World) -> None:
     pieces = files.read_json(world.teacher / "config.json")["vocab_size"]
     assert found["parameters"]["words"] == pieces * 8 + 8 * 32
     shown = cost.table(found)
-    assert f"{pieces * 8 + 8 * 32:,} word table and its projection" in shown
-    assert "1, gone through 2 times" in shown
+    assert f"{pieces * 8 + 8 * 32:,} token embedding table and its projection" in shown
+    assert "1 layer, repeated 2 times" in shown
     assert f"{pieces * 8 + 8 * 32 + 64 * 32 + 32 + 2 * 32:,} embedding" in shown

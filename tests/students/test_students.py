@@ -44,7 +44,7 @@ def test_bottleneck_counts() -> None:
 
 
 def test_sra_counts() -> None:
-    """§3.4: BiLSTM 300 → 512×2, FC 1024 → 768 without bias: 4,120,576 beside the word table."""
+    """§3.4: BiLSTM 300 → 512×2, FC 1024 → 768 without bias: 4,120,576 without the embedding table."""
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=512, dims=768)
     counted = bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 768)))
     assert (counted["encoder"], counted["head"]) == (3_334_144, 786_432)
@@ -75,7 +75,7 @@ def test_a_static_student_by_hand() -> None:
     ids, mask = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 1, 0]])
     assert torch.allclose(student(ids, mask), torch.tensor([[1.75, 1.75]]))  # (2·(1, 2) + ½·(3, −1)) / 2
     assert torch.allclose(student(torch.tensor([[2, 1, 0]]), mask), student(ids, mask))  # no order, no padding
-    assert student.table().tolist() == [[0, 0], [2, 4], [1.5, -0.5], [35, 35]]
+    assert student.weighted_table().tolist() == [[0, 0], [2, 4], [1.5, -0.5], [35, 35]]
 
 
 def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
@@ -97,9 +97,9 @@ def test_a_static_students_gradient_is_the_same_bytes_each_time() -> None:
 
 def test_sif_weights_by_hand() -> None:
     student = make_static()
-    static.weigh(student, torch.tensor([0, 999, 1, 0]))
+    static.set_sif_weights(student, torch.tensor([0, 999, 1, 0]))
     assert torch.allclose(student.weights, torch.tensor([1, 0.001 / 1.0, 0.001 / 0.002, 1]))
-    static.weigh(student, torch.zeros(4, dtype=torch.long))  # an empty corpus says nothing
+    static.set_sif_weights(student, torch.zeros(4, dtype=torch.long))  # an empty corpus says nothing
     assert student.weights.tolist() == [1, 1, 1, 1]
 
 
@@ -108,7 +108,7 @@ def test_a_static_head_leads_reduced_rows_back() -> None:
     words = torch.randn(30, 3) @ torch.randn(3, 8) + 2.0
     spec = recipe.Static(kind="static", width=3, head="linear", head_bias=True)
     student = static.build(static.shape(spec, 30, 0, 8))
-    static.start(student, words, outputs=True)
+    static.initialise(student, words, outputs=True)
     one = student(torch.arange(1, 30)[:, None], torch.ones(29, 1, dtype=torch.long))
     assert torch.allclose(one, (words - words.mean(0))[1:], atol=1e-4)
 
@@ -117,7 +117,7 @@ def test_even_layers() -> None:
     from transformers import BertConfig
 
     twelve = BertConfig(num_hidden_layers=12)
-    layers = {n: bert.chosen(recipe.Bert(kind="bert", weights="teacher", layers=n), twelve) for n in (1, 2, 4, 12)}
+    layers = {n: bert.source_layers(recipe.Bert(kind="bert", weights="teacher", layers=n), twelve) for n in (1, 2, 4, 12)}
     assert layers == {1: [11], 2: [5, 11], 4: [2, 5, 8, 11], 12: list(range(12))}
 
 
@@ -126,7 +126,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
     words = torch.randn(50, 12) @ torch.diag(torch.linspace(3, 0.01, 12))
     spec = recipe.Bert(kind="bert", layers=1, width=12, heads=2, intermediate=12, bottleneck=5)
     student = bert.build(bert.shape(spec, 50, 0, 12, None))
-    bert.start(student, None, None, words)
+    bert.initialise(student, None, None, words)
     error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
     assert error.item() == pytest.approx(torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4)
 
@@ -134,7 +134,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
 def test_pca_of_a_table_keeps_its_inner_products_best() -> None:
     torch.manual_seed(0)
     words = torch.randn(200, 4) @ torch.randn(4, 10)
-    reduced, centred = embedding_tables.fitted(words, 4), words - words.mean(0)
+    reduced, centred = embedding_tables.reduce_width(words, 4), words - words.mean(0)
     assert torch.allclose(reduced @ reduced.T, centred @ centred.T, atol=1e-3)
 
 

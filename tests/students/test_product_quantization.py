@@ -1,4 +1,4 @@
-"""Product-quantized word tables: what the codes stand for, how they are fitted, what they cost."""
+"""Product-quantized embedding tables: what the PQ codes stand for, how they are fitted, what they cost."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, embedding_tables, head, static
-from edgedistill.training import checkpoint
+from edgedistill.students import bert, bilstm, head, product_quantization, static
+from edgedistill.training import weight_average
 
 
-def made(pieces: int, width: int, blocks: int) -> embedding_tables.Coded:
+def made(pieces: int, width: int, blocks: int) -> product_quantization.ProductQuantizedEmbedding:
     torch.manual_seed(0)
-    return embedding_tables.Coded(pieces, width, blocks)
+    return product_quantization.ProductQuantizedEmbedding(pieces, width, blocks)
 
 
-def error(table: embedding_tables.Coded, words: torch.Tensor) -> torch.Tensor:
+def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
     """Of each row, squared."""
     return (table.weight.detach() - words).square().sum(1)
 
 
 def test_a_row_by_hand() -> None:
-    """Four numbers in two blocks: numbers 0 and 2 are block 0's, 1 and 3 block 1's."""
+    """Four dimensions in two blocks: 0 and 2 belong to block 0, 1 and 3 to block 1."""
     table = made(2, 4, 2)
     table.codes.copy_(torch.tensor([[3, 0], [255, 7]]))
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
     assert errors[-1] < 0.01 * 8 < errors[0]  # a number alone among 256 is almost exact
 
 
-def test_pieces_that_count_are_nearer() -> None:
+def test_tokens_with_more_weight_are_nearer() -> None:
     torch.manual_seed(1)
     words, weights = torch.randn(2000, 8), torch.ones(2000)
     weights[:300] = 50
@@ -84,11 +84,11 @@ def test_the_same_rows_give_the_same_codes() -> None:
 
 
 def test_a_code_counts_as_a_number() -> None:
-    spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, codes=64)
+    spec = recipe.Bert(kind="bert", layers=1, width=384, heads=12, pq_bytes=64)
     counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
     assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
     assert counted["total"] == counted["embedding"] + 1_774_464
-    still = static.build(static.shape(recipe.Static(kind="static", width=256, codes=64), 1000, 0, 384))
+    still = static.build(static.shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
     assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
 
 
@@ -98,7 +98,7 @@ def test_only_the_book_learns() -> None:
     touched = table.book.weight.grad.abs().sum(1).nonzero().flatten().tolist()
     assert sorted(touched) == sorted({int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)})
     assert [name for name, _ in table.named_parameters()] == ["book.weight"]
-    average = checkpoint.Average(table, 0.9)
+    average = weight_average.Average(table, 0.9)
     average.update(table, 10)
     assert torch.equal(average.weights["codes"], table.codes)
     assert head.count(table) == 300 * 4 + 256 * 8
@@ -106,12 +106,12 @@ def test_only_the_book_learns() -> None:
 
 def test_codes_that_do_not_divide_the_width() -> None:
     shapes = (
-        lambda: bert.shape(recipe.Bert(kind="bert", layers=1, width=24, heads=2, codes=5), 300, 0, 384, None),
-        lambda: bilstm.shape(recipe.BiLSTM(kind="bilstm", width=24, codes=48), 300, 0, 384),
-        lambda: static.shape(recipe.Static(kind="static", width=24, codes=7), 300, 0, 384),
+        lambda: bert.shape(recipe.Bert(kind="bert", layers=1, width=24, heads=2, pq_bytes=5), 300, 0, 384, None),
+        lambda: bilstm.shape(recipe.BiLSTM(kind="bilstm", width=24, pq_bytes=48), 300, 0, 384),
+        lambda: static.shape(recipe.Static(kind="static", width=24, pq_bytes=7), 300, 0, 384),
     )
     for shape in shapes:
         with pytest.raises(
-            UserError, match=r"student.codes: \d+ codes do not divide a width of 24; choose one of \(24, 12, 8, 6, 4, 3, 2, 1\)"
+            UserError, match=r"student.pq_bytes: \d+ blocks do not divide a width of 24; choose one of \(24, 12, 8, 6, 4, 3, 2, 1\)"
         ):
             shape()

@@ -1,0 +1,129 @@
+"""An encoder's golden texts: what torch gives for them, and whether each precision of a bundle gives the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.export import library_files
+from edgedistill.export.golden_texts import golden_texts
+from edgedistill.export.quantize import PRECISIONS
+from edgedistill.run import Run
+from edgedistill.runtime import verify
+from edgedistill.runtime.bundle import Bundle
+
+
+class Golden(NamedTuple):
+    """What every runner must reproduce: texts, their token ids, and unit-length embeddings (n, d) by torch, each text by itself."""
+
+    texts: list[str]
+    ids: list[list[int]]
+    embeddings: np.ndarray
+
+
+def by_torch(run: Run, student: nn.Module) -> Golden:
+    """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
+
+    Raises UserError where the tokenizer has more tokens than the student's embedding table.
+    """
+    tokenizer: Any = run.tokenizer()
+    tokens, rows = len(tokenizer), library_files.vocabulary_size(student)
+    if tokens > rows:
+        raise UserError(f"{run.tokenizer_folder}: {tokens} tokens, but an embedding table of {rows}; restore this student's tokenizer")
+    texts = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
+    ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
+    with torch.inference_mode():
+        embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
+    return Golden(texts, ids, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
+
+
+def parity_file(run: Run, golden: Golden, precisions: list[str]) -> dict[str, Any]:
+    """parity.json: golden texts, ids and embeddings, which any runner in any language can repeat."""
+    return {
+        "about": f"text i -> ids i (unpadded, truncated to {run.max_tokens} tokens) -> vectors i, unit length, by torch in float32",
+        "dims": run.dims,
+        "cosine_at_least": {precision: PRECISIONS[precision].single_cosine for precision in precisions},
+        "texts": golden.texts,
+        "ids": golden.ids,
+        "vectors": [[round(value, 6) for value in row] for row in golden.embeddings.astype(np.float64).tolist()],
+    }
+
+
+def compare(opened: Bundle, golden: Golden, out: Path) -> dict[str, Any]:
+    """{parity, drift} of one precision of a bundle.
+
+    Raises CheckFailed where token ids differ, or a cosine is below what PRECISIONS requires. Token ids are compared first and apart
+    from embeddings, so that a failure names the side that is wrong.
+    """
+    ids = opened.tokenize(golden.texts)
+    for at, (found, expected) in enumerate(zip(ids, golden.ids, strict=True)):
+        if found.tolist() != expected:
+            raise CheckFailed(
+                f"{out} was not written: {_name(golden, at)} has other token ids in the bundle ({_short(found.tolist())}) than in the run "
+                f"({_short(expected)}); the embeddings were not compared: tokenizer.json lacks a part of the run's tokenizer",
+                {"text": at, "ids": found.tolist(), "expected": expected},
+            )
+    single = np.concatenate([opened.encode_ids([row]) for row in ids]).astype(np.float64)
+    batched = opened.encode_ids(ids, batch_tokens=len(ids) * opened.max_tokens).astype(np.float64)
+    to_torch, to_torch_batched = (single * golden.embeddings).sum(1), (batched * golden.embeddings).sum(1)
+    required = PRECISIONS[opened.precision]
+    _require(opened.precision, golden, out, to_torch, required.single_cosine, "")
+    _require(opened.precision, golden, out, to_torch_batched, required.batched_cosine, " in a batch with the others")
+    drift = (single * batched).sum(1)
+    if not drift.min() >= required.batch_cosine:
+        at = int(np.argmin(drift))
+        raise CheckFailed(
+            f"{out} was not written: {_name(golden, at)} has a single vs. batched cosine of {drift[at]:.6f}, {opened.precision} must reach "
+            f"{required.batch_cosine}; the graph mixes the texts of a batch: a bug, please report it",
+            {"text": at, "drift": float(drift[at])},
+        )
+    return {
+        "parity": {
+            "cosine_mean": round(float(to_torch.mean()), 6),
+            "cosine_min": _rounded_down(to_torch.min()),
+            "batched_min": _rounded_down(to_torch_batched.min()),
+            "threshold": required.single_cosine,
+        },
+        "drift": {"mean": round(float(drift.mean()), 6), "min": _rounded_down(drift.min())},
+    }
+
+
+def summary(precision: str, found: dict[str, Any]) -> str:
+    """One line for the log of an export."""
+    parity, drift = found["parity"], found["drift"]
+    return (
+        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; cosine to torch {parity['cosine_mean']:.5f} mean, "
+        f"{parity['cosine_min']:.5f} min; single vs. batched cosine {drift['min']:.5f} min"
+    )
+
+
+def _require(precision: str, golden: Golden, out: Path, cosines: np.ndarray, threshold: float, where: str) -> None:
+    at = int(np.argmin(cosines))
+    if cosines[at] >= threshold:
+        return
+    fallback = PRECISIONS[precision].fallback
+    way_out = f"try --precision {fallback}" if fallback else "a bug in the graph, please report it"
+    cosine, needed = verify.format_cosines(cosines[at], threshold)
+    raise CheckFailed(
+        f"{out} was not written: {_name(golden, at)} came back at cosine {cosine}{where}, {precision} must reach {needed}; "
+        f"token ids agree, so the loss is in the arithmetic: {way_out}",
+        {"text": at, "cosine": float(cosines[at]), "needed": threshold},
+    )
+
+
+def _name(golden: Golden, at: int) -> str:
+    return f"text {at + 1} of {len(golden.texts)} ({verify.quote(golden.texts[at])})"
+
+
+def _short(ids: list[int]) -> str:
+    return " ".join(map(str, ids[:8])) + (" …" if len(ids) > 8 else "")
+
+
+def _rounded_down(value: float) -> float:
+    """Six digits, rounded down, so that a reported minimum was really reached. (float32 noise is reported as 0.999999.)"""
+    return float(np.floor(value * 1e6) / 1e6)

@@ -1,0 +1,173 @@
+"""A bundle's model card: its README.md, written from its manifest. Every number on it was measured at export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedistill.data.corpus import PARAGRAPHS
+from edgedistill.export.quantize import PRECISIONS
+
+BATCH_INSENSITIVE = 0.99999  # from this single vs. batched cosine on, only float32's last digits differ
+ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
+
+
+def encoder_card(manifest: dict[str, Any], libraries: list[str]) -> str:
+    """The card of an encoder as Markdown. libraries: the other libraries that open the bundle."""
+    parts = [
+        _front_matter("sentence-similarity", "sentence-embeddings"),
+        f"# {manifest['name']}",
+        _about(manifest),
+        _precisions(manifest),
+        _batch_sensitivity(manifest),
+        _use(manifest, libraries),
+        _training(manifest),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def classifier_card(manifest: dict[str, Any]) -> str:
+    """The card of a classifier as Markdown."""
+    pair, parameters = len(manifest["inputs"]) == 4, manifest["parameters"]
+    labels = ", ".join(f"`{label}`" for label in manifest["labels"])
+    about = f"{manifest['recipe']['about']}\n\n" if manifest["recipe"].get("about") else ""
+    lines = ["| precision | file | MB | difference of a probability to torch, mean | max |", "|---|---|---|---|---|"]
+    for precision, entry in manifest["precisions"].items():
+        parity = entry["parity"]
+        size = f"{entry['size_bytes'] / 1e6:.2f}"
+        lines.append(f"| {precision} | `{entry['file']}` | {size} | {parity['apart_mean']:.5f} | {parity['apart_max']:.5f} |")
+    items = '[("a text", "another")]' if pair else '["a text"]'
+    inputs = ", ".join(f"`{name}`" for name in manifest["inputs"])
+    use = (
+        "## Use\n\n```python\nimport edgedistill\n\n"
+        f'labels, probabilities = edgedistill.load("path/to/this/folder").classify({items})\n```\n\n'
+        f"{ANY_RUNTIME} {_tokenize(manifest)} Inputs: {inputs} (int64). Output: `logits`, one per label in the order above. "
+        "`parity.json` holds items, token ids and logits to test a runner with; `edgedistill verify` runs that test."
+    )
+    parts = [
+        f"{_front_matter('text-classification', 'text-classification')}\n\n# {manifest['name']}",
+        f"{about}Predicts one of the labels {labels} for {'a pair of texts' if pair else 'a text'} of up to {manifest['max_tokens']} tokens"
+        f"{', each' if pair else ''}.\n\n{parameters['total']:,} parameters: {parameters['embedding']:,} in the embeddings, "
+        f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the classifier head.",
+        "\n".join(lines),
+        use,
+        f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(task: str, tag: str) -> str:
+    return f"---\nlibrary_name: onnx\npipeline_tag: {task}\ntags: [{tag}, edgedistill, onnx]\n---"
+
+
+def _about(manifest: dict[str, Any]) -> str:
+    parameters, recipe = manifest["parameters"], manifest["recipe"]
+    about = f"{recipe['about']}\n\n" if recipe.get("about") else ""
+    teacher = f"`{manifest['teacher']}`"
+    kinds = {
+        "teacher": f"The sentence encoder {teacher}",
+        "reduced": f"The sentence encoder {teacher}, its embeddings reduced by the recipe's `targets`",
+    }
+    what = kinds.get(manifest["kind"], f"A student of kind `{manifest['kind']}`, distilled from {teacher}")
+    prompt = f" The prompt `{manifest['prompt']}` is prepended to every text." if manifest["prompt"] else ""
+    return (
+        f"{about}{what}. A text gives an embedding of {manifest['dims'][0]} dimensions and unit length. Texts are truncated to "
+        f"{manifest['max_tokens']} tokens.{prompt}\n\n{parameters['total']:,} parameters: {parameters['embedding']:,} in the embeddings, "
+        f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the head."
+    )
+
+
+def _precisions(manifest: dict[str, Any]) -> str:
+    lines = [
+        "| precision | | file | MB | cosine to torch, mean | min | single vs. batched cosine, mean | min |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for precision, entry in manifest["precisions"].items():
+        parity, drift = entry["parity"], entry["drift"]
+        lines.append(
+            f"| {precision} | {PRECISIONS[precision].description} | `{entry['file']}` | {entry['size_bytes'] / 1e6:.2f} "
+            f"| {parity['cosine_mean']:.5f} | {parity['cosine_min']:.5f} | {drift['mean']:.5f} | {drift['min']:.5f} |"
+        )
+    return "\n".join(lines)
+
+
+def _batch_sensitivity(manifest: dict[str, Any]) -> str:
+    measured = (
+        "The cosines are measured on the golden texts in `parity.json`, difficult ones on purpose. Cosine to torch compares with the "
+        "trained student in torch; single vs. batched compares a text run by itself with the same text in a batch. `edgedistill bench` "
+        "measures accuracy, latency and memory on your machine."
+    )
+    drift = manifest["precisions"].get("int8", {}).get("drift", {"min": 1.0})["min"]
+    if drift >= BATCH_INSENSITIVE:
+        return measured
+    return (
+        f"{measured}\n\n**int8 depends on the batch.** It scales activations over all texts of a batch, so the embedding of a text varies "
+        f"with the other texts: down to cosine {drift:.5f} on these texts. Where stored embeddings must be reproducible, embed one text at "
+        "a time or use w8."
+    )
+
+
+def _tokenize(manifest: dict[str, Any]) -> str:
+    return f"Tokenize with `tokenizer.json` and set your tokenizer to truncate at {manifest['max_tokens']} tokens."
+
+
+def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
+    first = "w8" if "w8" in manifest["precisions"] else next(iter(manifest["precisions"]))
+    prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
+    parts = [
+        "## Use",
+        "```python\nimport edgedistill\n\n"
+        f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
+        f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit length\n```',
+        f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any batch size, any length up to "
+        "that limit). Output: `sentence_embedding`, already of unit length. `parity.json` holds texts, token ids and embeddings to test a "
+        "runner with; `edgedistill verify` runs that test.",
+    ]
+    if "sentence-transformers" in libraries:
+        parts.append(
+            "sentence-transformers opens the folder with its ONNX backend (there are no torch weights):\n\n```python\n"
+            'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
+        )
+    elif manifest["kind"] in ("bert", "recurrent", "teacher"):
+        parts.append("sentence-transformers cannot open this bundle: its ONNX backend needs the fp32 graph, which was not exported.")
+    if "transformers.js" in libraries:
+        parts.append(_javascript(manifest))
+    return "\n\n".join(parts)
+
+
+def _javascript(manifest: dict[str, Any]) -> str:
+    prompt = f'"{manifest["prompt"]}" + ' if manifest["prompt"] else ""
+    return (
+        "transformers.js (int8 is its `q8`):\n\n```js\n"
+        'import { AutoModel, AutoTokenizer } from "@huggingface/transformers";\n'
+        'const tokenizer = await AutoTokenizer.from_pretrained("path/to/this/folder");\n'
+        'const model = await AutoModel.from_pretrained("path/to/this/folder", { dtype: "q8" });\n'
+        f'const {{ sentence_embedding }} = await model(await tokenizer([{prompt}"a text"], {{ padding: true, truncation: true }}));\n'
+        "```"
+    )
+
+
+def _training(manifest: dict[str, Any]) -> str:
+    corpus = manifest["run"].get("corpus")
+    held_out = f" ({corpus['held_out']:,} more were held out)" if corpus and corpus["held_out"] else ""
+    texts = f" on {corpus['texts'] - corpus['held_out']:,} texts{held_out}" if corpus else ""
+    stages = ", ".join(f"{stage['name']} ({stage['steps']:,} steps)" for stage in manifest["run"].get("stages", []))
+    trained = "Nothing was trained: these are the teacher's own weights."
+    if stages:
+        trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
+    versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
+    training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
+    return f"{training}\n\n{sources}" if (sources := _sources(manifest)) else training
+
+
+def _sources(manifest: dict[str, Any]) -> str:
+    """A row for each text file of the corpus, where the recipe names licences."""
+    licences = (manifest["recipe"].get("corpus") or {}).get("licences")
+    if not licences:
+        return ""
+    lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
+    licences = {PARAGRAPHS: "those of the files above", **licences}
+    lines += [
+        f"| {each['name']} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
+        for each in manifest["run"]["corpus"]["sources"]
+    ]
+    return "\n".join(lines)
