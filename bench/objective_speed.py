@@ -1,7 +1,7 @@
-"""Milliseconds a step of objectives with a memory, beside cosine, on the 2-layer, 128-wide student.
+"""Milliseconds per step of objectives with a queue, compared with cosine, on the 2-layer, 128-wide student.
 
-cosine; ckd, 16,384 in the queue; congen, 16,384 in the queue, with one view and with two. The objectives take turns, so that what
-else the machine does meets all of them; teacher vectors are random, which no step's time depends on.
+cosine; ckd, 16,384 in the queue; congen, 16,384 in the queue, with one view and with two. The objectives alternate, so that other
+load on the machine affects all of them alike; teacher embeddings are random, since no step's time depends on them.
 python bench/objective_speed.py [--recipe bert-2x128] [--data DIR] [--rounds 7] [--steps 10] [--out bench/reports/objective-speed.json]
 """
 
@@ -20,13 +20,18 @@ import torch
 
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
-from edgedistill.data.token_cache import tokenize
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
-from edgedistill.teacher.embedding_cache import Vectors
-from edgedistill.training import initialise, prepare, train
-from edgedistill.training.inputs import text_feed
-from edgedistill.training.loop import Loop, MetricsLog, progress
+from edgedistill.teacher.embedding_cache import CachedEmbeddings
+from edgedistill.training import prepare, train
+from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.inputs import text_batches
+from edgedistill.training.inputs.text_batches import TokenizedCorpus
+from edgedistill.training.load_models import Models
+from edgedistill.training.loop import Loop
+from edgedistill.training.metrics_log import MetricsLog, progress_bar
+from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.stages import distillation_stages
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -37,39 +42,39 @@ OBJECTIVES: dict[str, tuple[str, str | None]] = {
 }
 
 
-def random_vectors(count: int, dims: int, folder: Path) -> Vectors:
-    """Unit rows in place of a teacher's."""
+def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
+    """Random unit embeddings in place of a teacher's."""
     rows = np.random.default_rng(0).standard_normal((count, dims), np.float32)
     np.save(folder / "00000.npy", (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16))
-    return Vectors(folder, 1)
+    return CachedEmbeddings(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: Vectors, loaded: encoder.Teacher) -> prepare.Made:
+def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.Teacher) -> prepare.Prepared:
     """What a run of the recipe's first stage works with."""
-    words, stage = loaded.tokenizer, spec.stages[0]
-    student, shape = initialise.build(spec, loaded, words, None)
-    cut = tokenize(texts, words.backend_tokenizer, stage.max_tokens, words.pad_token_id or 0, QUIET)
-    read = text_feed.of_texts(stage, "stages[0].view", spec.seed, texts, cut, words, vectors, stage.max_tokens, Session(log=print))
-    return prepare.Made(texts, vectors, [read], words, student, shape, False)
+    stage = distillation_stages(spec)[0]
+    student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None)
+    tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
+    tokenized = TokenizedCorpus(texts, tokenizer.tokenize(texts, QUIET))
+    batches = text_batches.of_texts(stage, tokenized, tokenizer, vectors, Session(log=print))
+    return prepare.Prepared(texts, vectors, [batches], student, False)
 
 
-def loop(spec: recipe.Recipe, made: prepare.Made, folder: Path) -> Loop:
+def loop(spec: recipe.Recipe, prepared: prepare.Prepared, folder: Path) -> Loop:
     """The stage's loop, its queue full, a few steps done."""
-    log = MetricsLog(folder / "metrics.jsonl", progress(False), lambda line: None)
-    one = Loop(spec.stages[0], 0, spec.seed, made, train.accelerator_for(spec, "cpu"), folder, None, log)
-    one._set_up()
+    metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
+    one = Loop(distillation_stages(spec)[0], prepared, RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics))
+    one.set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
-        queue.push(torch.from_numpy(made.vectors[np.arange(len(queue.ring))]))
+        queue.push(torch.from_numpy(prepared.targets[np.arange(len(queue.ring))]))
     timed(one, WARM)
     return one
 
 
 def timed(one: Loop, steps: int) -> float:
-    """Milliseconds a step, over so many."""
+    """Mean milliseconds per step."""
     start = time.perf_counter()
     for _ in range(steps):
-        one._one()
-        one.step += 1
+        one.train_step()
     return 1e3 * (time.perf_counter() - start) / steps
 
 
@@ -81,38 +86,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    encoder.no_denormals()
+    arguments = parser.parse_args()
+    encoder.flush_denormals()
     times: dict[str, list[float]] = {name: [] for name in OBJECTIVES}
     with tempfile.TemporaryDirectory() as name:
         loops: dict[str, Loop] = {}
         vectors: Any = None
         for what, (objective, view) in OBJECTIVES.items():
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
-            spec = recipe.read(asked.recipe, [*asked.changes, *more])
+            spec = recipe.read(arguments.recipe, [*arguments.changes, *more])
             assert spec.corpus is not None
-            texts, loaded = corpus.build(spec.corpus, Session(data=asked.data, log=print), spec.seed), encoder.Teacher(spec.teacher)
+            texts, loaded = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed), encoder.Teacher(spec.teacher)
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))
             (Path(name) / what).mkdir()
             loops[what] = loop(spec, prepared(spec, texts, vectors, loaded), Path(name) / what)
-        for number in range(asked.rounds):
+        for number in range(arguments.rounds):
             for what, one in loops.items():
-                times[what].append(timed(one, asked.steps))
+                times[what].append(timed(one, arguments.steps))
             print(f"round {number + 1}: " + ", ".join(f"{what} {each[-1]:.0f} ms" for what, each in times.items()), flush=True)
     ratios = {what: [a / b for a, b in zip(each, times["cosine"], strict=True)] for what, each in times.items()}
     report = {
         "schema": 1,
         "bench": "objective-speed",
         "batch": spec.stages[0].batch,
-        "steps_a_round": asked.steps,
+        "steps_a_round": arguments.steps,
         "step_ms": {what: float(np.median(each)) for what, each in times.items()},
         "rounds": times,
         "ratio_to_cosine": {what: float(np.median(each)) for what, each in ratios.items()},
         "machine": machine.here(),
-        **run.made_by(),
+        **run.provenance(),
     }
-    if asked.out:
-        files.write_json(asked.out, report)
+    if arguments.out:
+        files.write_json(arguments.out, report)
     print(json.dumps(report))
 
 

@@ -1,8 +1,8 @@
-"""Texts a second of training the 2-layer, 128-wide student, beside SentenceTransformerTrainer with MSELoss.
+"""Texts per second of training the 2-layer, 128-wide student, compared with SentenceTransformerTrainer and MSELoss.
 
-Teacher vectors precomputed for both, batch 256, the same texts; the two take turns.
+Teacher embeddings are precomputed for both, batch 256, the same texts; the two alternate.
 python bench/train_speed.py [--recipe bert-2x128] [--data DIR] [--rounds 3] [--out bench/reports/train-speed.json]
-Goal: at least 6 times the texts a second.
+Goal: at least 6 times the texts per second.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from edgedistill.data import corpus
 from edgedistill.session import Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.training import initialise, train
+from edgedistill.training import train
+from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.load_models import Models
 
 BATCH = 256
 STEPS, WARM = 60, 20
 
 
-def ours(spec: recipe.Recipe, data: Path | None, folder: Path) -> float:
-    """Our loop, checkpoints and progress included; the metric of its last window of steps."""
+def our_speed(spec: recipe.Recipe, data: Path | None, folder: Path) -> float:
+    """Texts per second of our loop, checkpoints included, over the steps before its last measurement."""
     train.train(spec, folder, Session(data=data, log=lambda line: None))
     return float(json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["texts_s"])
 
 
-def theirs(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: Path) -> float:
-    """sentence-transformers' trainer on the same student: transformer, mean pooling, a dense layer to the teacher's width."""
+def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: Path) -> float:
+    """Texts per second of sentence-transformers' trainer on the same student: transformer, mean pooling, a dense layer."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.losses import MSELoss
@@ -44,8 +46,8 @@ def theirs(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: P
     from transformers import TrainerCallback
 
     loaded = encoder.Teacher(spec.teacher)
-    student, _ = initialise.build(spec, loaded, loaded.tokenizer, None)
-    student.model.save_pretrained(folder / "student")  # type: ignore[union-attr, operator]
+    student: Any = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None).module
+    student.model.save_pretrained(folder / "student")
     loaded.tokenizer.save_pretrained(folder / "student")
     transformer = Transformer(str(folder / "student"), max_seq_length=spec.stages[0].max_tokens)
     model = SentenceTransformer(modules=[transformer, Pooling(128), Dense(128, loaded.dims, activation_function=Identity())], device="cpu")
@@ -77,24 +79,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     changes = [
         f"stages.0.steps={STEPS}",
         f"stages.0.batch={BATCH}",
         f"select={{suite: mini, every: {WARM}}}",
         "stages.0.objective={kind: mse}",
     ]
-    spec = recipe.read(asked.recipe, changes)
+    spec = recipe.read(arguments.recipe, changes)
     assert spec.corpus is not None
-    built = corpus.build(spec.corpus, Session(data=asked.data, log=print), spec.seed)
+    built = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed)
     vectors = embed_corpus(encoder.Teacher(spec.teacher), built, Session(log=print))
-    rows = np.random.default_rng(0).choice(built.trained, BATCH * STEPS, replace=False)
+    rows = np.random.default_rng(0).choice(built.training_count, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}
-    for number in range(asked.rounds):
+    for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as name:
-            rates["edgedistill"].append(ours(spec, asked.data, Path(name) / "run"))
-            rates["sentence-transformers"].append(theirs(spec, texts, targets, Path(name)))
+            rates["edgedistill"].append(our_speed(spec, arguments.data, Path(name) / "run"))
+            rates["sentence-transformers"].append(trainer_speed(spec, texts, targets, Path(name)))
         print(f"round {number + 1}: " + ", ".join(f"{who} {each[-1]:,.0f} texts/s" for who, each in rates.items()), flush=True)
     medians = {who: float(np.median(each)) for who, each in rates.items()}
     ratios = [a / b for a, b in zip(rates["edgedistill"], rates["sentence-transformers"], strict=True)]
@@ -106,10 +108,10 @@ def main() -> None:
         "rounds": rates,
         "ratio": float(np.median(ratios)),
         "machine": machine.here(),
-        **run.made_by(),
+        **run.provenance(),
     }
-    if asked.out:
-        files.write_json(asked.out, report)
+    if arguments.out:
+        files.write_json(arguments.out, report)
     print(json.dumps(report))
 
 

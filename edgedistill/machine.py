@@ -1,4 +1,4 @@
-"""What is measured on: processor, instructions, memory, versions; and how many processors this process may keep busy."""
+"""The machine measurements run on: processor, instruction sets, memory, versions; and how many threads to use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FLAGS = (  # instructions that decide how fast a quantized graph runs
+FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
 )
 
 
 def here() -> dict[str, Any]:
-    """What was measured on: processor, instructions that matter, cores, quota, governor, memory, system."""
+    """Describe this machine: processor, relevant instruction sets, cores, CPU quota, frequency governor, memory, system."""
     return {
         "cpu": _cpu_model(),
         "flags": [flag for flag in FLAGS if flag in _cpu_flags()],
@@ -35,7 +35,7 @@ def here() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what runs a bundle."""
+    """Versions of the packages that run a bundle, where installed."""
     found = {"python": platform.python_version()}
     for name in ("edgedistill", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy"):
         try:
@@ -46,7 +46,7 @@ def versions() -> dict[str, str]:
 
 
 def peak_rss_bytes() -> int:
-    """The most memory this process has held. Not ru_maxrss on Linux: that one starts at the parent's."""
+    """Peak resident memory of this process. Not ru_maxrss on Linux, which starts at the parent's."""
     try:
         match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
@@ -95,15 +95,21 @@ def _memory_bytes() -> int | None:
     return None
 
 
+def default_threads() -> int:
+    """$OMP_NUM_THREADS (its first level) where it is a positive integer, else `processors()`."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else processors()
+
+
 def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """How many processors this process may keep busy: its affinity, and the CPU quota of its control groups (v1 and v2), rounded down."""
+    """How many processors this process may use: its affinity, limited by the CPU quota of its control groups (v1 and v2), rounded down."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(quotas(cgroups, own), default=math.inf)
     return max(1, int(min(allowed, quota)))
 
 
 def quotas(cgroups: Path, own: Path) -> Iterator[float]:
-    """The quotas that hold for this process, in processors: its group's and those of all groups above."""
+    """The CPU quotas that apply to this process, in processors: its control group's and those of all groups above."""
     try:
         lines = own.read_text().splitlines()
     except OSError:  # not Linux

@@ -1,8 +1,7 @@
-"""Bundles × suites -> reports: accuracy, agreement, speed and size side by side, and whether the recipes' promises are kept."""
+"""Measure bundles on suites: accuracy, agreement with the teacher, speed and size; write reports and check the recipes' requirements."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -10,28 +9,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgedistill import machine, recipe
-from edgedistill.data import corpus, parallel
-from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.evaluation import html_page, report, scoring, speed
+from edgedistill import machine
+from edgedistill.errors import UserError
+from edgedistill.evaluation import report, requirement_check, scoring, speed, tables, teacher_agreement
+from edgedistill.evaluation.html_report import page
+from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
-AGREEMENT_TEXTS = 5000  # at most, drawn evenly from the held-out ones: the teacher has to encode them
-UNREAD = 0.01  # the share of a suite's texts with unknown pieces from which on it is said
-LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
+UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
+LOG_INTERVAL_S = 30.0  # between two lines of progress where there is no terminal
+TEACHER_RECIPE = ("teacher-minilm", "packaged:all-MiniLM-L6-v2")  # a shipped recipe without stages, and its teacher
+
+
+class Outputs(NamedTuple):
+    """Files to write: reports as JSON, and one self-contained HTML page."""
+
+    json: Path | None = None
+    html: Path | None = None
+
+
+NO_FILES = Outputs()
 
 
 @dataclass
 class Measured:
-    """One bundle in one precision, while it is being measured."""
+    """One bundle in one precision, and what has been measured of it so far."""
 
     folder: Path
     precision: str
@@ -56,82 +65,62 @@ def bench(
     bundles: list[str],
     suites: list[str],
     session: Session,
-    threads: int | None,
-    out: Path | None,
-    html: Path | None,
+    threads: int | None = None,
+    outputs: Outputs = NO_FILES,
     plan: speed.Plan = speed.PLAN,
 ) -> dict[str, Any]:
-    """Measure bundles ("path", "path:w8", "path:*") on suites; write the reports, print the table, judge the promises.
+    """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the recipes' requirements.
 
-    Returns {schema, reports (without raw samples), promises}. Raises UserError before anything is measured where it can, and
-    AnswerIsNo with the numbers, after the files are written, when a promise is broken.
+    threads: default $OMP_NUM_THREADS, else the processors this process may use.
+    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where possible, and CheckFailed
+    with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
-    for path in (out, html):
+    for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
     speed.check_device(session.device)
+    threads = threads or machine.default_threads()
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
     measured = [target for name in bundles for target in targets(name)]
     opened = _suites(suites, measured, session.data)
+    _log_missing_teacher(measured, session.log)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
-    with _progress(steps, session.log) as tell:
-        _accuracy(measured, opened, session, _opener(threads, session.device), tell)
+    with _Progress(steps, session.log) as progress:
+        _accuracy(measured, opened, session, _opener(threads, session.device), progress)
         texts = opened[0].sample(plan.queries, plan.seed)
-        pairs = [speed.Target(target.folder, target.precision) for target in measured]
-        for target, found in zip(measured, speed.measure(pairs, texts, threads, replace(session, log=tell), plan), strict=True):
+        timed = [speed.Target(target.folder, target.precision) for target in measured]
+        for target, found in zip(measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True):
             target.speed = found
     reports = [assemble(target, measured, opened[0].name) for target in measured]
-    if out is not None:
-        report.write(out, reports)
-    if html is not None:
-        html_page.write(html, reports)
-    session.log(report.text(reports))
-    promises = [judged for target, made in zip(measured, reports, strict=True) for judged in judge(target.manifest, made)]
-    result = {"schema": report.SCHEMA, "reports": [report.slim(made) for made in reports], "promises": promises}
-    _conclude(promises, result, session.log)
+    if outputs.json is not None:
+        report.write(outputs.json, reports)
+    if outputs.html is not None:
+        page.write(outputs.html, reports)
+    session.log(tables.terminal(reports))
+    checks = [check for target, each in zip(measured, reports, strict=True) for check in requirement_check.check(target.manifest, each)]
+    result = {"schema": report.SCHEMA, "reports": [report.without_samples(each) for each in reports], "requirements": checks}
+    requirement_check.conclude(checks, result, session.log)
     return result
 
 
 def targets(name: str) -> list[Measured]:
-    """A bundle as the user names it -> what to measure. Raises UserError: no such bundle, no such precision."""
+    """Resolve a bundle as named on the command line. Raises UserError: no such bundle, no such precision."""
     every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"))
     chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
-    return [Measured(opened.folder, one, opened.manifest) for one in chosen]
-
-
-def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
-    """The suites by name; `task` and `task:FILE` are what the bundles were fine-tuned for. Raises UserError where bundles cannot answer."""
-    labels = {tuple(target.manifest.get("labels", ())) for target in measured}
-    if len(labels) > 1:
-        raise UserError("edgedistill bench: bundles that give different labels, or labels and vectors; measure them apart")
-    classes = list(next(iter(labels)))
-    found = []
-    for name in names or ["task" if classes else DEFAULT_SUITE]:
-        own, _, file = name.partition(":")
-        suite = scoring.task_suite(measured[0].manifest, file, data) if own == "task" and classes else None
-        if suite is None and own == "task" and not Path(name).exists():
-            raise UserError(
-                f"--suite {name}: asks for labels, {measured[0].manifest['name']} gives vectors; fine-tune it, or choose another suite"
-            )
-        suite = suite or scoring.suite(name, data)
-        if (suite.kind == "task") != bool(classes):
-            asked, given = ("labels", "vectors") if suite.kind == "task" else ("vectors", "labels")
-            raise UserError(f"--suite {name}: asks for {asked}, {measured[0].manifest['name']} gives {given}; use --suite task for labels")
-        found.append(suite)
-    return found
+    return [Measured(opened.folder, precision, opened.manifest) for precision in chosen]
 
 
 def reference(measured: list[Measured]) -> Measured | None:
-    """The teacher that others are measured by: in fp32, where that is measured."""
+    """The teacher that students are compared with: in fp32, where that is measured."""
     return min((target for target in measured if target.is_teacher), key=lambda target: target.precision != "fp32", default=None)
 
 
 def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) -> dict[str, Any]:
-    """The report of one bundle."""
+    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were timed."""
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
     teacher = reference(measured)
     kept = {name: _share(found, teacher.quality.get(name) if teacher else None) for name, found in target.quality.items()}
@@ -160,104 +149,82 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
     }
 
 
-def judge(manifest: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]]:
-    """A recipe's promises against a report: each {bundle, promise, asked, found, kept}; kept None where it could not be judged."""
-    promise = (manifest.get("recipe") or {}).get("promise") or {}
-    name, precision = report.title(made), made["bundle"]["precision"]
-    judged = []
+def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
+    """How much of a suite the vocabulary lacks. Returns {texts: with unknown tokens, tokens: their share of all, first: text or None}."""
+    unknown = opened.unknown_id
+    if unknown is None:
+        return {"texts": 0, "tokens": 0.0, "first": None}
+    tokenized = opened.tokenize(suite.texts)
+    counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(len(ids) for ids in tokenized)
+    affected = [text for text, count in zip(suite.texts, counts, strict=True) if count]
+    return {"texts": len(affected), "tokens": round(sum(counts) / max(1, total), 6), "first": affected[0] if affected else None}
 
-    def add(what: str, asked: float, found: float | None, good: bool) -> None:
-        judged.append({"bundle": name, "promise": what, "asked": asked, "found": found, "kept": None if found is None else good})
 
-    suites = [promise["suite"]] if promise.get("suite") else [n for n, found in made["quality"].items() if found["kind"] == "sts"]
-    for suite in suites:
-        if (asked := promise.get("sts")) is not None:
-            found = (made["quality"].get(suite) or {}).get("average")
-            add(f"sts on {suite}", asked, found, found is not None and found >= asked)
-        if (asked := promise.get("sts_kept")) is not None:
-            found = made["kept"].get(suite)
-            add(f"sts_kept on {suite}", asked, found, found is not None and found >= asked)
-    if (asked := (promise.get("size_mb") or {}).get(precision)) is not None:
-        found = made["size_bytes"]["graph"] / 1e6
-        add(f"size_mb in {precision}", asked, found, found <= asked)
-    return judged
+def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
+    """Read the suites. `task` and `task:FILE` are the task the bundles were fine-tuned for.
+
+    Raises UserError where suites and bundles do not fit: labels for one, embeddings for the other.
+    """
+    label_sets = {tuple(target.manifest.get("labels", ())) for target in measured}
+    if len(label_sets) > 1:
+        raise UserError("edgedistill bench: some bundles return different labels, or embeddings; measure them in separate runs")
+    classifies = bool(next(iter(label_sets)))
+    bundle_name = measured[0].manifest["name"]
+    found = []
+    for name in names or ["task" if classifies else DEFAULT_SUITE]:
+        own, _, file = name.partition(":")
+        suite = scoring.task_suite(measured[0].manifest, file, data) if own == "task" and classifies else None
+        if suite is None and own == "task" and not Path(name).exists():
+            raise UserError(f"--suite {name}: needs labels, {bundle_name} returns embeddings; fine-tune it, or choose another suite")
+        suite = suite or scoring.suite(name, data)
+        if (suite.kind == "task") != classifies:
+            needed, returned = ("labels", "embeddings") if suite.kind == "task" else ("embeddings", "labels")
+            raise UserError(f"--suite {name}: needs {needed}, {bundle_name} returns {returned}; use --suite task for labels")
+        found.append(suite)
+    return found
+
+
+def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
+    """Without a teacher among the bundles: log that `retained` stays empty, and how to make the teacher's bundle."""
+    if reference(measured) is not None or measured[0].manifest.get("labels"):
+        return
+    manifest = measured[0].manifest
+    teacher = (manifest.get("recipe") or {}).get("teacher") or {}
+    model, revision = teacher.get("model", manifest["teacher"]), teacher.get("revision")
+    name, packaged = TEACHER_RECIPE
+    described = f"{{model: {model}{f', revision: {revision}' if revision else ''}}}"
+    change = "" if model == packaged else f" --set 'teacher={described}'"
+    log(
+        f"no teacher among the bundles: `retained` stays empty; to compare with {manifest['teacher']}, "
+        f"edgedistill train {name}{change} --out runs/teacher, then edgedistill export runs/teacher --out bundles/teacher, "
+        "and name bundles/teacher:fp32 too"
+    )
 
 
 def _opener(threads: int | None, device: str) -> Open:
     return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
 
 
-def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, tell: Log) -> None:
-    """Score every bundle on every suite, and against the teacher; the teacher first, its vectors are the measure."""
+def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, progress: Log) -> None:
+    """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
-    held = _HeldOut(teacher, suites, session, load)
+    references = ReferenceEmbeddings(lambda: load(teacher), suites, session) if teacher is not None else None
     for target in measured:
         opened = load(target)
         for suite in suites:
-            tell(f"{target.title} on {suite.name}")
-            unread = unreadable(opened, suite)
+            progress(f"{target.title} on {suite.name}")
+            unknown = unknown_tokens(opened, suite)
             found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode)
-            target.quality[suite.name] = {**found, "unknown": unread}
-            if unread["texts"] > UNREAD * len(suite.texts):
-                fact = f"{unread['texts']:,} of {len(suite.texts):,} texts hold what its vocabulary has no piece for"
-                session.log(f'{target.title} on {suite.name}: {fact}, {unread["tokens"]:.1%} of all tokens, first "{unread["first"][:60]}"')
-        if teacher is not None and target is not teacher and not opened.labels:
-            texts, vectors, lengths, source = held.of(target)
-            target.agreement = {**scoring.agreement(opened.encode(texts), vectors, lengths), "source": source}
-
-
-def unreadable(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
-    """What a vocabulary lost of a suite's texts: {texts with unknown pieces, tokens: their share of all, first such text or None}."""
-    unknown = opened.unknown_id
-    if unknown is None:
-        return {"texts": 0, "tokens": 0.0, "first": None}
-    read = opened.tokenize(suite.texts)
-    found, total = [int((ids == unknown).sum()) for ids in read], sum(len(ids) for ids in read)
-    rows = [text for text, count in zip(suite.texts, found, strict=True) if count]
-    return {"texts": len(rows), "tokens": round(sum(found) / max(1, total), 6), "first": rows[0] if rows else None}
-
-
-class _HeldOut:
-    """Texts without labels for each recipe's bundles, and the teacher's vectors of them, each made once."""
-
-    def __init__(self, teacher: Measured | None, suites: list[scoring.Suite], session: Session, load: Open) -> None:
-        self.teacher, self.suites, self.data, self.load, self.log = teacher, suites, session.data, load, session.log
-        self.made: dict[str, tuple[list[str], np.ndarray, np.ndarray, str]] = {}
-
-    def of(self, target: Measured) -> tuple[list[str], np.ndarray, np.ndarray, str]:
-        """(texts, the teacher's vectors, their lengths in the teacher's tokens, where they come from)."""
-        described = target.manifest.get("recipe") or {}
-        key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
-        if key not in self.made:
-            assert self.teacher is not None
-            texts, source = self._texts(described, target.manifest["name"])
-            self.log(f"agreement of {target.manifest['name']} with the teacher: {len(texts):,} {source}")
-            opened = self.load(self.teacher)
-            lengths = np.array([len(ids) for ids in opened.tokenize(texts)])
-            self.made[key] = (texts, opened.encode(texts), lengths, source)
-        return self.made[key]
-
-    def _texts(self, described: dict[str, Any], name: str) -> tuple[list[str], str]:
-        """The held-out texts of a recipe's corpus, where its files are here; else the suites' own."""
-        try:
-            spec = recipe.parse(described, "manifest.json: recipe")
-            if spec.corpus is not None and not _of_hub(spec.corpus) and spec.corpus.held_out:
-                if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
-                    built = parallel.build(spec.corpus, Session(data=self.data, log=self.log), spec.seed).first
-                else:
-                    built = corpus.build(spec.corpus, Session(data=self.data, log=self.log), spec.seed)
-                at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(AGREEMENT_TEXTS, len(built.held_out))).astype(int)]
-                return built.texts(at), "held-out texts of its recipe's corpus"
-        except UserError as problem:
-            said = f"its recipe's held-out texts cannot be read ({problem.problems[0]}); the suite's texts serve instead"
-            self.log(f"{name}: {said}")
-        texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
-        return texts[:AGREEMENT_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
-
-
-def _of_hub(spec: recipe.Corpus) -> bool:
-    """Whether reading the corpus again would fetch data sets."""
-    return spec.kind == "hub" or (isinstance(spec, recipe.Parallel) and any(part.dataset for part in spec.pairs))
+            target.quality[suite.name] = {**found, "unknown": unknown}
+            if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
+                fact = f"{unknown['texts']:,} of {len(suite.texts):,} texts have tokens that are not in its vocabulary"
+                session.log(
+                    f'{target.title} on {suite.name}: {fact}, {unknown["tokens"]:.1%} of all tokens, first "{unknown["first"][:60]}"'
+                )
+        if references is not None and target is not teacher and not opened.labels:
+            held_out = references.of(target.manifest)
+            found = teacher_agreement.agreement(opened.encode(held_out.texts), held_out.embeddings, held_out.lengths)
+            target.agreement = {**found, "source": held_out.source}
 
 
 def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | None:
@@ -265,37 +232,16 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _size_bytes(target: Measured) -> int:
-    """What a device needs for this precision: the whole folder but the other graphs."""
+    """What a device needs for this precision: the whole folder without the other graphs."""
     others = {target.folder / graph["file"] for name, graph in target.manifest["precisions"].items() if name != target.precision}
     return sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others)
 
 
-def _conclude(promises: list[dict[str, Any]], result: dict[str, Any], log: Log) -> None:
-    """Log which promises hold; AnswerIsNo when one does not."""
-    for judged in promises:
-        verdict = {True: "kept", False: "BROKEN", None: f"not judged, {_missing(judged)}"}[judged["kept"]]
-        log(f"promise {judged['bundle']}: {judged['promise']}: {_figure(judged['found'])}, promised {judged['asked']:g}: {verdict}")
-    broken = [judged for judged in promises if judged["kept"] is False]
-    if broken:
-        lines = [f"{j['bundle']} broke its promise: {j['promise']} is {_figure(j['found'])}, promised {j['asked']:g}" for j in broken]
-        raise AnswerIsNo("\n".join(lines), result)
-
-
-def _missing(judged: dict[str, Any]) -> str:
-    if judged["promise"].startswith("sts_kept"):
-        return "the teacher was not measured beside it; bench its bundle in the same run"
-    return "it was not measured; name the suite with --suite"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-class _progress:
-    """A bar on a terminal, elsewhere a line every half minute at most; drawn between measurements only, never during one."""
+class _Progress:
+    """A bar on a terminal, elsewhere at most one line per LOG_INTERVAL_S; drawn between measurements, never during one."""
 
     def __init__(self, steps: int, log: Log) -> None:
-        self.log, self.said, self.steps = log, time.perf_counter(), steps
+        self.log, self.logged_at, self.steps = log, time.perf_counter(), steps
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=steps)
@@ -303,14 +249,14 @@ class _progress:
 
     def __enter__(self) -> Log:
         self.bar.start()
-        return self._tell
+        return self._advance
 
-    def _tell(self, line: str) -> None:
+    def _advance(self, line: str) -> None:
         self.done += 1
         self.bar.update(self.task, description=line, completed=self.done)
         self.bar.refresh()
-        if self.bar.disable and time.perf_counter() - self.said > LINE_SECONDS:
-            self.said = time.perf_counter()
+        if self.bar.disable and time.perf_counter() - self.logged_at > LOG_INTERVAL_S:
+            self.logged_at = time.perf_counter()
             self.log(f"{self.done} of {self.steps} done; {line}")
 
     def __exit__(self, *_: object) -> None:

@@ -14,9 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files
-from edgedistill.errors import AnswerIsNo, UserError
-from edgedistill.evaluation import bench, report, scoring, speed
-from edgedistill.session import Session
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import bench, report, requirement_check, scoring, speed
+from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
+from edgedistill.evaluation.suites import cosines
+from edgedistill.session import Session, silent
 
 PLAN = speed.Plan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
 WORDS = {"zero": 0, "ten": 10, "thirty": 30, "sixty": 60, "ninety": 90, "more": 150}
@@ -24,7 +26,7 @@ TABLE = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t4\nzero\tsixty
 
 
 def graph(table: np.ndarray) -> bytes:
-    """A word table, mean over the mask, unit length: (B, T) ids and mask -> (B, d)."""
+    """A token embedding table, mean over the mask, unit length: (B, T) ids and mask -> (B, d)."""
     constants = {
         "table": table.astype(np.float32),
         "last": np.array([2], np.int64),
@@ -51,8 +53,8 @@ def graph(table: np.ndarray) -> bytes:
     return model.SerializeToString()
 
 
-def bundle(folder: Path, kind: str, table: np.ndarray, promise: dict[str, Any] | None = None) -> Path:
-    """A bundle folder as export writes it, in fp32 and w8 (of the same numbers: what counts here is the counting)."""
+def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, Any] | None = None) -> Path:
+    """A bundle folder as export writes it, in fp32 and w8 (with equal weights: the arithmetic of bench is tested, not quantization)."""
     (folder / "onnx").mkdir(parents=True)
     vocabulary = {"[PAD]": 0, "[UNK]": 1, **{word: 2 + at for at, word in enumerate(WORDS)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -80,7 +82,7 @@ def bundle(folder: Path, kind: str, table: np.ndarray, promise: dict[str, Any] |
             "made_at": "2025-01-15T10:00:00+00:00",
             "teacher": "t",
             "prompt": "",
-            "recipe": {**recipe, "promise": promise},
+            "recipe": {**recipe, "requirements": requirements},
             "dims": [table.shape[1]],
             "max_tokens": 16,
             "precisions": precisions,
@@ -111,24 +113,24 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(shelf: Path, bundles: list[str], said: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    arguments = {"threads": 1, "out": None, "html": None, "plan": PLAN, **more}
-    lines = said if said is not None else []
+def run(shelf: Path, bundles: list[str], lines: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    arguments = {"threads": 1, "plan": PLAN, **more}
+    log: Any = lines.append if lines is not None else silent
     suites = [str(shelf / "suite" / "suite.yaml")]
-    return bench.bench([str(shelf / name) for name in bundles], suites, Session(log=lines.append), **arguments)
+    return bench.bench([str(shelf / name) for name in bundles], suites, Session(log=log), **arguments)
 
 
 @pytest.fixture(scope="module")
 def measured(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
-    """One real measurement: the student in every precision and the teacher; what bench returned, said and wrote."""
-    said: list[str] = []
+    """One real measurement: the student in every precision and the teacher; what bench returned, lines and wrote."""
+    lines: list[str] = []
     folder = tmp_path_factory.mktemp("reports")
-    found = run(shelf, ["student:*", "teacher"], said, out=folder / "r.json", html=folder / "r.html")
-    return found, said, folder
+    found = run(shelf, ["student:*", "teacher"], lines, outputs=bench.Outputs(folder / "r.json", folder / "r.html"))
+    return found, lines, folder
 
 
 def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
-    found, said, folder = measured
+    found, lines, folder = measured
     _, student, teacher = report.read(folder / "r.json")
     assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
     assert teacher["quality"]["suite"]["average"] == pytest.approx(1)
@@ -144,14 +146,14 @@ def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dic
     assert set(student["offline"]["by_batch"]) == {"1", "8", "32", "budget"}
     assert student["threads"] == 1
     assert student["bundle"]["sha256"] == files.sha256_file(shelf / "student" / "onnx" / "model_w8.onnx")
-    assert [(p["bundle"], p["promise"], p["kept"]) for p in found["promises"]][-1] == ("student:w8", "size_mb in w8", True)
-    assert "student:w8" in "\n".join(said)
+    assert [(c["bundle"], c["requirement"], c["met"]) for c in found["requirements"]][-1] == ("student:w8", "size_mb in w8", True)
+    assert "student:w8" in "\n".join(lines)
     assert (folder / "r.html").read_text().startswith("<!doctype html>")
 
 
 def test_what_is_returned_has_every_key_but_no_samples(measured: tuple[dict[str, Any], list[str], Path]) -> None:
     for made in measured[0]["reports"]:
-        assert report.missing(made) == []
+        assert report.missing_keys(made) == []
         assert len(json.dumps(made)) < 8000
 
 
@@ -159,7 +161,7 @@ def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], l
     swapped = dict(zip(WORDS, (0, 10, 60, 30, 90, 150), strict=True))
     rows = [line.split("\t") for line in TABLE.strip().split("\n")[1:]]
     closeness = [-abs(swapped[a] - swapped[b]) for a, b, _ in rows]
-    expected = scoring.spearman(np.array(closeness, float), np.array([float(score) for *_, score in rows]))
+    expected = cosines.spearman(np.array(closeness, float), np.array([float(score) for *_, score in rows]))
     assert measured[0]["reports"][1]["quality"]["suite"]["average"] == pytest.approx(expected)
     assert expected is not None
     assert 0.5 < expected < 0.95
@@ -172,8 +174,13 @@ def test_every_precision_and_the_size_a_device_needs(shelf: Path, measured: tupl
         assert made["size_bytes"]["graph"] < made["size_bytes"]["bundle"]
 
 
-def test_without_a_teacher_nothing_is_kept_or_agreed_with(shelf: Path) -> None:
-    found = run(shelf, ["student"], plan=speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2))["reports"][0]
+def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_bundle(shelf: Path) -> None:
+    lines: list[str] = []
+    quick = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+    found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
+    [line] = [line for line in lines if "no teacher among the bundles" in line]
+    assert "`retained` stays empty; to compare with t, edgedistill train teacher-minilm --out runs/teacher, then " in line
+    assert "edgedistill export runs/teacher --out bundles/teacher, and name bundles/teacher:fp32 too" in line
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
@@ -191,44 +198,47 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
         "corpus": {"kind": "files", "texts": ["texts.txt"], "held_out": 7},
     }
     teacher = bench.Measured(shelf / "teacher", "fp32", files.read_json(shelf / "teacher" / "manifest.json"))
-    student = bench.Measured(shelf / "student", "w8", {"name": "x", "recipe": described})
+    manifest = {"name": "x", "recipe": described}
     suites = [scoring.suite(shelf / "suite" / "suite.yaml")]
-    said: list[str] = []
+    lines: list[str] = []
     load = bench._opener(1, "cpu")
-    texts, vectors, lengths, source = bench._HeldOut(teacher, suites, Session(data=tmp_path / "data", log=said.append), load).of(student)
-    assert len(texts) == len(set(texts)) == len(vectors) == 7
+    session = Session(data=tmp_path / "data", log=lines.append)
+    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest)
+    assert len(texts) == len(set(texts)) == len(embeddings) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
-    texts, _, _, source = bench._HeldOut(teacher, suites, Session(data=tmp_path / "nowhere", log=said.append), load).of(student)
+    session = Session(data=tmp_path / "nowhere", log=lines.append)
+    texts, _, _, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest)
     assert sorted(texts) == sorted(WORDS)
     assert source == "texts of suite"
-    assert "its recipe's held-out texts cannot be read" in said[-2]
+    assert "cannot read its recipe's held-out texts" in lines[-2]
 
 
-def test_a_broken_promise_comes_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    with pytest.raises(AnswerIsNo) as no:
-        run(shelf, ["braggart", "teacher"], said, out=tmp_path / "r.json", plan=speed.Plan(2, 1, 1, 0.0, 2))
-    assert "braggart:w8 broke its promise: sts on suite is 0." in str(no.value)
+def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(CheckFailed) as no:
+        run(shelf, ["braggart", "teacher"], lines, outputs=bench.Outputs(tmp_path / "r.json"), plan=speed.Plan(2, 1, 1, 0.0, 2))
+    assert "braggart:w8: sts on suite is 0." in str(no.value)
     assert "sts_kept on suite is 0." in str(no.value)
     assert "size_mb in w8 is 0.00" in str(no.value)
-    assert [p["kept"] for p in no.value.numbers["promises"]] == [False, False, False]
+    assert [c["met"] for c in no.value.details["requirements"]] == [False, False, False]
     assert len(report.read(tmp_path / "r.json")) == 2
-    assert sum("BROKEN" in line for line in said) == 3
+    assert sum("NOT MET" in line for line in lines) == 3
 
 
-def test_what_was_not_measured_is_not_judged() -> None:
+def test_what_was_not_measured_is_not_checked() -> None:
     made = {
         "bundle": {"name": "x", "precision": "w8"},
         "quality": {"mini": {"kind": "sts", "average": 0.5}, "retrieval": {"kind": "retrieval", "average": 0.4}},
         "kept": {"mini": None, "retrieval": None},
         "size_bytes": {"graph": 4_500_000},
     }
-    judged = bench.judge({"recipe": {"promise": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made)
-    assert [(j["promise"], j["kept"], j["found"]) for j in judged] == [("sts on sts7", None, None), ("size_mb in w8", True, 4.5)]
-    judged = bench.judge({"recipe": {"promise": {"sts": 0.5, "sts_kept": 0.9}}}, made)  # no suite named: every STS suite measured
-    assert [(j["promise"], j["kept"]) for j in judged] == [("sts on mini", True), ("sts_kept on mini", None)]
-    assert bench.judge({"recipe": {"promise": None}}, made) == bench.judge({}, made) == []
+    checks = requirement_check.check({"recipe": {"requirements": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made)
+    assert [(c["requirement"], c["met"], c["found"]) for c in checks] == [("sts on sts7", None, None), ("size_mb in w8", True, 4.5)]
+    every_sts_suite = {"recipe": {"requirements": {"sts": 0.5, "sts_kept": 0.9}}}
+    checks = requirement_check.check(every_sts_suite, made)
+    assert [(c["requirement"], c["met"]) for c in checks] == [("sts on mini", True), ("sts_kept on mini", None)]
+    assert requirement_check.check({"recipe": {"requirements": None}}, made) == requirement_check.check({}, made) == []
 
 
 def test_the_reference_is_the_teacher_in_fp32() -> None:
@@ -239,7 +249,7 @@ def test_the_reference_is_the_teacher_in_fp32() -> None:
     assert bench.reference([student]) is None
 
 
-def test_bad_input_is_said_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
+def test_bad_input_fails_before_anything_is_measured(shelf: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing"):
         run(shelf, ["nothing"])
     with pytest.raises(UserError, match="int8"):
@@ -247,31 +257,32 @@ def test_bad_input_is_said_before_anything_is_measured(shelf: Path, tmp_path: Pa
     with pytest.raises(UserError, match="no bundle; name one"):
         run(shelf, [])
     with pytest.raises(UserError, match="a folder; give the name of a file"):
-        run(shelf, ["student"], out=tmp_path)
+        run(shelf, ["student"], outputs=bench.Outputs(tmp_path))
     with pytest.raises(UserError, match=r"no suite 'mimi'; did you mean 'mini'\?"):
-        bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), 1, None, None, PLAN)
+        bench.bench([str(shelf / "student")], ["mimi"], Session(log=print), 1, plan=PLAN)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_child_that_fails_says_why(shelf: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_child_is_raised(shelf: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.json"
     texts.write_text(json.dumps(["zero"]))
+    conditions = speed.Conditions(texts, 1)
     with pytest.raises(UserError, match="nowhere"):
-        speed.child("time", speed.Target(tmp_path / "nowhere", "w8"), texts, 1, "cpu", PLAN, 0)
+        speed.run_child("time", speed.Target(tmp_path / "nowhere", "w8"), conditions, PLAN, 0)
     changed = bundle(tmp_path / "changed", "bert", np.ones((6, 2)))
     (changed / "onnx" / "model_w8.onnx").write_bytes(b"other bytes")
-    with pytest.raises(AnswerIsNo, match="model_w8.onnx: not the bytes it was made with"):
-        speed.child("time", speed.Target(changed, "w8"), texts, 1, "cpu", PLAN, 0)
+    with pytest.raises(CheckFailed, match="model_w8.onnx: changed since export"):
+        speed.run_child("time", speed.Target(changed, "w8"), conditions, PLAN, 0)
     texts.write_text("{")
     with pytest.raises(RuntimeError, match="JSONDecodeError"):
-        speed.child("time", speed.Target(shelf / "student", "w8"), texts, 1, "cpu", PLAN, 0)
+        speed.run_child("time", speed.Target(shelf / "student", "w8"), conditions, PLAN, 0)
 
 
-def test_children_take_turns(shelf: Path) -> None:
-    said: list[str] = []
+def test_children_alternate(shelf: Path) -> None:
+    lines: list[str] = []
     both = [speed.Target(shelf / "student", "w8"), speed.Target(shelf / "teacher", "fp32")]
-    found = speed.measure(both, ["zero ten", "sixty"], 1, Session(log=said.append), PLAN)
-    assert [line.split(",")[0] for line in said] == [
+    found = speed.measure(both, ["zero ten", "sixty"], 1, Session(log=lines.append), PLAN)
+    assert [line.split(",")[0] for line in lines] == [
         *["timing student:w8", "timing teacher:fp32"] * 2,
         *["memory of student:w8", "memory of teacher:fp32"],
     ]
@@ -279,3 +290,23 @@ def test_children_take_turns(shelf: Path) -> None:
         assert one["single"]["tokens_mean"] == 1.5
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
         assert all(math.isfinite(value) and value > 0 for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"]))
+
+
+def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    quick = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+    assert run(shelf, ["student"], threads=None, plan=quick)["reports"][0]["threads"] == 3
+
+
+def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
+    def logged(teacher: dict[str, str], kind: str = "bert") -> str:
+        lines: list[str] = []
+        manifest = {"kind": kind, "teacher": "t", "recipe": {"teacher": teacher}}
+        bench._log_missing_teacher([bench.Measured(Path("s"), "w8", manifest)], lines.append)
+        return "\n".join(lines)
+
+    assert " --set 'teacher={model: some/encoder, revision: main}' --out runs/teacher" in logged(
+        {"model": "some/encoder", "revision": "main"}
+    )
+    assert "--set" not in logged({"model": "packaged:all-MiniLM-L6-v2"})
+    assert logged({"model": "some/encoder"}, "teacher") == ""

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation import html_page, plots, report, speed
+from edgedistill.evaluation import bootstrap, number_format, readme, report, tables
+from edgedistill.evaluation.html_report import page
+from edgedistill.evaluation.plots import labels, readme_plot
+from edgedistill.evaluation.plots.svg import Box, Circle
 
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
 
@@ -24,7 +27,7 @@ def made(
 ) -> dict[str, Any]:
     """A report with plausible numbers; its times are drawn around p50."""
     samples = p50 * np.exp(np.random.default_rng(len(name)).normal(0, 0.2, (3, 64)))
-    points, intervals = speed.quantiles(samples, 50)
+    points, intervals = bootstrap.quantiles(samples, 50)
     quality = {
         s: {"kind": "sts", "average": score, "tasks": {t: {"all": score, "mean": score, "wmean": score} for t in ("A", "B")}}
         for s in suites
@@ -71,19 +74,19 @@ def test_written_and_read_again(tmp_path: Path, count: int) -> None:
 
 
 def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
-    assert report.missing(made("x", "bert", "w8", 4, 1, 0.7)) == []
+    assert report.missing_keys(made("x", "bert", "w8", 4, 1, 0.7)) == []
     for key, parts in report.KEYS.items():
         broken = made("x", "bert", "w8", 4, 1, 0.7)
         del broken[key]
-        assert report.missing(broken) == [key]
+        assert report.missing_keys(broken) == [key]
         for part in parts:
             broken = made("x", "bert", "w8", 4, 1, 0.7)
             del broken[key][part]
-            assert report.missing(broken) == [f"{key}.{part}"]
+            assert report.missing_keys(broken) == [f"{key}.{part}"]
     broken = made("x", "bert", "w8", 4, 1, 0.7)
     del broken["drift"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
-    with pytest.raises(UserError, match=r"x.json: reports\[0\]: no `drift`; make it anew with edgedistill bench"):
+    with pytest.raises(UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"):
         report.read(tmp_path / "x.json")
 
 
@@ -117,7 +120,7 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suites", [("sts7",), ("sts7", "retrieval"), ("a-suite-with-a-long-name", "b", "c", "d")])
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites: tuple[str, ...]) -> None:
-    text = report.text(reports(count, suites))
+    text = tables.terminal(reports(count, suites))
     assert max(map(len, text.splitlines())) <= 100
     first = next(line for line in text.splitlines() if "the-teacher" in line)
     assert "4.00M" in first
@@ -128,46 +131,46 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
         assert "95.0%" in text  # 0.76 of 0.80
 
 
-def test_the_teacher_is_not_said_to_keep_itself() -> None:
+def test_the_reference_has_no_retained_share() -> None:
     teacher = made("t", "teacher", "fp32", 90, 3.5, 0.8)
     small = made("t", "teacher", "w8", 25, 1.5, 0.799)
-    assert report.kept(teacher, "sts7") == ""
-    assert report.kept(small, "sts7") == "99.9%"
+    assert number_format.retained(teacher, "sts7") == ""
+    assert number_format.retained(small, "sts7") == "99.9%"
     assert report.reference([small, teacher]) is teacher
     assert report.reference([small]) is small
     assert report.reference([made("s", "bert", "w8", 4, 1, 0.7)]) is None
 
 
-def test_a_noisy_machine_is_said() -> None:
+def test_a_noisy_machine_is_marked() -> None:
     noisy = made("x", "bert", "w8", 4, 1, 0.7)
     noisy["noise"]["between"] = 0.2
-    assert "~" in report.text([noisy])
-    assert "noisy machine" in html_page.html([noisy])
-    assert "noisy machine" not in html_page.html([made("x", "bert", "w8", 4, 1, 0.7)])
+    assert "~" in tables.terminal([noisy])
+    assert "Noisy machine" in page.html([noisy])
+    assert "Noisy machine" not in page.html([made("x", "bert", "w8", 4, 1, 0.7)])
 
 
 def test_names_are_shortened_in_the_middle() -> None:
-    assert report.shorten("abcdefghij", 10) == "abcdefghij"
-    assert report.shorten("abcdefghijk", 10) == "abcdef…ijk"
-    assert all(len(report.shorten("x" * 50, width)) == width for width in range(3, 50))
+    assert number_format.shorten("abcdefghij", 10) == "abcdefghij"
+    assert number_format.shorten("abcdefghijk", 10) == "abcdef…ijk"
+    assert all(len(number_format.shorten("x" * 50, width)) == width for width in range(3, 50))
 
 
-def test_slim_has_no_samples_and_leaves_the_report_alone() -> None:
+def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
     whole = made("x", "bert", "w8", 4, 1, 0.7)
     before = copy.deepcopy(whole)
-    slim = report.slim(whole)
+    slim = report.without_samples(whole)
     assert not [key for part in ("single", "offline") for key in slim[part] if "samples" in key]
-    assert report.missing(slim) == []
+    assert report.missing_keys(slim) == []
     assert whole == before
 
 
 def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     report.write(tmp_path / "a.json", reports(3))
-    readme = tmp_path / "README.md"
-    (begin, end), (other, its_end) = report.markers("results"), report.markers("other")
-    readme.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
-    assert report.update_readme(readme, [tmp_path / "a.json"])
-    text = readme.read_text(encoding="utf-8")
+    path = tmp_path / "README.md"
+    (begin, end), (other, its_end) = readme.markers("results"), readme.markers("other")
+    path.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
+    assert readme.update_table(path, [tmp_path / "a.json"])
+    text = path.read_text(encoding="utf-8")
     assert text.startswith(f"# x\n\n{begin}\n| bundle |")
     assert text.endswith(f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n")  # another table's place is left alone
     assert "old" not in text
@@ -176,12 +179,12 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert len({line.count("|") for line in rows}) == 1
     assert "| **the-teacher:fp32** | 4.00M | 90.40 | 80.00 |  |" in text
     assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
-    assert not report.update_readme(readme, [tmp_path / "a.json"])  # nothing changes the second time
+    assert not readme.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
-    assert "kept" not in report.markdown(alone) and "| 80.00 |" in report.markdown(alone)  # no teacher, no column of shares
-    readme.write_text("# x\n", encoding="utf-8")
+    assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(alone)  # no teacher, no column of shares
+    path.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):
-        report.update_readme(readme, [tmp_path / "a.json"])
+        readme.update_table(path, [tmp_path / "a.json"])
 
 
 def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
@@ -220,7 +223,7 @@ class _Tags(HTMLParser):
 @pytest.mark.parametrize("suites", [("sts7",), ("sts7", "<retrieval>")])
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
 def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites: tuple[str, ...]) -> None:
-    html_page.write(tmp_path / "x.html", reports(count, suites))
+    page.write(tmp_path / "x.html", reports(count, suites))
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     tags = _Tags()
     tags.feed(text)
@@ -238,7 +241,7 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
 
 
 def _plot(count: int) -> tuple[ElementTree.Element, list[dict[str, Any]]]:
-    text = html_page.html(reports(count))
+    text = page.html(reports(count))
     return ElementTree.fromstring(re.findall(r"<svg.*?</svg>", text, re.DOTALL)[0]), reports(count)
 
 
@@ -263,27 +266,51 @@ def test_labels_do_not_lie_on_one_another(count: int) -> None:
         left = x - wide if label.get("text-anchor") == "end" else x
         boxes.append((left, y - 11, left + wide, y + 16))
     assert len(boxes) == count
-    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if plots._overlap(a, b, 0)]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if Box(*a).overlap(Box(*b))]
 
 
-def test_the_page_leads_with_the_smallest_student_that_keeps_95_percent() -> None:
+def test_the_page_leads_with_the_smallest_student_that_retains_95_percent() -> None:
     three = [
         made("t", "teacher", "fp32", 90, 4.0, 0.8),
         made("tiny", "bert", "int8", 2, 0.2, 0.7),
         made("good", "bert", "w8", 4.5, 0.5, 0.77),
         made("best", "bert", "w8", 9, 1.0, 0.79),
     ]
-    lead = re.search(r"<h1>(.*?)</h1>.*?</dl>", html_page.html(three), re.DOTALL)
+    lead = re.search(r"<h1>(.*?)</h1>.*?</dl>", page.html(three), re.DOTALL)
     assert lead
-    assert ">good</span> in w8 keeps 96.2% of its teacher on sts7" in lead[1]
+    assert ">good</span> in w8 retains 96.2% of its teacher’s score on sts7" in lead[1]
     assert "20.0× smaller" in lead[0]
 
 
 def test_agreement_is_shown_where_it_was_measured() -> None:
     one = made("x", "bert", "w8", 4, 1, 0.7)
-    assert "Agreement with the teacher" not in html_page.html([one])
+    assert "Agreement with the teacher" not in page.html([one])
     bucket = {"texts": 10, "spearman": 0.91, "cosine_mean": None, "cosine_min": None, "top10_overlap": 0.5}
     one["agreement"] = {**bucket, "source": "held-out <texts>", "by_length": {"0-8": bucket}}
-    text = html_page.html([one])
+    text = page.html([one])
     assert "held-out &lt;texts&gt;" in text
     assert "<td>0.9100</td><td>–</td><td>0.500</td><td>0.9100</td>" in text
+
+
+def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    shown = [made("t", "teacher", "fp32", 90, 4.0, 0.8), made("<good>", "bert", "w8", 4.5, 0.5, 0.77)]
+    assert readme_plot.write(tmp_path, shown, "sts7")
+    assert not readme_plot.write(tmp_path, shown, "sts7")
+    drawings = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
+    for text in drawings.values():
+        root = ElementTree.fromstring(text)
+        radii = {each.get("class"): float(each.get("r", 0)) for each in root.iter("{http://www.w3.org/2000/svg}circle")}
+        assert (radii["teacher"] / radii["student"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
+        assert "&lt;good&gt;" in text and "href" not in text and "var(" not in text
+    light, dark = drawings["accuracy-latency-light.svg"], drawings["accuracy-latency-dark.svg"]
+    assert light.split("</style>")[1] == dark.split("</style>")[1] and light != dark
+
+
+def test_labels_avoid_points_and_each_other() -> None:
+    points = [Circle(100, 100, 10), Circle(110, 104, 10), Circle(120, 96, 10)]
+    found = [labels.Label(point, f"name-{at}", "w8", "1.0 MB") for at, point in enumerate(points)]
+    boxes = labels.place(found, labels.Surroundings(Box(0, 0, 400, 300), [], points))
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlap(b)]
+    assert not [(box, point) for box in boxes for point in points if box.overlap(point.box)]
+    assert all(box.outside(Box(0, 0, 400, 300)) == 0 for box in boxes)

@@ -14,6 +14,8 @@ from scipy.stats import rankdata, spearmanr
 from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites import retrieval, suite_yaml
+from edgedistill.evaluation.teacher_agreement import agreement
 
 ANGLES = {"zero": 0.0, "ten": 10.0, "thirty": 30.0, "sixty": 60.0, "ninety": 90.0, "more": 150.0}
 
@@ -128,11 +130,11 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("yaml", "table", "says"),
     [
-        ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not beside it; give --data DIR or set EDGEDISTILL_DATA"),
+        ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not next to it; give --data DIR or set EDGEDISTILL_DATA"),
         (
             "kind: stss\ntasks: []\n",
             TABLE,
-            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, retrieval, similarity, sts, task, transfer)",
+            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, pair_classification, retrieval, sts, task, transfer)",
         ),
         ("kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n", TABLE, "tasks[0].scor: no key 'scor'; did you mean 'score'?"),
         ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
@@ -159,7 +161,7 @@ def test_missing_data_folder_and_file(tmp_path: Path) -> None:
     path = write_suite(tmp_path / "suite", "kind: sts\ntasks: [{name: t, file: sts/pairs.tsv}]\n")
     with pytest.raises(UserError, match=r"nowhere: no such folder; give --data DIR or set EDGEDISTILL_DATA"):
         scoring.suite(path, tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"pairs.tsv: no such file, and .* asks for it; give --data DIR or set EDGEDISTILL_DATA"):
+    with pytest.raises(UserError, match=r"pairs.tsv: no such file, but .* needs it; give --data DIR or set EDGEDISTILL_DATA"):
         scoring.suite(path, tmp_path)
 
 
@@ -178,8 +180,16 @@ def test_every_shipped_suite_is_read() -> None:
     shipped = files.shipped("suite")
     assert {"mini", "sts7", "sts-dev", "retrieval"} <= set(shipped)
     for path in shipped.values():
-        assert scoring._parse(path).tasks
-    assert [task.name for task in scoring._parse(shipped["sts7"]).tasks] == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+        assert suite_yaml.parse(path).tasks
+    assert [task.name for task in suite_yaml.parse(shipped["sts7"]).tasks] == [
+        "STS12",
+        "STS13",
+        "STS14",
+        "STS15",
+        "STS16",
+        "STS-B",
+        "SICK-R",
+    ]
 
 
 def test_mini_ships_whole() -> None:
@@ -195,12 +205,12 @@ def test_ndcg_by_hand() -> None:
     # ranked grades 3 2 0 1, judged 3 3 2 1: DCG = 3/1 + 2/log2(3) + 0 + 1/log2(5), ideal = 3 + 3/log2(3) + 2/2 + 1/log2(5)
     gained = 3 + 2 / math.log2(3) + 1 / math.log2(5)
     ideal = 3 + 3 / math.log2(3) + 1 + 1 / math.log2(5)
-    assert scoring.ndcg([3, 2, 0, 1], [3, 3, 2, 1]) == pytest.approx(gained / ideal)
-    assert scoring.ndcg([1, 1, 1], [1, 1, 1]) == pytest.approx(1)
-    assert scoring.ndcg([0, 1], [1]) == pytest.approx(1 / math.log2(3))
-    assert scoring.ndcg([0] * 10 + [1], [1]) == 0  # eleventh
-    assert scoring.ndcg([-1, 1], [-1, 1]) == pytest.approx(1 / math.log2(3))  # a negative grade gains nothing
-    assert scoring.ndcg([0], [0]) == 0
+    assert retrieval.ndcg([3, 2, 0, 1], [3, 3, 2, 1]) == pytest.approx(gained / ideal)
+    assert retrieval.ndcg([1, 1, 1], [1, 1, 1]) == pytest.approx(1)
+    assert retrieval.ndcg([0, 1], [1]) == pytest.approx(1 / math.log2(3))
+    assert retrieval.ndcg([0] * 10 + [1], [1]) == 0  # eleventh
+    assert retrieval.ndcg([-1, 1], [-1, 1]) == pytest.approx(1 / math.log2(3))  # a negative grade gains nothing
+    assert retrieval.ndcg([0], [0]) == 0
 
 
 def beir(folder: Path, corpus: dict[str, str], queries: dict[str, str], qrels: list[tuple[str, str, int]], gz: bool = False) -> None:
@@ -267,11 +277,11 @@ def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
     random = np.random.default_rng(0)
     teacher = random.normal(size=(60, 8)).astype(np.float32)
     turn = np.linalg.qr(random.normal(size=(8, 8)))[0].astype(np.float32)
-    found = scoring.agreement(teacher @ turn, teacher, np.full(60, 10))
+    found = agreement(teacher @ turn, teacher, np.full(60, 10))
     assert found["spearman"] == pytest.approx(1, abs=1e-6)
     assert found["top10_overlap"] == 1
     assert found["cosine_mean"] < 0.9
-    assert scoring.agreement(teacher, teacher, np.full(60, 10))["cosine_mean"] == pytest.approx(1)
+    assert agreement(teacher, teacher, np.full(60, 10))["cosine_mean"] == pytest.approx(1)
     assert list(found["by_length"]) == ["9-16"]
 
 
@@ -279,7 +289,7 @@ def test_agreement_equals_scipy_and_a_plain_loop() -> None:
     random = np.random.default_rng(1)
     teacher = random.normal(size=(40, 6))
     student = np.concatenate([teacher[:, :4] + random.normal(size=(40, 4)), random.normal(size=(40, 5))], axis=1)
-    found = scoring.agreement(student, teacher, np.arange(40))
+    found = agreement(student, teacher, np.arange(40))
     s, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (student, teacher))
     upper = np.triu_indices(40, 1)
     assert found["spearman"] == pytest.approx(spearmanr((s @ s.T)[upper], (t @ t.T)[upper]).statistic, abs=1e-4)
@@ -295,7 +305,7 @@ def test_agreement_equals_scipy_and_a_plain_loop() -> None:
 def test_agreement_samples_pairs_with_a_seed() -> None:
     vectors = np.random.default_rng(2).normal(size=(100, 4))
     other = vectors + np.random.default_rng(3).normal(size=(100, 4))
-    first, again = (scoring.agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=7) for _ in range(2))
+    first, again = (agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=7) for _ in range(2))
     assert first == again
     assert first["pairs"] == 500
-    assert first["spearman"] != scoring.agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]
+    assert first["spearman"] != agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]

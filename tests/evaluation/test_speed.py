@@ -12,7 +12,7 @@ import pytest
 
 from edgedistill import machine
 from edgedistill.errors import UserError
-from edgedistill.evaluation import speed
+from edgedistill.evaluation import bootstrap, speed, speed_child
 
 
 def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> dict[str, object]:
@@ -49,8 +49,8 @@ def test_rounds_are_pooled_by_hand() -> None:
 
 def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
     random = np.random.default_rng(0)
-    points, few = speed.quantiles(random.lognormal(0, 0.3, (3, 50)), 300)
-    _, many = speed.quantiles(random.lognormal(0, 0.3, (3, 5000)), 300)
+    points, few = bootstrap.quantiles(random.lognormal(0, 0.3, (3, 50)), 300)
+    _, many = bootstrap.quantiles(random.lognormal(0, 0.3, (3, 5000)), 300)
     for name, value in points.items():
         assert few[name][0] <= value <= few[name][1]
     assert many["p50_ms"][1] - many["p50_ms"][0] < (few["p50_ms"][1] - few["p50_ms"][0]) / 3
@@ -60,17 +60,16 @@ def test_intervals_hold_the_value_and_narrow_with_samples() -> None:
 
 def test_intervals_widen_when_rounds_disagree() -> None:
     steady = np.tile(np.linspace(1, 2, 200), (3, 1))
-    _, narrow = speed.quantiles(steady, 200)
-    _, wide = speed.quantiles(steady * np.array([[1.0], [1.5], [2.0]]), 200)
+    _, narrow = bootstrap.quantiles(steady, 200)
+    _, wide = bootstrap.quantiles(steady * np.array([[1.0], [1.5], [2.0]]), 200)
     assert wide["p50_ms"][1] - wide["p50_ms"][0] > 5 * (narrow["p50_ms"][1] - narrow["p50_ms"][0])
 
 
 def test_noise_is_the_same_bundle_against_itself() -> None:
-    plan = speed.Plan()
-    assert speed.noise(np.full((3, 10), 2.0), plan) == {"p50_ms_by_round": [2.0, 2.0, 2.0], "between": 0.0, "within": 0.0}
-    assert speed.noise(np.array([[1.0] * 4, [1.2] * 4]), plan)["between"] == pytest.approx(0.2)
-    assert speed.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]), plan)["within"] == pytest.approx(-0.3)
-    assert speed.noise(np.array([[1.0]]), plan)["within"] == 0
+    assert bootstrap.noise(np.full((3, 10), 2.0)) == {"p50_ms_by_round": [2.0, 2.0, 2.0], "between": 0.0, "within": 0.0}
+    assert bootstrap.noise(np.array([[1.0] * 4, [1.2] * 4]))["between"] == pytest.approx(0.2)
+    assert bootstrap.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]))["within"] == pytest.approx(-0.3)
+    assert bootstrap.noise(np.array([[1.0]]))["within"] == 0
 
 
 def test_the_machine_and_versions_can_be_written_as_json() -> None:
@@ -82,6 +81,12 @@ def test_the_machine_and_versions_can_be_written_as_json() -> None:
     json.dumps([found, machine.versions()], allow_nan=False)
 
 
+@pytest.mark.parametrize(("value", "expected"), [("3", 3), ("4,2", 4), ("0", None), ("", None), ("many", None)])
+def test_default_threads(monkeypatch: pytest.MonkeyPatch, value: str, expected: int | None) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert machine.default_threads() == (expected or machine.processors())
+
+
 def test_peak_memory_is_of_this_process_not_of_its_parent() -> None:
     ballast = np.ones(40_000_000)  # 320 MB
     code = "from edgedistill import machine; print(machine.peak_rss_bytes())"
@@ -91,12 +96,12 @@ def test_peak_memory_is_of_this_process_not_of_its_parent() -> None:
 
 def test_rates_count_texts_and_leave_the_first_call_out() -> None:
     calls: list[int] = []
-    rate = speed._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.0)
+    rate = speed_child._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.0)
     assert calls == [2, 2]  # the first, then at least one that counts
     assert math.isfinite(rate)
     assert rate > 0
     calls.clear()
-    speed._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.001)
+    speed_child._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.001)
     assert calls[:7] == [2, 2, 2, 1, 2, 2, 1]
 
 
@@ -112,7 +117,6 @@ def test_a_device_that_is_not_there() -> None:
 
 
 def test_measuring_needs_no_torch_and_no_scipy() -> None:
-    code = (
-        "import sys; from edgedistill.evaluation import speed; print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
-    )
+    code = "import sys; from edgedistill.evaluation import speed, speed_child; "
+    code += "print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

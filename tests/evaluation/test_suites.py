@@ -11,8 +11,10 @@ import pytest
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.evaluation import html_page, plots, scoring
-from edgedistill.evaluation.suites import MEASURES, cosines, sts, transfer
+from edgedistill.evaluation import scoring
+from edgedistill.evaluation.html_report import html_tables
+from edgedistill.evaluation.plots import tradeoff
+from edgedistill.evaluation.suites import MEASURES, cosines, sts, suite_yaml, transfer
 from tests.evaluation.test_scoring import TABLE, encode, write_suite
 
 
@@ -71,17 +73,17 @@ def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("german", "says"),
+    ("german", "message"),
     [
-        (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: line 3: score 2, "),
+        (GERMAN.replace("\t3\n", "\t2\n"), "de.tsv: line 3: score 2, but "),
         (GERMAN + "mehr\tmehr\t0\n", "en.tsv: has fewer rows than "),
         (GERMAN.removesuffix("null\tneunzig\t1\n"), "de.tsv: has fewer rows than "),
         (GERMAN.replace("\t3\n", "\tdrei\n"), "de.tsv: line 3: score 'drei' is not a number; fix the line"),
         (GERMAN.replace("score", "grade"), "de.tsv: no column 'score'; "),
     ],
 )
-def test_tables_that_are_not_translations(tmp_path: Path, german: str, says: str) -> None:
-    assert says in refused(write_suite(tmp_path, CROSS, en=ENGLISH, de=german))
+def test_tables_that_are_not_translations(tmp_path: Path, german: str, message: str) -> None:
+    assert message in refused(write_suite(tmp_path, CROSS, en=ENGLISH, de=german))
 
 
 def test_a_suite_in_part(tmp_path: Path) -> None:
@@ -112,13 +114,13 @@ def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
     assert found["accuracy"] == 0.75
 
 
-def test_an_encoder_that_returns_one_vector_finds_one_translation(tmp_path: Path) -> None:
+def test_an_encoder_that_returns_one_embedding_finds_one_translation(tmp_path: Path) -> None:
     suite = scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT))
     assert scoring.evaluate(suite, lambda texts: np.ones((len(texts), 2), np.float32))["average"] == 0.25
 
 
 def test_bitext_of_nothing(tmp_path: Path) -> None:
-    assert "t.tsv: 1 pairs, there is nothing to choose from; give a table of translations" in refused(
+    assert "t.tsv: 1 pairs, retrieval needs at least 2; give a table of translations" in refused(
         write_suite(tmp_path, FOUND, t="en\tde\na\tb\n")
     )
     assert "t.tsv: no column 'de'" in refused(write_suite(tmp_path, FOUND, t="en\tfr\na\tb\n"))
@@ -144,7 +146,7 @@ def half_planes(count: int, seed: int, wrong: int = 0) -> list[tuple[str, str]]:
     return [(str(int((at % 2 == 1) ^ (at < wrong))), f"{angle:.3f}") for at, angle in enumerate(angles)]
 
 
-def test_a_line_is_found_and_what_it_cannot_say_is_missed(tmp_path: Path) -> None:
+def test_a_separable_set_is_learned_and_wrong_labels_are_missed(tmp_path: Path) -> None:
     for name, seed, wrong in (("train", 0, 0), ("dev", 1, 0), ("test", 2, 3)):
         write_split(tmp_path / "set", name, half_planes(60, seed, wrong))
     path = write_suite(tmp_path, "kind: transfer\ntasks: [{name: halves, folder: set}]\n")
@@ -204,7 +206,7 @@ def test_features_by_hand() -> None:
     assert np.allclose(pair, transfer.features(x, np.array([[1, 0]])))  # a pair has no order
 
 
-def test_pairs_are_told_by_their_difference(tmp_path: Path) -> None:
+def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
     """Two angles are alike or a right angle apart: no text alone says which."""
     random = np.random.default_rng(0)
     for name in ("train", "dev", "test"):
@@ -215,7 +217,7 @@ def test_pairs_are_told_by_their_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "change", "says"),
+    ("task", "change", "message"),
     [
         ("", lambda f: (f / "dev.tsv").unlink(), "set: no dev.tsv or dev.tsv.gz; give --data DIR or set EDGEDISTILL_DATA"),
         ("", lambda f: write_split(f, "train", [("1", "5")] * 3), "train.tsv: all 3 rows have the label '1', a classifier needs two; fix"),
@@ -228,21 +230,21 @@ def test_pairs_are_told_by_their_difference(tmp_path: Path) -> None:
         (", text: sentence", lambda f: None, "tasks[0].text: no key 'text'; did you mean 'texts'?"),
     ],
 )
-def test_sets_that_teach_nothing(tmp_path: Path, task: str, change: Callable[[Path], None], says: str) -> None:
+def test_sets_that_teach_nothing(tmp_path: Path, task: str, change: Callable[[Path], None], message: str) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     change(tmp_path / "set")
-    assert says in refused(write_suite(tmp_path, f"kind: transfer\ntasks: [{{name: t, folder: set{task}}}]\n"))
+    assert message in refused(write_suite(tmp_path, f"kind: transfer\ntasks: [{{name: t, folder: set{task}}}]\n"))
 
 
 def test_one_class_in_all_folds(tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, [("yes", "5")] * 10)
-    says = "set: all 30 rows have the label 'yes', a classifier needs two; fix the set"
-    assert says in refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n"))
+    message = "set: all 30 rows have the label 'yes', a classifier needs two; fix the set"
+    assert message in refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n"))
 
 
-def test_without_scikit_learn_the_way_out_is_said_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_it_fails_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
@@ -255,13 +257,13 @@ def test_without_scikit_learn_the_way_out_is_said_before_anything_is_encoded(tmp
 
 
 def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
-    kinds = {scoring._parse(path).kind for path in files.shipped("suite").values()}
-    assert kinds | {"task"} == set(MEASURES) == set(scoring._KINDS)  # a task is the bundle's own: `--suite task` reads it from there
-    assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "untuned"} <= set(files.shipped("suite"))
+    kinds = {suite_yaml.parse(path).kind for path in files.shipped("suite").values()}
+    assert kinds | {"task"} == set(MEASURES) == set(suite_yaml.FAMILIES)  # a task is the bundle's own: `--suite task` reads it from there
+    assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
 
 
 def test_the_page_reads_the_number_that_was_averaged() -> None:
     found = {"kind": "bitext", "average": 0.5, "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}}}
-    assert html_page._headline(found, "en-de") == 0.5
-    assert plots.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
-    assert html_page._headline({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25
+    assert html_tables.task_score(found, "en-de") == 0.5
+    assert tradeoff.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
+    assert html_tables.task_score({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25

@@ -1,4 +1,7 @@
-"""Vectors of texts as the suites read them: an encoder is texts -> (n, d) rows, of any length."""
+"""What all suites compute with: embeddings of distinct texts, unit rows, cosines, rank correlation.
+
+An encoder is texts -> (n, d) embeddings, which need not have unit length.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +17,32 @@ Ints = npt.NDArray[np.int64]
 
 
 def encoded(encode: Encode, texts: list[str]) -> Floats:
-    """Encode each distinct text once."""
+    """Encode each distinct text once. Returns (n, d), a row per text. Raises ValueError where the encoder returns another shape."""
     distinct = dict.fromkeys(texts)
     rows = {text: row for row, text in enumerate(distinct)}
-    vectors = np.asarray(encode(list(distinct)))
-    if vectors.ndim != 2 or len(vectors) != len(rows):
-        raise ValueError(f"encode gave {vectors.shape} for {len(rows)} texts; (n, d) is expected")
-    return vectors if len(rows) == len(texts) else vectors[[rows[text] for text in texts]]
+    embeddings = np.asarray(encode(list(distinct)))
+    if embeddings.ndim != 2 or len(embeddings) != len(rows):
+        raise ValueError(f"encode returned {embeddings.shape} for {len(rows)} texts; (n, d) is expected")
+    return embeddings if len(rows) == len(texts) else embeddings[[rows[text] for text in texts]]
 
 
-def unit(vectors: Floats) -> Floats:
-    """Rows of length one; rows without a direction (zero, NaN) become zero, so that their cosines are 0."""
-    vectors = np.nan_to_num(np.asarray(vectors, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
+def unit(embeddings: Floats) -> Floats:
+    """Scale rows (n, d) to unit length; rows without a direction (zero, NaN) become zero, so that their cosines are 0."""
+    embeddings = np.nan_to_num(np.asarray(embeddings, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return embeddings / np.where(norms > 0, norms, 1)
 
 
 def dot(x: Floats, y: Floats) -> Floats:
+    """Row-wise dot products of x and y (n, d): (n,) float64; of unit rows the cosines."""
     products: Floats = np.einsum("nd,nd->n", x, y, dtype=np.float64)
     return products
 
 
 def spearman(x: Floats, y: Floats) -> float | None:
-    """Spearman's rank correlation; None where it is undefined: fewer than two points, or one side constant.
+    """Spearman's rank correlation of x and y (n,); None where it is undefined: fewer than two points, or one of them constant.
 
-    As scipy.stats counts it, whose import takes longer than all of a bundle's.
+    Equals scipy.stats.spearmanr, which is not used because importing it takes longer than opening a bundle.
     """
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
@@ -46,6 +50,6 @@ def spearman(x: Floats, y: Floats) -> float | None:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Ranks (n,) from 1; equal values share the mean of theirs."""
+    """Ranks (n,) from 1; ties share the mean of their ranks."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[at]

@@ -1,4 +1,4 @@
-"""Untuned similarity: do cosines of vectors, never trained on the task, tell pairs that belong together (SRA, §5.5, Table 5)?"""
+"""Zero-shot pair classification: do the two texts of a pair match? A threshold on their cosine decides (SRA, §5.5, Table 5)."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from edgedistill.data import labelled
+from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
+from edgedistill.evaluation import classification_metrics
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Find, Part
 
 
 class PairTables(Part):
-    """Pairs with one of two labels; the threshold comes from `dev`, the scores from `test`."""
+    """Tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
 
     name: str = Field(description="of the task")
-    dev: str = Field(description="a table: beside suite.yaml, else under --data")
+    dev: str = Field(description="a table: next to suite.yaml, else under --data")
     test: str
     texts: list[str] = Field(["sentence1", "sentence2"], min_length=2, max_length=2, description="the two columns of a pair")
     label: str = "label"
-    positive: str | None = Field(None, description="the label of pairs that belong together; default: the last of the two")
+    positive: str | None = Field(None, description="the label of matching pairs; default: the last of the two")
 
 
-class SimilaritySuite(Part):
-    """Pairs told apart by a threshold on their cosine."""
+class PairClassificationSuite(Part):
+    """Accuracy of classifying pairs by a threshold on their cosine."""
 
-    kind: Literal["similarity"]
+    kind: Literal["pair_classification"]
     name: str | None = None
     about: str = ""
     tasks: list[PairTables] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
-class Told:
-    """One split: rows of the suite's texts, and whether each pair belongs together."""
+class LabelledPairs:
+    """One split: pairs as rows of the suite's texts, and whether each pair matches."""
 
     first: Ints  # (n,) into Suite.texts
     second: Ints
-    same: npt.NDArray[np.bool_]  # (n,)
+    matches: npt.NDArray[np.bool_]  # (n,)
 
 
-def read(spec: SimilaritySuite, find: Find) -> tuple[list[str], dict[str, tuple[Told, Told]]]:
-    """(every distinct text once, (dev, test) of each task by name). Raises UserError where labels are not two."""
+def read(spec: PairClassificationSuite, find: Find) -> tuple[list[str], dict[str, tuple[LabelledPairs, LabelledPairs]]]:
+    """Returns (every distinct text once, (dev, test) of each task by name). Raises UserError where a task has not exactly two labels."""
     known: dict[str, int] = {}
     tasks = {part.name: _read_task(part, find, known) for part in spec.tasks}
     return list(known), tasks
 
 
-def score(texts: list[str], tasks: dict[str, tuple[Told, Told]], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy` and `f1` of test, each at the threshold that was best for it on dev, and the thresholds."""
-    vectors = unit(encoded(encode, texts))
-    out = {}
+def score(texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode) -> dict[str, dict[str, Any]]:
+    """Per task `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the `thresholds`, and `pairs`."""
+    embeddings = unit(encoded(encode, texts))
+    scores = {}
     for name, (dev, test) in tasks.items():
-        before, cosine = _cosines(vectors, dev), _cosines(vectors, test)
-        at = thresholds(before, dev.same)
-        accuracy, f1 = (_measures(cosine >= at[which], test.same)[which] for which in ("accuracy", "f1"))
-        out[name] = {"accuracy": accuracy, "f1": f1, "thresholds": at, "pairs": len(test.same)}
-    return out
+        cosine = _cosines(embeddings, test)
+        best = thresholds(_cosines(embeddings, dev), dev.matches)
+        accuracy, f1 = (_measures(cosine >= best[which], test.matches)[which] for which in ("accuracy", "f1"))
+        scores[name] = {"accuracy": accuracy, "f1": f1, "thresholds": best, "pairs": len(test.matches)}
+    return scores
 
 
-def thresholds(cosine: Floats, same: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """{accuracy, f1}: the cosine from which pairs are taken to belong together, best for each measure; between two cosines that occur.
+def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """The best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match; midway between two cosines that occur.
 
-    The paper says no rule; labels choose one number here, of the dev split alone.
+    cosine (n,), matches (n,) bool, of the dev split. The paper states no rule for choosing the threshold.
     """
     order = np.argsort(-cosine, kind="stable")
-    hits = np.concatenate([[0], np.cumsum(same[order])])
-    taken = np.arange(len(same) + 1)
-    accuracy = (hits + (len(same) - same.sum()) - (taken - hits)) / len(same)
-    f1 = 2 * hits / np.maximum(taken + same.sum(), 1)
+    hits = np.concatenate([[0], np.cumsum(matches[order])])
+    taken = np.arange(len(matches) + 1)
+    accuracy = (hits + (len(matches) - matches.sum()) - (taken - hits)) / len(matches)
+    f1 = 2 * hits / np.maximum(taken + matches.sum(), 1)
     ranked = cosine[order]
     edges = np.concatenate([[ranked[0] + 1e-6], (ranked[:-1] + ranked[1:]) / 2, [ranked[-1] - 1e-6]])
     possible = np.concatenate([[True], ranked[:-1] > ranked[1:], [True]])  # equal cosines are taken together
@@ -80,25 +81,25 @@ def thresholds(cosine: Floats, same: npt.NDArray[np.bool_]) -> dict[str, float]:
     return {name: float(edges[at]) for name, at in best.items()}
 
 
-def _measures(found: npt.NDArray[np.bool_], same: npt.NDArray[np.bool_]) -> dict[str, float]:
-    return labelled.scores(found.astype(np.int64), same.astype(np.int64), ["0", "1"], "1")
+def _measures(predicted: npt.NDArray[np.bool_], matches: npt.NDArray[np.bool_]) -> dict[str, float]:
+    return classification_metrics.scores(predicted.astype(np.int64), matches.astype(np.int64), ["0", "1"], "1")
 
 
-def _cosines(vectors: Floats, told: Told) -> Floats:
-    return dot(vectors[told.first], vectors[told.second])
+def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:
+    return dot(embeddings[pairs.first], embeddings[pairs.second])
 
 
-def _read_task(part: PairTables, find: Find, known: dict[str, int]) -> tuple[Told, Told]:
-    dev, test = (labelled.of_file(find(name), part.texts, part.label, part.name) for name in (part.dev, part.test))
-    names = labelled.ordered(dev.labels, part.dev)
+def _read_task(part: PairTables, find: Find, known: dict[str, int]) -> tuple[LabelledPairs, LabelledPairs]:
+    dev, test = (labelled_tasks.read_table(find(name), part.texts, part.label, part.name) for name in (part.dev, part.test))
+    names = labelled_tasks.ordered_labels(dev.labels, part.dev)
     positive = part.positive if part.positive is not None else names[-1]
     if len(names) != 2 or set(test.labels) - set(names) or positive not in names:
         raise UserError(
-            f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; similarity tells two apart, and `positive` is one"
+            f"{part.name}: labels {', '.join(sorted({*names, *test.labels}))}; exactly two are needed, and `positive` is one of them"
         )
 
-    def told(rows: labelled.Rows) -> Told:
-        numbers = [[known.setdefault(item[side], len(known)) for item in rows.items] for side in (0, 1)]
-        return Told(np.array(numbers[0]), np.array(numbers[1]), np.array([label == positive for label in rows.labels]))
+    def labelled_pairs(rows: labelled_tasks.LabelledRows) -> LabelledPairs:
+        indices = [[known.setdefault(item[side], len(known)) for item in rows.items] for side in (0, 1)]
+        return LabelledPairs(np.array(indices[0]), np.array(indices[1]), np.array([label == positive for label in rows.labels]))
 
-    return told(dev), told(test)
+    return labelled_pairs(dev), labelled_pairs(test)

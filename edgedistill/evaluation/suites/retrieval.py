@@ -1,4 +1,4 @@
-"""Retrieval: nDCG@10 of a corpus ranked by cosine, on BEIR folders."""
+"""Retrieval: nDCG@10 of a corpus ranked by cosine, on folders in BEIR's format."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded,
 from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, jsonl, tsv
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded and scored at a time: bounds the memory
-POOL = 100  # candidates kept per query between chunks: more than k, so that ties at the edge are broken as trec_eval does
+POOL = 100  # candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
 
 
 class RetrievalFolder(Part):
     """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv."""
 
     name: str = Field(description="of the task")
-    folder: str = Field(description="beside suite.yaml, else under --data")
-    same_ids: bool = Field(False, description="queries are texts of the corpus under the same id, which must not find themselves")
+    folder: str = Field(description="next to suite.yaml, else under --data")
+    same_ids: bool = Field(
+        False, description="queries are texts of the corpus under the same id; a query's own text is excluded from its ranking"
+    )
 
 
 class RetrievalSuite(Part):
@@ -37,12 +39,12 @@ class RetrievalSuite(Part):
 
 @dataclass(frozen=True)
 class Collection:
-    """One retrieval task: judged queries in memory, the corpus on disk."""
+    """One retrieval task: queries and relevance grades in memory, the corpus on disk."""
 
     corpus: Path
     query_ids: list[str]
     queries: list[str]
-    judged: list[dict[str, int]]  # a query's corpus id -> grade
+    relevance: list[dict[str, int]]  # per query: corpus id -> grade
     same_ids: bool
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
@@ -59,23 +61,23 @@ class Collection:
             yield ids, texts
 
 
-def ndcg(grades: list[int], judged: list[int], k: int = 10) -> float:
-    """nDCG@k with linear gain, as trec_eval's ndcg_cut: `grades` in ranked order, `judged` all grades of the query."""
+def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
+    """nDCG@k with linear gain, as trec_eval's ndcg_cut. grades: of the ranked texts, best first; relevant: all grades of the query."""
     discount = 1 / np.log2(np.arange(2, k + 2))
     gained = np.maximum(np.array(grades[:k], dtype=float), 0)
-    ideal = np.sort(np.maximum(np.array(judged, dtype=float), 0))[::-1][:k]
+    ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:k]
     best = float(ideal @ discount[: len(ideal)])
     return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
 
 
 def read(spec: RetrievalSuite, find: Find) -> tuple[list[str], dict[str, Collection]]:
-    """(the distinct queries, each task by name)."""
+    """Returns (the distinct queries, each task by name)."""
     tasks = {part.name: _read_collection(find(part.folder), part) for part in spec.tasks}
     return list(dict.fromkeys(query for task in tasks.values() for query in task.queries)), tasks
 
 
 def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `ndcg_at_10`, and how many queries and texts."""
+    """Per task `ndcg_at_10`, and the number of `queries` and `texts`."""
     return {name: _score_collection(task, encode) for name, task in tasks.items()}
 
 
@@ -85,32 +87,32 @@ def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
 
 
 def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
-    """(nDCG@10 of every query, how many texts were ranked): a chunk at a time, only the best POOL per query are kept between chunks."""
+    """Returns (nDCG@10 of every query, number of ranked texts). Memory is bounded: per query only the best POOL are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
     best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
     rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
     ids: list[str] = []
     for names, texts in collection.chunks():
-        vectors = unit(encoded(encode, texts))
+        embeddings = unit(encoded(encode, texts))
         chunk = np.arange(len(ids), len(ids) + len(names))
         ids += names
-        same = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
+        own_text = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
         blocks = [
-            _best(best[q], rows[q], queries[q] @ vectors.T, chunk, [same.get(name) for name in collection.query_ids[q]])
+            _best(best[q], rows[q], queries[q] @ embeddings.T, chunk, [own_text.get(name) for name in collection.query_ids[q]])
             for q in (slice(start, start + CHUNK_TEXTS // 4) for start in range(0, len(queries), CHUNK_TEXTS // 4))
         ]
         best, rows = np.concatenate([block[0] for block in blocks]), np.concatenate([block[1] for block in blocks])
     values = []
-    for q, judged in enumerate(collection.judged):
+    for q, relevance in enumerate(collection.relevance):
         ranked = sorted(((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)), reverse=True)
-        grades = [judged.get(name, 0) for score, name in ranked if score > -np.inf]  # ties: the higher id first, as trec_eval
-        values.append(ndcg(grades, list(judged.values())))
+        grades = [relevance.get(name, 0) for score, name in ranked if score > -np.inf]  # ties: the higher id first, as trec_eval
+        values.append(ndcg(grades, list(relevance.values())))
     return values, len(ids)
 
 
-def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, forbidden: list[int | None]) -> tuple[Floats, Ints]:
-    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, in no order."""
-    for q, column in enumerate(forbidden):
+def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]) -> tuple[Floats, Ints]:
+    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, unordered. excluded: a column per query, or None."""
+    for q, column in enumerate(excluded):
         if column is not None:
             scores[q, column] = -np.inf
     scores = np.concatenate([best, scores], axis=1)
@@ -121,20 +123,20 @@ def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, forbidden: list
 
 def _read_collection(folder: Path, part: RetrievalFolder) -> Collection:
     corpus = either(folder, "corpus.jsonl", "corpus.jsonl.gz")
-    judged: dict[str, dict[str, int]] = {}
+    relevance: dict[str, dict[str, int]] = {}
     qrels = either(folder, "qrels.tsv", "qrels.tsv.gz", "qrels/test.tsv")
     for number, cells in tsv(qrels, ["query-id", "corpus-id", "score"], []):
         try:
-            judged.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
+            relevance.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
         except ValueError:
             raise UserError(f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line") from None
-    asked = either(folder, "queries.jsonl", "queries.jsonl.gz")
-    queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(asked)}
-    queries = {name: text for name, text in queries.items() if name in judged}
-    if not queries or len(queries) < len(judged):
-        lost = next((name for name in judged if name not in queries), None)
+    queries_file = either(folder, "queries.jsonl", "queries.jsonl.gz")
+    queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(queries_file)}
+    queries = {name: text for name, text in queries.items() if name in relevance}
+    if not queries or len(queries) < len(relevance):
+        lost = next((name for name in relevance if name not in queries), None)
         _no_query(qrels, lost)
-    return Collection(corpus, list(queries), list(queries.values()), [judged[name] for name in queries], part.same_ids)
+    return Collection(corpus, list(queries), list(queries.values()), [relevance[name] for name in queries], part.same_ids)
 
 
 def _no_query(qrels: Path, name: str | None) -> NoReturn:

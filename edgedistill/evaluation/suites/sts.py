@@ -1,4 +1,4 @@
-"""Graded similarity (STS): Spearman of cosine and score; alignment and uniformity of the same vectors."""
+"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score; alignment and uniformity of the embeddings."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, spearman, unit
 from edgedistill.evaluation.suites.suite_files import Find, Part, clean, tsv
 
-POSITIVE = 4.0  # a pair with a higher score says the same twice, on the scale to 5 that STS sets share (SimCSE's choice)
-BLOCK = 1024  # texts whose distances to all others are held at a time
+POSITIVE = 4.0  # pairs with a higher score, of 5, count as paraphrases for alignment (SimCSE's choice)
+BLOCK = 1024  # texts whose distances to all others are in memory at a time
 
 
 class StsFile(Part):
     """A table of pairs with a graded score; .tsv or .tsv.gz, split at tabs, no quoting."""
 
     name: str = Field(description="of the task")
-    file: str = Field(description="beside suite.yaml, else under --data")
-    translation: str | None = Field(None, description="the same pairs in another language, row by row: sentence2 is read from there")
+    file: str = Field(description="next to suite.yaml, else under --data")
+    translation: str | None = Field(None, description="the same pairs in another language, row by row; sentence2 is read from there")
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
     score: str = "score"
-    subset_column: str | None = Field(None, description="the column that names a pair's subset; default: `subset`, where there is one")
+    subset_column: str | None = Field(None, description="the column with a pair's subset; default: `subset`, where there is one")
     subset: list[str] | str | None = Field(None, description="only pairs of these subsets")
 
 
 class StsSuite(Part):
-    """Graded similarity: Spearman of cosine and score."""
+    """Spearman correlation of cosine and graded similarity."""
 
     kind: Literal["sts"]
     name: str | None = None
@@ -44,7 +44,7 @@ class StsSuite(Part):
 
 @dataclass(frozen=True)
 class Pairs:
-    """One STS task: rows of the suite's texts, gold scores, subset of each pair."""
+    """One STS task: pairs as rows of the suite's texts, gold scores, subset of each pair."""
 
     first: Ints  # (n,) into Suite.texts
     second: Ints
@@ -53,58 +53,58 @@ class Pairs:
 
 
 def read(spec: StsSuite, find: Find) -> tuple[list[str], dict[str, Pairs]]:
-    """(every distinct text of the suite once, each task's pairs by name)."""
+    """Returns (every distinct text of the suite once, each task's pairs by name)."""
     rows: dict[str, int] = {}
     tasks = {part.name: _read_pairs(part, find, rows) for part in spec.tasks}
     return list(rows), tasks
 
 
 def score(texts: list[str], tasks: dict[str, Pairs], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; by pairs), `alignment`, `uniformity`."""
-    vectors = unit(encoded(encode, texts))
-    return {name: _score_pairs(pairs, vectors) for name, pairs in tasks.items()}
+    """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs), `alignment`, `uniformity`."""
+    embeddings = unit(encoded(encode, texts))
+    return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
 
 
 def alignment(x: Floats, y: Floats) -> float | None:
-    """Mean ‖x − y‖² of texts that mean the same: x, y (n, d) unit rows; None of none. Lower is better (Wang and Isola 2020)."""
+    """Mean ‖x − y‖² over paraphrases. x, y (n, d) unit rows; None without rows. Lower is better (Wang and Isola 2020, eq. 1)."""
     return float(((x.astype(np.float64) - y) ** 2).sum(1).mean()) if len(x) else None
 
 
 def uniformity(x: Floats) -> float | None:
-    """log mean exp(−2‖x − y‖²) over all pairs of rows (n, d); None below two. Lower is better (Wang and Isola 2020)."""
+    """log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is better (Wang and Isola 2020, eq. 2)."""
     if len(x) < 2:
         return None
     squares, total = (x**2).sum(1), 0.0
     for start in range(0, len(x), BLOCK):
         part = x[start : start + BLOCK]
         kernel = np.exp(4 * (part @ x.T) - 2 * squares[start : start + BLOCK, None] - 2 * squares)
-        kernel[np.arange(len(part)), np.arange(start, start + len(part))] = 0  # a text beside itself
+        kernel[np.arange(len(part)), np.arange(start, start + len(part))] = 0  # a text with itself
         total += float(kernel.sum(dtype=np.float64))
     return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
 
 
-def _score_pairs(pairs: Pairs, vectors: Floats) -> dict[str, Any]:
-    cosine = dot(vectors[pairs.first], vectors[pairs.second])
+def _score_pairs(pairs: Pairs, embeddings: Floats) -> dict[str, Any]:
+    cosine = dot(embeddings[pairs.first], embeddings[pairs.second])
     subsets, weights = {}, {}
     for name in dict.fromkeys(pairs.subset.tolist()):
         rows = pairs.subset == name
-        if len(set(pairs.gold[rows])) > 1:  # a subset whose gold is one value has no ranking to find
+        if len(set(pairs.gold[rows])) > 1:  # a subset with a single gold value has no ranking
             subsets[name] = spearman(cosine[rows], pairs.gold[rows]) or 0.0
             weights[name] = int(rows.sum())
-    values, same = list(subsets.values()), pairs.gold > POSITIVE
+    values, paraphrases = list(subsets.values()), pairs.gold > POSITIVE
     return {
         "all": spearman(cosine, pairs.gold) or 0.0,
         "mean": float(np.mean(values)) if values else 0.0,
         "wmean": float(np.average(values, weights=list(weights.values()))) if values else 0.0,
         "pairs": len(pairs.gold),
         "subsets": subsets,
-        "alignment": alignment(vectors[pairs.first[same]], vectors[pairs.second[same]]),
-        "uniformity": uniformity(vectors[np.unique(np.concatenate([pairs.first, pairs.second]))]),
+        "alignment": alignment(embeddings[pairs.first[paraphrases]], embeddings[pairs.second[paraphrases]]),
+        "uniformity": uniformity(embeddings[np.unique(np.concatenate([pairs.first, pairs.second]))]),
     }
 
 
 def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> Pairs:
-    """Read a table of pairs; new texts join `rows` (text -> its number). Pairs without a score are dropped."""
+    """Read a table of pairs; new texts are added to `rows` (text -> index). Pairs without a score are dropped."""
     path = find(part.file)
     wanted = {part.subset} if isinstance(part.subset, str) else set(part.subset or ())
     column = part.subset_column or "subset"
@@ -128,16 +128,16 @@ def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> Pairs:
 
 
 def _translated(path: Path, table: Iterator[tuple[int, Any]], other: Path, part: StsFile) -> Iterator[tuple[int, dict[str, str]]]:
-    """The table's rows with sentence2 from `other`. Raises UserError where the two are not aligned: rows and scores must agree."""
+    """The table's rows with sentence2 from `other`. Raises UserError where the two are not aligned: rows and scores must match."""
     way_out = "take both from the same release"
     for here, there in zip_longest(table, tsv(other, [part.sentence2, part.score], [])):
         if here is None or there is None:
             longer, shorter = (path, other) if there is None else (other, path)
-            raise UserError(f"{shorter}: has fewer rows than {longer}, and must be its translation row by row; {way_out}")
+            raise UserError(f"{shorter}: has fewer rows than {longer}, but must be its translation row by row; {way_out}")
         (number, cells), (line, theirs) = here, there
         scores = [cells[part.score].strip(), theirs[part.score].strip()]
         if scores[0] != scores[1] and _number(scores[0], path, number) != _number(scores[1], other, line):
-            raise UserError(f"{other}: line {line}: score {scores[1]}, {path} has {scores[0]} there: not its translation; {way_out}")
+            raise UserError(f"{other}: line {line}: score {scores[1]}, but {path} has {scores[0]} there: not its translation; {way_out}")
         yield number, {**cells, part.sentence2: theirs[part.sentence2]}
 
 

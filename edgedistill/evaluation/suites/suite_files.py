@@ -1,4 +1,4 @@
-"""The files of a suite: where they lie, and their rows as text."""
+"""The data files of a suite: finding them, and reading their rows as text."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from edgedistill.errors import UserError, unknown
+from edgedistill.errors import UserError, unknown_name
 
-Find = Callable[[str], Path]  # a name in suite.yaml -> where it lies
+Find = Callable[[str], Path]  # a name in suite.yaml -> its path
 
 
 class Part(BaseModel):
-    """A frozen piece of a suite.yaml; keys it does not know are errors."""
+    """A frozen section of suite.yaml; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def locate(suite_path: Path, name: str, data: Path | None) -> Path:
-    """A suite's file or folder: beside suite.yaml, else under the data folder."""
-    beside = suite_path.parent / name
-    if beside.exists():
-        return beside
+    """Find a suite's file or folder: next to suite.yaml, else under the data folder. Raises UserError where it is not there."""
+    neighbour = suite_path.parent / name
+    if neighbour.exists():
+        return neighbour
     if data is None:
-        raise UserError(f"{suite_path}: {name} is not beside it; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(f"{suite_path}: {name} is not next to it; give --data DIR or set EDGEDISTILL_DATA")
     if not data.is_dir():
         raise UserError(f"{data}: no such folder; give --data DIR or set EDGEDISTILL_DATA")
     if not (data / name).exists():
-        raise UserError(f"{data / name}: no such file, and {suite_path} asks for it; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(f"{data / name}: no such file, but {suite_path} needs it; give --data DIR or set EDGEDISTILL_DATA")
     return data / name
 
 
 def either(folder: Path, *names: str) -> Path:
+    """The first of several files that exists. Raises UserError where none does."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
@@ -43,7 +44,7 @@ def either(folder: Path, *names: str) -> Path:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, plain or .gz, without their ends."""
+    """Lines of a text file, plain or .gz, without line ends. Raises UserError: not UTF-8, broken gzip."""
     try:
         with (
             gzip.open(path, "rt", encoding="utf-8", newline="\n")
@@ -59,12 +60,12 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, the asked columns) of a tab-separated file with a header."""
+    """Yields (line number, cells of the named columns) of a tab-separated file with a header; `optional` columns may be missing."""
     numbered = lines(path)
     header = next(numbered, "").split("\t")
     for column in columns:
         if column not in header:
-            raise UserError(f"{path}: {unknown('column', column, header)}; name the column in suite.yaml, or give another --data")
+            raise UserError(f"{path}: {unknown_name('column', column, header)}; name the column in suite.yaml, or give another --data")
     at = {column: header.index(column) for column in [*columns, *optional] if column in header}
     for number, line in enumerate(numbered, 2):
         if not line:
@@ -76,6 +77,7 @@ def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[i
 
 
 def jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a BEIR corpus or query file. Raises UserError for a line that is not one."""
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
             continue
@@ -89,4 +91,5 @@ def jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def clean(text: str) -> str:
+    """Collapse whitespace."""
     return " ".join(text.split())

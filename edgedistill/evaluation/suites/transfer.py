@@ -1,4 +1,4 @@
-"""Transfer: logistic regression on frozen vectors, by SentEval's protocol (Conneau and Kiela 2018). Needs scikit-learn."""
+"""Transfer: logistic regression on frozen embeddings, by SentEval's protocol (Conneau and Kiela 2018). Needs scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from edgedistill.errors import UserError, require
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, tsv
 
-# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: of our students' vectors all six give the same classifier.
+# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six give the same classifier.
 STRENGTHS = tuple(4.0**t for t in range(-5, 1))
-SEED = 1111  # SentEval's: of the folds
+SEED = 1111  # of the folds; SentEval's
 SPLITS = ("train", "dev", "test")
 Labels = npt.NDArray[np.str_]
 
@@ -26,11 +26,13 @@ class TransferFolder(Part):
     """A folder of labelled texts or pairs: train, dev and test, .tsv or .tsv.gz."""
 
     name: str = Field(description="of the task")
-    folder: str = Field(description="beside suite.yaml, else under --data")
+    folder: str = Field(description="next to suite.yaml, else under --data")
     label: str = "label"
     texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair")
     folds: int | None = Field(None, ge=3, description="cross-validate over all files together, for sets without an official split")
-    refit: bool = Field(False, description="train on train and dev once dev has chosen: dev was taken from the official train")
+    refit: bool = Field(
+        False, description="after choosing C on dev, train on train and dev together; for sets whose dev was split off the official train"
+    )
 
     @model_validator(mode="after")
     def _one_protocol(self) -> TransferFolder:
@@ -40,7 +42,7 @@ class TransferFolder(Part):
 
 
 class TransferSuite(Part):
-    """Accuracy of a linear classifier on frozen vectors."""
+    """Accuracy of a linear classifier on frozen embeddings."""
 
     kind: Literal["transfer"]
     name: str | None = None
@@ -50,7 +52,7 @@ class TransferSuite(Part):
 
 @dataclass(frozen=True)
 class Labelled:
-    """One task: rows of its texts (one column, or two of a pair), labels, and which split each row is of."""
+    """One task: rows of its texts (one column, or two for pairs), labels, and the split of each row."""
 
     texts: list[str]
     rows: Ints  # (n, 1) or (n, 2) into texts
@@ -61,26 +63,26 @@ class Labelled:
 
 
 def read(spec: TransferSuite, find: Find) -> tuple[list[str], dict[str, Labelled]]:
-    """(every distinct text of the suite once, each task by name)."""
+    """Returns (every distinct text of the suite once, each task by name)."""
     tasks = {part.name: _read_folder(part, find(part.folder)) for part in spec.tasks}
     return list(dict.fromkeys(text for task in tasks.values() for text in task.texts)), tasks
 
 
 def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, `C` as chosen, and how many rows and classes; with folds also each fold's accuracy."""
+    """Per task `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation each fold's accuracy in `folds`."""
     return {name: _score_task(task, encode) for name, task in tasks.items()}
 
 
-def features(vectors: Floats, rows: Ints) -> Floats:
-    """What the classifier sees: a text's vector u (n, d), or of a pair |u − v| and u ⊙ v side by side (n, 2d).
+def features(embeddings: Floats, rows: Ints) -> Floats:
+    """The classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v concatenated (n, 2d).
 
-    Unit rows are scaled by √d, which makes the mean square of a number 1 whatever the encoder: the penalties mean the same for
+    Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has the same effect on
     all, and products weigh as much as differences.
     """
-    vectors = unit(vectors) * np.float32(vectors.shape[1] ** 0.5)
+    embeddings = unit(embeddings) * np.float32(embeddings.shape[1] ** 0.5)
     if rows.shape[1] == 1:
-        return vectors[rows[:, 0]]
-    u, v = vectors[rows[:, 0]], vectors[rows[:, 1]]
+        return embeddings[rows[:, 0]]
+    u, v = embeddings[rows[:, 0]], embeddings[rows[:, 1]]
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
@@ -89,17 +91,17 @@ def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
     counts = {"rows": len(task.labels), "classes": len(np.unique(task.labels))}
     if task.folds is None:
         train, dev, test = (np.flatnonzero(task.split == number) for number in range(3))
-        accuracy, strength = _judged(x, task.labels, train, dev, test, task.refit)
+        accuracy, strength = _fit_and_test(x, task.labels, train, dev, test, task.refit)
         return {"accuracy": accuracy, "C": strength, **counts}
-    found = [_judged(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, task.folds)]
+    found = [_fit_and_test(x, task.labels, *rows, refit=True) for rows in _folds(task.labels, task.folds)]
     accuracies, strengths = [accuracy for accuracy, _ in found], [strength for _, strength in found]
     return {"accuracy": float(np.mean(accuracies)), "C": strengths, **counts, "folds": accuracies}
 
 
 def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(train, dev, test) rows, each fold tested once while the next one chooses C.
+    """Yields (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
 
-    SentEval chooses by ten folds more within each: a hundred times the work for the same handful of penalties.
+    SentEval chooses C by a nested cross-validation of ten folds: a hundred times the work for the same few penalties.
     """
     selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
     cut = selection.StratifiedKFold(n_splits=count, shuffle=True, random_state=SEED)
@@ -109,8 +111,8 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
         yield np.setdiff1d(np.arange(len(labels)), np.concatenate([dev, test])), dev, test
 
 
-def _judged(x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool) -> tuple[float, float]:
-    """(accuracy on test, the C that did best on dev; of equals the smallest, the strongest penalty)."""
+def _fit_and_test(x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool) -> tuple[float, float]:
+    """Returns (accuracy on test, the C with the best accuracy on dev; of equals the smallest, the strongest penalty)."""
     models = {strength: _fit(x[train], labels[train], strength) for strength in STRENGTHS}
     best = max(models, key=lambda strength: (models[strength].score(x[dev], labels[dev]), -strength))
     rows = np.concatenate([train, dev])
@@ -124,8 +126,8 @@ def _fit(x: Floats, labels: Labels, strength: float) -> Any:
 
 
 def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
-    """Read the splits of a task. Raises UserError: a file or column missing, labels from which nothing can be learned."""
-    require("sklearn", "bench on a transfer suite", "train")  # before anything is encoded
+    """Read the splits of a task. Raises UserError: a missing file or column, no rows, labels that no classifier can be trained on."""
+    require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
     known: dict[str, int] = {}
     rows: list[list[int]] = []
     labels: list[str] = []
@@ -149,9 +151,9 @@ def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
 def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
     if len(set(trained)) < 2:
         raise UserError(f"{path}: all {len(trained):,} rows have the label {trained[0]!r}, a classifier needs two; fix the set")
-    foreign = sorted(set(labels) - set(trained))
-    if foreign:
-        raise UserError(f"{path}: label {foreign[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); fix the set")
+    unknown = sorted(set(labels) - set(trained))
+    if unknown:
+        raise UserError(f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); fix the set")
 
 
 def _check_folds(folder: Path, labels: list[str], folds: int) -> None:

@@ -1,0 +1,152 @@
+"""A paper's variants and ranking claims, read from YAML, and the statistics that judge a claim: seeds and a paired bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from scipy.stats import rankdata
+
+from edgedistill.errors import UserError
+
+FOLDER = Path(__file__).resolve().parent
+RESAMPLES = 1_000
+INTERVAL = (2.5, 97.5)  # percentiles
+
+
+class Part(BaseModel):
+    """A frozen section of a paper's file; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Variant(Part):
+    """One training setup that is compared: a recipe with changes.
+
+    In a change, {seed} is replaced by the seed, and {run:VARIANT} by the run folder of another variant with the same seed.
+    """
+
+    about: str = Field("", description="what the recipe changes, printed on the page")
+    recipe: str
+    set: list[str] = []
+    suites: list[str] | None = Field(None, description="default: the paper's")
+
+
+class RankingClaim(Part):
+    """A claim of the paper that one variant scores higher than another: a weighted sum of scores that should be above 0."""
+
+    claim: str
+    reported: str = Field(description="the paper's own scores")
+    contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
+    suite: str | None = Field(None, description="default: the paper's first")
+    at_step: int | None = Field(None, description="compare the selection scores at this step of the first stage instead of suite scores")
+
+
+class Paper(Part):
+    """The variants to train, the suites to measure them on, and the claims to judge."""
+
+    paper: str
+    about: str
+    source: str
+    suites: list[str] = Field(min_length=1)
+    set: list[str] = Field(description="recipe changes that all variants share")
+    variants: dict[str, Variant]
+    ranking_claims: list[RankingClaim]
+
+    @model_validator(mode="after")
+    def _variants_exist(self) -> Paper:
+        for ranking in self.ranking_claims:
+            for name in ranking.contrast:
+                if name not in self.variants:
+                    raise ValueError(f"claim {ranking.claim!r}: no variant {name!r} ({', '.join(self.variants)})")
+        return self
+
+
+def papers(folder: Path = FOLDER) -> dict[str, Paper]:
+    """Read every paper's YAML file, by file name. Raises UserError with all the problems of a file."""
+    found = {}
+    for path in sorted(folder.glob("*.yaml")):
+        try:
+            found[path.stem] = Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            raise UserError(*(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
+    return found
+
+
+def slug(variant: str, seed: int) -> str:
+    """The name of a variant's run folder and report: letters, digits and dashes, then the seed."""
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in variant.replace("%", "pct").lower())
+    return "-".join(part for part in letters.split("-") if part) + f"-s{seed}"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The model's value and the gold value of every test item, by task: {task: (n,)}.
+
+    A task without gold holds scores already (nDCG of a query, 1 for a correct label), and its score is their mean.
+    """
+
+    found: dict[str, np.ndarray]
+    gold: dict[str, np.ndarray]
+
+    def score(self) -> float:
+        """The mean over tasks."""
+        return float(np.mean([_scores(rows[None], self.gold.get(task), None)[0] for task, rows in self.found.items()]))
+
+
+def resampled(runs: list[Items], count: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Paired bootstrap: every run's mean over tasks on the same `count` samples of the test items. Returns (runs, count).
+
+    Items are drawn with replacement within each task. Raises UserError for runs that were measured on different items.
+    """
+    random = np.random.default_rng(seed)
+    total = np.zeros((len(runs), count))
+    for task in runs[0].found:
+        if any(task not in each.found or len(each.found[task]) != len(runs[0].found[task]) for each in runs):
+            raise UserError(f"{task}: the reports cover different test items; delete the older reports and run run.py again")
+        rows, gold = np.stack([each.found[task] for each in runs]), runs[0].gold.get(task)
+        for at in range(count):
+            total[:, at] += _scores(rows, gold, random.integers(0, rows.shape[1], rows.shape[1]))
+    return total / len(runs[0].found)
+
+
+def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None) -> np.ndarray:
+    """rows (runs, n) -> (runs,): Spearman's ρ with gold (n,), or the mean where there is no gold; over the items drawn."""
+    if drawn is not None:
+        rows, gold = rows[:, drawn], None if gold is None else gold[drawn]
+    if gold is None:
+        return np.asarray(rows.mean(1))
+    ranks = rankdata(np.vstack([gold, rows]), axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    lengths = np.sqrt((ranks**2).sum(1))
+    return np.asarray(ranks[1:] @ ranks[0] / np.maximum(lengths[1:] * lengths[0], 1e-12))
+
+
+def contrasted(scores: dict[str, np.ndarray], contrast: dict[str, float]) -> tuple[float, float]:
+    """The weighted sum of the variants' means over seeds, and their pooled standard deviation (√ of the mean variance).
+
+    scores: each variant's scores by seed, (seeds,). The deviation is NaN when every variant has one seed.
+    """
+    mean = sum(weight * float(np.mean(scores[variant])) for variant, weight in contrast.items())
+    spreads = [(len(scores[each]) - 1, float(np.var(scores[each], ddof=1)) if len(scores[each]) > 1 else np.nan) for each in contrast]
+    freedom = sum(degrees for degrees, _ in spreads)
+    if freedom == 0:
+        return mean, float("nan")
+    return mean, float(np.sqrt(sum(degrees * variance for degrees, variance in spreads if degrees) / freedom))
+
+
+def verdict(mean: float, deviation: float, interval: tuple[float, float] | None) -> str:
+    """Judge a claim by its difference: `reproduced`, `contradicted` or `inconclusive`.
+
+    reproduced: the difference exceeds the pooled deviation over seeds, and the bootstrap interval lies above 0. contradicted: the
+    same below 0. Without an interval (no scores per item) the seeds alone decide. A NaN deviation (one seed) is inconclusive.
+    """
+    low, high = interval if interval is not None else (mean, mean)
+    if mean > 0 and mean > deviation and low > 0:
+        return "reproduced"
+    if mean < 0 and -mean > deviation and high < 0:
+        return "contradicted"
+    return "inconclusive"

@@ -1,0 +1,31 @@
+"""Generated parts of Markdown documents: result tables between markers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgedistill import files
+from edgedistill.errors import UserError
+from edgedistill.evaluation import report, tables
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The comments before and after the table of this name."""
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:
+    """Write the table of some report files between a document's markers of that name. Returns whether anything changed.
+
+    Raises UserError: a marker is missing or there twice, a source is not a report.
+    """
+    text = path.read_text(encoding="utf-8")
+    begin, end = markers(name)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UserError(f"{path}: the markers {begin} and {end} must be there once each, in this order; add them where the table goes")
+    table = tables.markdown(report.merged([each for source in sources for each in report.read(source)]))
+    before, after = text.split(begin)[0], text.split(end)[1]
+    updated = f"{before}{begin}\n{table}{end}{after}"
+    if updated != text:
+        files.write_text(path, updated)
+    return updated != text

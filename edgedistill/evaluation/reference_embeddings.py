@@ -1,0 +1,69 @@
+"""The teacher's embeddings of unlabelled texts, which students' agreement is measured against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgedistill import recipe
+from edgedistill.data import corpus, parallel_corpus
+from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
+
+MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher has to encode them
+
+
+class Reference(NamedTuple):
+    """n texts with the teacher's embeddings (n, d), their lengths (n,) in the teacher's tokens, and where they come from."""
+
+    texts: list[str]
+    embeddings: np.ndarray
+    lengths: np.ndarray
+    source: str
+
+
+class ReferenceEmbeddings:
+    """Embeds the held-out texts of each recipe's corpus with the teacher, once per corpus and seed."""
+
+    def __init__(self, open_teacher: Callable[[], bundle.Bundle], suites: list[scoring.Suite], session: Session) -> None:
+        self.open_teacher, self.suites, self.session = open_teacher, suites, session
+        self.by_corpus: dict[str, Reference] = {}
+
+    def of(self, manifest: dict[str, Any]) -> Reference:
+        """The reference for a bundle: texts that its recipe held out from training, else the texts of the suites."""
+        described = manifest.get("recipe") or {}
+        key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
+        if key not in self.by_corpus:
+            texts, source = self._texts(described, manifest["name"])
+            self.session.log(f"agreement of {manifest['name']} with the teacher: {len(texts):,} {source}")
+            teacher = self.open_teacher()
+            lengths = np.array([len(ids) for ids in teacher.tokenize(texts)])
+            self.by_corpus[key] = Reference(texts, teacher.encode(texts), lengths, source)
+        return self.by_corpus[key]
+
+    def _texts(self, described: dict[str, Any], name: str) -> tuple[list[str], str]:
+        """(texts, source): held-out texts where the corpus' files are there, else the suites' own."""
+        try:
+            spec = recipe.parse(described, "manifest.json: recipe")
+            if spec.corpus is not None and not _needs_download(spec.corpus) and spec.corpus.held_out:
+                session = Session(data=self.session.data, log=self.session.log)
+                if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
+                    built = parallel_corpus.build(spec.corpus, session, spec.seed).source_side
+                else:
+                    built = corpus.build(spec.corpus, session, spec.seed)
+                at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MAX_TEXTS, len(built.held_out))).astype(int)]
+                return built.texts(at), "held-out texts of its recipe's corpus"
+        except UserError as error:
+            self.session.log(f"{name}: cannot read its recipe's held-out texts ({error.problems[0]}); using the suites' texts instead")
+        texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
+        return texts[:MAX_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
+
+
+def _needs_download(spec: recipe.Corpus) -> bool:
+    """Whether reading the corpus again would fetch data sets."""
+    return spec.kind == "hub" or (isinstance(spec, recipe.Parallel) and any(part.dataset for part in spec.pairs))

@@ -1,0 +1,150 @@
+"""The measuring process: load one bundle, time or weigh it, and print the result as one line of JSON.
+
+`speed` starts it as `python -m edgedistill.evaluation.speed_child`; a fresh process per measurement keeps caches and memory apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgedistill import machine
+from edgedistill.errors import CheckFailed, UserError
+
+BATCH_SIZES = (1, 8, 32)
+
+
+class Calls(NamedTuple):
+    """What is timed of a bundle. The answer is an embedding or, for a fine-tuned bundle, the logits."""
+
+    tokenize: Callable[[Any], Any]  # texts -> token ids
+    run_graph: Callable[[Any], Any]  # token ids -> answer
+    run: Callable[[Any], Any]  # texts -> answer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2 UserError, 1 CheckFailed)."""
+    parser = argparse.ArgumentParser(prog="edgedistill.evaluation.speed_child")
+    parser.add_argument("what", choices=["time", "memory"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("precision")
+    parser.add_argument("texts", type=Path, help="a JSON list")
+    parser.add_argument("--threads", type=int, default=0, help="0: the bundle's own choice")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--queries", type=int, required=True)
+    parser.add_argument("--warmups", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    code = 0
+    try:
+        result = {"time": _time, "memory": _memory}[options.what](options)
+    except UserError as error:
+        code, result = 2, {"problems": error.problems}
+    except CheckFailed as failure:
+        code, result = 1, {"problems": str(failure).splitlines()}
+    sys.stdout.write(json.dumps(result, separators=(",", ":")) + "\n")
+    return code
+
+
+def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
+    """Returns (bundle, {import_ms, load_ms, first_ms}): importing the runtime, opening the bundle, the first answer."""
+    start = time.perf_counter_ns()
+    from edgedistill.runtime import bundle
+
+    imported = time.perf_counter_ns()
+    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, device=options.device)
+    loaded = time.perf_counter_ns()
+    _calls(opened).run([["a first text", "another"] if opened.pair else "a first text"])
+    first = time.perf_counter_ns()
+    spent = {"import_ms": imported - start, "load_ms": loaded - imported, "first_ms": first - loaded}
+    return opened, {key: value / 1e6 for key, value in spent.items()}
+
+
+def _calls(opened: Any) -> Calls:
+    if opened.labels:
+        return Calls(opened.tokenize_items, opened.logits_ids, opened.logits)
+    return Calls(opened.tokenize, opened.encode_ids, opened.encode)
+
+
+def _time(options: argparse.Namespace) -> dict[str, Any]:
+    """Load, warm up, time single texts one by one, then throughput in batches."""
+    opened, spent = _load(options)
+    tokenize, run_graph, run = _calls(opened)
+    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
+    random = np.random.default_rng(options.seed)
+    singles = [texts[i % len(texts)] for i in random.permutation(options.queries)]
+    for i in range(options.warmups):
+        run_graph(tokenize([singles[i % len(singles)]]))
+    tokenizing, total, tokens = [], [], 0
+    gc.collect()
+    for text in singles:
+        start = time.perf_counter_ns()
+        ids = tokenize([text])
+        tokenized = time.perf_counter_ns()
+        run_graph(ids)
+        total.append((time.perf_counter_ns() - start) / 1e6)
+        tokenizing.append((tokenized - start) / 1e6)
+        tokens += sum(len(row) for row in ids[0]) if opened.labels else len(ids[0])
+    rates = {str(size): _rate(run, texts, size, options.seconds) for size in BATCH_SIZES}
+    rates["budget"] = _rate(run, texts, len(texts), options.seconds)
+    return {
+        **spent,
+        "single_ms": [round(value, 4) for value in total],
+        "tokenize_ms": [round(value, 4) for value in tokenizing],
+        "tokens_mean": tokens / len(singles),
+        "texts_s": rates,
+        "tokenize_texts_s": _rate(tokenize, texts, len(texts), options.seconds / 4),
+        "threads": opened.threads,
+        "device": options.device,
+    }
+
+
+def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds: float) -> float:
+    """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not counted."""
+    call(texts[:size])
+    done, start = 0, time.perf_counter()
+    for batch in _endless_batches(texts, size):
+        call(batch)
+        done += len(batch)
+        spent = time.perf_counter() - start
+        if spent >= seconds:
+            break
+    return done / spent
+
+
+def _endless_batches(texts: list[str], size: int) -> Iterator[list[str]]:
+    while True:
+        for start in range(0, len(texts), size):
+            yield texts[start : start + size]
+
+
+def _memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Peak memory after texts of every length, single and batched, up to the bundle's limit."""
+    opened, _ = _load(options)
+    loaded = machine.peak_rss_bytes()
+    texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
+    run = _calls(opened).run
+    words = " ".join(text for item in texts for text in ([item] if isinstance(item, str) else item)).split() or ["word"]
+    lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
+    varied: list[Any] = [[text, text] for text in long] if opened.pair else long
+    for text in [*varied, *reversed(varied)]:
+        run([text])
+    for start in range(0, len(texts), 32):
+        run(texts[start : start + 32])
+    run(varied * 16)
+    run(texts)
+    return {"peak_rss_bytes": machine.peak_rss_bytes(), "loaded_rss_bytes": loaded}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
