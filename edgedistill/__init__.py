@@ -1,6 +1,13 @@
-"""edgedistill: distil a sentence encoder, export it, measure it, run it.
+"""Distil a sentence encoder, export it as an ONNX bundle, measure it, and run it.
 
-`edgedistill.load("bundles/x").encode(texts)` needs numpy, tokenizers and onnxruntime; they are imported when it is called.
+    import edgedistill
+
+    encoder = edgedistill.load("nano")                            # a Bundle
+    embeddings = encoder.encode(["A text.", "Another one."])      # (2, 384) float32, rows of unit length
+    edgedistill.similarity(embeddings, encoder.encode("A text"))  # (2, 1) cosines
+
+`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `UserError` (something you can fix) and
+`CheckFailed` (a file was changed) are what they raise. They need numpy, tokenizers and onnxruntime, which are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,9 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgedistill.runtime.bundle import load
+    from edgedistill.errors import CheckFailed, UserError
+    from edgedistill.runtime.bundle import Bundle, load
+    from edgedistill.runtime.similarity import similarity
 
-__all__ = ["load"]
+__all__ = ["Bundle", "CheckFailed", "UserError", "load", "similarity"]
 
 
 def __dir__() -> list[str]:
@@ -18,10 +27,19 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":
-        from edgedistill.runtime.bundle import load
+    """Import a public name on first use, so that `import edgedistill` takes milliseconds."""
+    if name in ("CheckFailed", "UserError"):
+        from edgedistill import errors
 
-        return load
+        return getattr(errors, name)
+    if name in ("Bundle", "load"):
+        from edgedistill.runtime import bundle
+
+        return getattr(bundle, name)
+    if name == "similarity":
+        from edgedistill.runtime.similarity import similarity
+
+        return similarity
     if name == "__version__":
         from importlib import metadata
 

@@ -11,28 +11,55 @@ from typing import Annotated, Any
 
 import typer
 
-from edgedistill.errors import AnswerIsNo, UserError
+from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.session import Session
+
+INTERRUPTED = 130
+UNWRAPPED = "\b\n"  # in front of a paragraph of help: keep its line ends
+DEVICES = ("auto", "cpu", "cuda")
 
 app = typer.Typer(
     name="edgedistill",
-    help="Turn any sentence encoder into one that fits the device, and prove what it kept.",
+    help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
+    epilog=UNWRAPPED + "Exit codes:\n"
+    "  0    success\n"
+    "  1    a check failed: parity, a requirement of a recipe, or the hash of a file\n"
+    "  2    an error that you can fix, described on stderr\n"
+    "  130  interrupted",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # its help needs a Markdown parser, half of the time that help takes
 )
 
-INTERRUPTED = 130
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-Data = Annotated[Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="K=V", help="Change a recipe's value, e.g. stages.0.epochs=1. Repeatable.")
+
+def _known_device(device: str) -> str:
+    if device not in DEVICES:
+        raise UserError(f"--device: {unknown_name('device', device, DEVICES)}")
+    return device
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, on the last line of stdout.")]
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Default: the processors this process may use.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."),
+]
+TrainingDevice = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda.")
+]
+RuntimeDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")]
+Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")]
 
 
-def _version(asked: bool) -> None:
+def _example(command: str) -> str:
+    """The last line of a command's help, on one line so that it can be copied."""
+    return f"{UNWRAPPED}Example: {command}"
+
+
+def _print_version(asked: bool) -> None:
     if asked:
         import edgedistill
 
@@ -42,27 +69,28 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     pass
 
 
-def say(line: str) -> None:
-    """Progress goes to stderr: stdout is the answer."""
+def log(line: str) -> None:
+    """Write a line to stderr: stdout is for results."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
 
 
-def answer(value: dict[str, Any], as_json: bool, text: str = "") -> None:
+def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
+    """Print a result as JSON, or as text."""
     if as_json:
         typer.echo(json.dumps(value, ensure_ascii=False, default=str))
     elif text:
         typer.echo(text)
 
 
-@app.command(epilog="Example: edgedistill recipes demo-bert2 > mine.yaml")
-def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
+@app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
+def recipes(name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None, as_json: Json = False) -> None:
     """List the shipped recipes, or print one."""
     import yaml
 
@@ -70,28 +98,30 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
 
     if name is not None:
         path = files.find("recipe", name)
-        answer({"name": name, "path": str(path), "recipe": yaml.safe_load(path.read_text())}, as_json, path.read_text().rstrip())
+        text = path.read_text(encoding="utf-8")
+        text = text.replace("$schema=../", f"$schema={files.shipped_folder('recipe')}/")  # so that editors find it from any folder
+        print_result({"name": name, "path": str(path), "recipe": yaml.safe_load(text)}, as_json, text.rstrip())
         return
     from edgedistill import recipe
 
-    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")  # first what to begin with
-    found = [(path.parent.name, recipe.read(path)) for path in paths]
-    width = max(len(r.name) for _, r in found)
+    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")  # the one to begin with comes first
+    shipped = [(path.parent.name, recipe.read(path)) for path in paths]
+    width = max(len(spec.name) for _, spec in shipped)
     lines: list[str] = []
-    for group, members in groupby(found, key=lambda each: each[0]):
-        lines += ["", group, *(f"{r.name:{width}}  {r.about}" for _, r in members)]
-    told = [{"name": r.name, "group": group, "about": r.about} for group, r in found]
-    answer({"recipes": told}, as_json, "\n".join(lines[1:]))
+    for group, members in groupby(shipped, key=lambda each: each[0]):
+        lines += ["", group, *(f"{spec.name:{width}}  {spec.about}" for _, spec in members)]
+    listed = [{"name": spec.name, "group": group, "about": spec.about} for group, spec in shipped]
+    print_result({"recipes": listed}, as_json, "\n".join(lines[1:]))
 
 
-@app.command(epilog="Example: edgedistill check bert-2x128 --set student.layers=3 --data ~/texts")
-def check(
-    names: Annotated[list[str], typer.Argument(metavar="RECIPE...", help="Paths, or names of shipped recipes.")],
-    changes: Changes = None,
-    data: Data = None,
-    as_json: Json = False,
-) -> None:
-    """Log what recipes cost before paying it. Parameters, bytes, teacher passes, latency untrained."""
+@app.command(epilog=_example("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts"))
+def check(names: Recipes, changes: Changes = None, data: Data = None, device: TrainingDevice = "auto", as_json: Json = False) -> None:
+    """Find problems in recipes and estimate what training costs.
+
+    Prints parameters, graph sizes, the latency of the initial student, how many texts are to be embedded and trained on, and about how
+    long training takes on this machine.
+    Nothing is trained.
+    """
     from edgedistill import recipe
     from edgedistill.errors import require
     from edgedistill.planning import preflight
@@ -101,176 +131,240 @@ def check(
     require("torch", "check", "train")
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, Session(data=data, log=say))
-    answer({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
+    found = cost.costs(specs, Session(data=data, device=device, log=log))
+    print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
-@app.command(epilog="Example: edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1")
+@app.command(epilog=_example("edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1"))
 def train(
-    names: Annotated[list[str], typer.Argument(metavar="RECIPE...", help="Paths, or names of shipped recipes.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Default: runs/NAME; only with one recipe.")] = None,
+    names: Recipes,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run, for one recipe. Default: runs/NAME.")] = None,
     data: Data = None,
     changes: Changes = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with a run that was killed; the result is the same, byte for byte. Of several, finished ones are kept."
+            "--resume", help="Continue an interrupted run, with the same result as without the interruption. Finished runs are skipped."
         ),
     ] = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    device: TrainingDevice = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a recipe's student; the run folder appears when it is whole. Several share the teacher's vectors, and take turns."""
+    """Train the student of each recipe.
+
+    The run folder is written atomically when training is complete. Several recipes are trained one after the other and share the
+    cached embeddings of the teacher.
+    """
     from edgedistill import recipe
-    from edgedistill.errors import require, unknown
+    from edgedistill.errors import require
     from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
-    if device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"--device: {unknown('device', device, ('auto', 'cpu', 'cuda'))}")
     if len(specs) > 1 and out is not None:
         raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
     preflight.check_all(specs, data)
     require("torch", "train", "train")
+    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty())
     if len(specs) > 1:
-        from edgedistill.training import several
+        from edgedistill.training.series import train_series
 
-        made = several.series(specs, Path("runs"), Session(data=data, device=device, log=say, progress=sys.stderr.isatty()), resume)
-        answer(made, as_json, "\n".join(each["run"] for each in made["runs"]))
+        found = train_series(specs, Path("runs"), session, resume)
+        print_result(found, as_json, "\n".join(each["run"] for each in found["runs"]))
         return
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
     try:
-        info = training.train(specs[0], out, Session(data=data, device=device, log=say, progress=sys.stderr.isatty()), resume)
+        info = training.train(specs[0], out, session, resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
-            say(f"{out}: interrupted; go on with --resume, at most a minute of work is done again")
+            log(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work")
         raise
-    answer({"run": str(out), **info}, as_json, str(out))
+    print_result({"run": str(out), **info}, as_json, str(out))
 
 
-@app.command(epilog="Example: edgedistill export runs/bert-2x128 --precision w8,int8")
+@app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision w8,int8"))
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that train made.")],
-    precision: Annotated[str, typer.Option("--precision", help="fp32, w8, int8; several with commas.")] = "fp32,w8,int8",
-    out: Annotated[Path | None, typer.Option("--out", help="Default: bundles/NAME.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, which train has written.")],
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="LIST", help="Any of fp32, w8, int8, separated by commas.")
+    ] = "fp32,w8,int8",
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run as an ONNX bundle. It is compared with torch before it gets its name."""
+    """Export a run as an ONNX bundle.
+
+    Every graph is compared with torch first. The bundle is written atomically after its checks pass.
+    """
     from edgedistill.errors import require
 
     require("torch", "export", "train")
-    from edgedistill.export import bundle_writer as exporting
+    from edgedistill.export import bundle_writer
 
     out = out or Path("bundles") / run.resolve().name
-    made = exporting.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, say)
-    answer({"bundle": str(out), **made}, as_json, str(out))
+    found = bundle_writer.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, log)
+    print_result({"bundle": str(out), **found}, as_json, str(out))
 
 
-@app.command(epilog="Example: edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html")
+@app.command(epilog=_example("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html"))
 def bench(
-    bundles: Annotated[list[str], typer.Argument(metavar="BUNDLE[:PRECISION]...", help="Bundles; :* measures every precision.")],
+    bundles: Annotated[
+        list[str],
+        typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folders or names of bundles; NAME:* measures every precision."),
+    ],
     suite: Annotated[
         list[str] | None,
         typer.Option(
             "--suite",
-            help="A shipped suite, or a path; xsts:en-de is one of its tasks; task or task:FILE for labels. Default: mini, or task.",
+            metavar="SUITE",
+            help="A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For classifiers: task (the test "
+            "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
-    threads: Threads = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path | None, typer.Option("--out", help="Write the reports here as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page here.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, metavar="N", help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use."),
+    ] = None,
+    device: RuntimeDevice = "cpu",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure bundles. Accuracy, what was kept of the teacher, latency, size, memory."""
-    from edgedistill.evaluation import bench as benching
+    """Measure the accuracy, latency, size and memory of bundles.
 
-    made = benching.bench(bundles, suite or [], Session(data=data, device=device, log=say), threads, out, html)
-    answer(made, as_json)
+    Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle is measured too.
+    """
+    from edgedistill.evaluation import bench as benchmark
+
+    found = benchmark.bench(bundles, suite or [], Session(data=data, device=device, log=log), threads, benchmark.Outputs(out, html))
+    print_result(found, as_json)
 
 
-@app.command(epilog="Example: echo 'how do I reset it?' | edgedistill embed bundles/bert-2x128:w8")
+@app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))
 def embed(
-    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]")],
-    file: Annotated[str, typer.Argument(help="A text a line; - is stdin.")] = "-",
-    out: Annotated[Path | None, typer.Option("--out", help="X.npy or X.jsonl; default: JSON lines on stdout.")] = None,
-    threads: Threads = None,
+    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Plain text (one text per line), .tsv, .csv, .jsonl or .parquet, each also .gz. Default: - (plain text from stdin).",
+            show_default=False,
+        ),
+    ] = "-",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
+    ] = None,
+    column: Annotated[str | None, typer.Option("--column", metavar="NAME", help="Column of the texts. Default: text.")] = None,
+    dim: Annotated[
+        int | None, typer.Option("--dim", min=1, metavar="N", help="Dimensions to return, of a Matryoshka student. Default: all.")
+    ] = None,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option("--batch-tokens", min=1, metavar="N", help="Tokens per batch with padding. Default: 1024 on cpu, 16384 on cuda."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, metavar="N", help="Default: the processors this process may use.")
+    ] = None,
+    device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Embed a text a line. Files of any size need the same memory."""
-    from edgedistill.runtime import embed_file as embedding
+    """Embed the texts of a file or of stdin.
 
-    answer(embedding.embed(name, file, out, threads=threads), as_json)
+    Row i of the output is text i. Files of any size need the same memory.
+    """
+    from edgedistill.embed_file import EmbeddingFile, TextFile, embed_file
+    from edgedistill.runtime.bundle import load
+
+    source, target = TextFile(file, column), EmbeddingFile(out, overwrite)
+    opened = load(name, threads=threads, device=device)
+    if file == "-" and sys.stdin.isatty():
+        log("reading texts from the terminal, one per line; end with Ctrl-D")
+    session = Session(device=device, log=log, progress=out is not None and sys.stderr.isatty())
+    print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@app.command(epilog="Example: edgedistill verify bundles/bert-2x128")
-def verify(bundle: Annotated[Path, typer.Argument(metavar="BUNDLE")], as_json: Json = False) -> None:
-    """Check a bundle's bytes and vectors. Against its manifest, and against those it was made with."""
+@app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
+def verify(bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")], as_json: Json = False) -> None:
+    """Verify a bundle on this machine.
+
+    Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored at export.
+    """
     from edgedistill.runtime import verify as verification
 
     found = verification.verify(bundle)
-    answer(found, as_json, f"{bundle}: as it was made")
+    print_result(found, as_json, verification.summary(bundle, found))
 
 
-@app.command(epilog="Example: edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
+@app.command(epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine"))
 def trim(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id.")],
-    texts: Annotated[list[str], typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose pieces are kept. Repeatable.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the smaller model.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")],
+    texts: Annotated[
+        list[str], typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose tokens are kept, under --data. Repeatable.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the trimmed model.")],
     others: Annotated[
-        list[str] | None, typer.Option("--report", metavar="GLOB[:COLUMN]", help="Files to report on only. Repeatable.")
+        list[str] | None,
+        typer.Option("--report", metavar="GLOB[:COLUMN]", help="Files to report the effect on, without keeping their tokens. Repeatable."),
     ] = None,
-    min_count: Annotated[int, typer.Option("--min-count", min=1, help="Keep pieces used at least this often.")] = 1,
-    revision: Annotated[str | None, typer.Option("--revision", help="For a hub id: commit, tag or branch.")] = None,
+    min_count: Annotated[int, typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often.")] = 1,
+    revision: Annotated[str | None, typer.Option("--revision", metavar="REVISION", help="Commit, tag or branch of a hub id.")] = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Drop pieces of a vocabulary that a corpus does not use. The vectors of its texts stay."""
+    """Remove tokens that a corpus does not use from a model.
+
+    The texts of the corpus keep their token embeddings, which is checked before the model is written.
+    """
     from edgedistill.errors import require
 
     require("torch", "trim", "train")
-    from edgedistill.vocabulary import trim_model as trimming
+    from edgedistill.vocabulary import trim_model, trim_report
 
-    found = trimming.trim(model, texts, out, Session(data=data, log=say), others, min_count, revision)
-    answer(found, as_json, trimming.table(found))
+    corpus = trim_model.TrimCorpus(texts, others or [], min_count)
+    found = trim_model.trim(model, corpus, out, Session(data=data, log=log), revision)
+    print_result(found, as_json, trim_report.summary(found))
 
 
-@app.command(epilog="Example: edgedistill demo --minutes 6")
+@app.command(epilog=_example("edgedistill demo --minutes 6"))
 def demo(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.2, help="Of training, both students together.")] = 3.0,
-    out: Annotated[Path, typer.Option("--out", help="Folder for runs, bundles and the report.")] = Path("demo"),
+    minutes: Annotated[float, typer.Option("--minutes", min=0.2, metavar="MINUTES", help="Training time of both students together.")] = 3.0,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """From a teacher to two measured students in minutes. On texts this machine already has."""
+    """Train, export and measure two small students in minutes.
+
+    The texts are the documentation of Python and of installed packages, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    """
     from edgedistill.errors import require
 
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration
 
-    answer(demonstration.demo(minutes, out, Session(log=say)), as_json)
+    print_result(demonstration.demo(minutes, out, Session(log=log)), as_json)
 
 
 def main() -> None:
-    """Run a command. Exit 0 done, 1 the answer is no, 2 the user can fix it, 130 interrupted; a bug keeps its traceback."""
-    shown, numbers = False, dict[str, Any]()
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch in pages of 2 MB: a large word table's step takes little over half the time
+    """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted. A bug keeps its traceback."""
+    shown, details = False, dict[str, Any]()
+    # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than half the time
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         app()
-    except SystemExit as way_out:  # typer's own: help, wrong arguments, Ctrl-C; it has said why
-        if way_out.code not in (2, INTERRUPTED):
+    except SystemExit as ended:  # by typer: help, wrong arguments, Ctrl-C; it has printed its message
+        if ended.code not in (2, INTERRUPTED):
             raise
-        code, shown = way_out.code, way_out.code != INTERRUPTED
-        message = "interrupted" if code == INTERRUPTED else "wrong arguments; stderr says which"
+        code, shown = ended.code, ended.code != INTERRUPTED
+        message = "interrupted" if code == INTERRUPTED else "wrong arguments; see stderr"
     except UserError as error:
-        code, message, numbers = 2, str(error), {"problems": list(error.problems), **error.numbers}
-    except AnswerIsNo as error:
-        code, message, numbers = 1, str(error), error.numbers
+        code, message, details = 2, str(error), {"problems": list(error.problems), **error.details}
+    except CheckFailed as error:
+        code, message, details = 1, str(error), error.details
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
-    except BrokenPipeError:  # the reader has gone, as with `| head`: nothing left to say
+    except BrokenPipeError:  # the reader is gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     else:
@@ -278,7 +372,7 @@ def main() -> None:
     if not shown:
         sys.stderr.write(message + "\n")
     if "--json" in sys.argv:
-        sys.stdout.write(json.dumps({"error": message, **numbers}, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.write(json.dumps({"error": message, **details}, ensure_ascii=False, default=str) + "\n")
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""The whole line in a quarter of an hour: two students of the packaged teacher, bundled, measured, and put to work."""
+"""The whole pipeline in a quarter of an hour: two students of the packaged teacher are trained, exported, measured and used for search."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.training import loop, train
+from edgedistill.training import stages, train
 
-RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the others are measured by it
+RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the students are compared with it
 PRECISIONS = ["fp32", "w8", "int8"]
 PLAN = speed.Plan(rounds=2, seconds=0.5)
-PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half warms up, the second is timed
-SEARCHED = 20_000  # texts at most
+PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half is the warm-up, the second is timed
+MAX_SEARCHED_TEXTS = 20_000
 QUESTIONS = (
     "How do I get the same random numbers every time?",
     "wait until another thread has finished its work",
@@ -34,10 +34,10 @@ QUESTIONS = (
 
 
 def demo(minutes: float, out: Path, session: Session, recipes: Sequence[str | Path] = RECIPES, plan: speed.Plan = PLAN) -> dict[str, Any]:
-    """Train the recipes' students for `minutes` in all, export and measure them beside the teacher, search with the smallest.
+    """Train the students of the recipes, export them, measure them together with the teacher, and search with the smallest.
 
-    Owns the runs and bundles of its recipes' names below `out`, and report.html and reports.json there; nothing else is touched.
-    Returns {seconds{}, runs{}, reports, searches{}, html, json}.
+    minutes: training time of all students together. out: folder for runs, bundles, report.html and reports.json; earlier runs and
+    bundles of the same names are replaced, nothing else is changed. Returns {seconds{}, runs{}, reports, searches{}, html, json}.
     """
     clock = _Clock()
     names = [recipe.read(each).name for each in recipes]
@@ -45,7 +45,7 @@ def demo(minutes: float, out: Path, session: Session, recipes: Sequence[str | Pa
     _clear(out, names)
     runs = {}
     for name, source in zip(names, recipes, strict=True):
-        changes = _fitted(source, 60 * minutes / max(1, len(students)), out, session) if name in students else []
+        changes = _fit_to_time(source, 60 * minutes / max(1, len(students)), out, session) if name in students else []
         clock.lap("read, embed, probe")
         runs[name] = _train(recipe.read(source, changes), out / "runs" / name, session)
         clock.lap("train")
@@ -53,41 +53,40 @@ def demo(minutes: float, out: Path, session: Session, recipes: Sequence[str | Pa
         session.log(f"\n{name}: exporting {', '.join(PRECISIONS)}")
         bundle_writer.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, session.log)
     clock.lap("export")
-    session.log(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in a process of its own")
-    paths = {"out": out / "reports.json", "html": out / "report.html"}
-    found = bench.bench(
-        [f"{out / 'bundles' / name}:*" for name in names], ["mini"], replace(session, data=None, device="cpu"), None, plan=plan, **paths
-    )
+    session.log(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in its own process")
+    outputs = bench.Outputs(out / "reports.json", out / "report.html")
+    targets = [f"{out / 'bundles' / name}:*" for name in names]
+    found = bench.bench(targets, ["mini"], replace(session, data=None, device="cpu"), None, outputs, plan)
     clock.lap("bench")
     searches = search(out / "bundles", found["reports"], students or names, recipe.read(recipes[0]), session)
     clock.lap("search")
-    session.log(f"\n{paths['html']} has the table and the plots, {paths['out']} the raw samples. {clock}")
-    return {"seconds": clock.laps, "runs": runs, **found, "searches": searches, "html": str(paths["html"]), "json": str(paths["out"])}
+    session.log(f"\n{outputs.html} has the table and the plots, {outputs.json} the raw samples. {clock}")
+    return {"seconds": clock.laps, "runs": runs, **found, "searches": searches, "html": str(outputs.html), "json": str(outputs.json)}
 
 
 def search(bundles: Path, reports: list[dict[str, Any]], names: list[str], spec: recipe.Recipe, session: Session) -> dict[str, Any]:
-    """Ask the texts of a recipe's corpus three questions, by the smallest of the named bundles; say what came back and how fast."""
-    mine = [made for made in reports if made["bundle"]["name"] in names]
-    smallest = min(mine, key=lambda made: made["size_bytes"]["bundle"])
+    """Search the texts of a recipe's corpus for three questions with the smallest of the named bundles; log the results and the time."""
+    own = [each for each in reports if each["bundle"]["name"] in names]
+    smallest = min(own, key=lambda each: each["size_bytes"]["bundle"])
     name, precision = smallest["bundle"]["name"], smallest["bundle"]["precision"]
-    texts = _searched(spec, session)
+    texts = _texts_to_search(spec, session)
     opened = bundle.load(bundles / name, precision=precision)
     started = time.perf_counter()
     index = opened.encode(texts)
     seconds = time.perf_counter() - started
     size = smallest["size_bytes"]["graph"] / 1e6
-    session.log(f"\nThe smallest, {name}:{precision} ({size:.1f} MB), searches {len(texts):,} sentences of documentation,")
-    session.log(f"which it read in {seconds:.1f} s, {len(texts) / seconds:,.0f} a second:")
-    asked = [_ask(question, opened, index, texts) for question in QUESTIONS]
-    for each in asked:
+    session.log(f"\nThe smallest, {name}:{precision} ({size:.1f} MB), searches {len(texts):,} sentences of documentation.")
+    session.log(f"It embedded them in {seconds:.1f} s, {len(texts) / seconds:,.0f} texts/s.")
+    searches = [_search(question, opened, index, texts) for question in QUESTIONS]
+    for each in searches:
         session.log(f"\n  {each['question']}  [{each['ms']:.1f} ms]")
         for hit in each["found"]:
             session.log(f"    {hit['cosine']:.2f}  {_line(hit['text'])}")
-    return {"bundle": name, "precision": precision, "texts": len(texts), "index_seconds": seconds, "asked": asked}
+    return {"bundle": name, "precision": precision, "texts": len(texts), "index_seconds": seconds, "asked": searches}
 
 
-def _ask(question: str, opened: bundle.Bundle, index: np.ndarray, texts: list[str], best: int = 3) -> dict[str, Any]:
-    """The nearest texts, and the milliseconds from the question as text to their numbers."""
+def _search(question: str, opened: bundle.Bundle, index: np.ndarray, texts: list[str], best: int = 3) -> dict[str, Any]:
+    """The most similar texts, and the milliseconds that embedding the question and searching took."""
     started = time.perf_counter()
     cosines = index @ opened.encode([question])[0]
     nearest = np.argsort(-cosines, kind="stable")[:best]
@@ -95,27 +94,27 @@ def _ask(question: str, opened: bundle.Bundle, index: np.ndarray, texts: list[st
     return {"question": question, "ms": ms, "found": [{"cosine": float(cosines[at]), "text": texts[at]} for at in nearest]}
 
 
-def _searched(spec: recipe.Recipe, session: Session) -> list[str]:
-    """At most SEARCHED texts of the corpus, drawn evenly."""
-    assert spec.corpus is not None and not isinstance(spec.corpus, recipe.Parallel), "the recipe of the teacher names the corpus"
+def _texts_to_search(spec: recipe.Recipe, session: Session) -> list[str]:
+    """At most MAX_SEARCHED_TEXTS texts of the corpus, evenly spaced."""
+    assert spec.corpus is not None and not isinstance(spec.corpus, recipe.Parallel), "the corpus is that of the teacher's recipe"
     built = corpus.build(spec.corpus, replace(session, data=None), spec.seed)
-    return built.texts(np.linspace(0, len(built) - 1, min(SEARCHED, len(built))).astype(int))
+    return built.texts(np.linspace(0, len(built) - 1, min(MAX_SEARCHED_TEXTS, len(built))).astype(int))
 
 
-def _fitted(source: str | Path, seconds: float, out: Path, session: Session) -> list[str]:
-    """The change to a recipe that makes its one stage last so many seconds here, found by a short trial; its epochs are the most."""
+def _fit_to_time(source: str | Path, seconds: float, out: Path, session: Session) -> list[str]:
+    """Run a short trial; return the change to a recipe that limits its stage to so many seconds on this machine."""
     stage = recipe.read(source).distilling[0]
     trial = recipe.read(source, [f"stages.0.steps={PROBE_STEPS}", f"select={{suite: mini, every: {PROBE_EVERY}}}"])
     folder = out / "runs" / f"{trial.name}.probe"
-    session.log(f"\n{trial.name}: {PROBE_STEPS} steps to see how fast this machine is")
+    session.log(f"\n{trial.name}: {PROBE_STEPS} steps to measure the speed of this machine")
     info = _train(trial, folder, replace(session, log=lambda line: None if line.startswith(str(folder)) else session.log(line)))
     measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     shutil.rmtree(folder)
     rate = measured[-1]["texts_s"]
-    most = loop.steps(stage, info["corpus"]["texts"] - info["corpus"]["held_out"])
+    most = stages.steps(stage, info["corpus"]["texts"] - info["corpus"]["held_out"])
     steps = max(1, min(most, int(seconds * rate / stage.batch)))
-    passes = steps * stage.batch / (info["corpus"]["texts"] - info["corpus"]["held_out"])
-    session.log(f"{trial.name}: {rate:,.0f} texts a second; {steps:,} steps of {stage.batch} texts, {passes:.1f} times through the corpus")
+    epochs = steps * stage.batch / (info["corpus"]["texts"] - info["corpus"]["held_out"])
+    session.log(f"{trial.name}: {rate:,.0f} texts/s; {steps:,} steps of {stage.batch} texts, {epochs:.1f} epochs")
     return [f"stages.0.steps={steps}"]
 
 
@@ -124,7 +123,7 @@ def _train(spec: recipe.Recipe, folder: Path, session: Session) -> dict[str, Any
 
 
 def _clear(out: Path, names: list[str]) -> None:
-    """Take away what an earlier demo made, finished or not."""
+    """Delete the runs, bundles and reports of an earlier demo, finished or not."""
     for name in names:
         trial = out / "runs" / f"{name}.probe"
         for folder in (out / "runs" / name, out / "bundles" / name, trial):
@@ -139,7 +138,7 @@ def _line(text: str, width: int = 100) -> str:
 
 
 class _Clock:
-    """Seconds by what they were spent on."""
+    """The seconds spent on each part."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -153,4 +152,4 @@ class _Clock:
     def __str__(self) -> str:
         total = sum(self.laps.values())
         parts = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in self.laps.items())
-        return f"{int(total // 60)} min {int(total % 60)} s in all: {parts}."
+        return f"{int(total // 60)} min {int(total % 60)} s in total: {parts}."

@@ -1,10 +1,11 @@
-"""How we speak when it is the user's to fix: *place: fact; way out*."""
+"""The errors that users see, and the wording of their messages: *place: fact; way out*."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -13,67 +14,98 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """Something the user can fix (exit 2): one line a problem, each *place: fact; way out*. `numbers` goes into the command's JSON."""
+    """Something the user can fix; a command exits with 2.
 
-    def __init__(self, *problems: str, numbers: dict[str, Any] | None = None) -> None:
+    `problems`: one line per problem, each *place: fact; way out*. `details` are added to the JSON object of `--json`.
+    """
+
+    def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
         self.problems = problems
-        self.numbers = numbers or {}
+        self.details = details or {}
         super().__init__("\n".join(problems))
 
 
-class AnswerIsNo(Exception):
-    """The command worked and the answer is no (exit 1): parity failed, a promise broken, a byte changed.
+class CheckFailed(Exception):
+    """A check ran and failed: parity, a recipe's requirement, a file's hash; a command exits with 1.
 
-    `numbers` goes into the command's JSON.
+    `details`, the measured values, are added to the JSON object of `--json`.
     """
 
-    def __init__(self, message: str, numbers: dict[str, Any] | None = None) -> None:
-        self.numbers = numbers or {}
+    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
+        self.details = details or {}
         super().__init__(message)
 
 
 class Named(Protocol):
-    """What has a name, such as a recipe."""
+    """Anything with a name, such as a recipe."""
 
     @property
     def name(self) -> str: ...
 
 
-def of_each(items: Sequence[N], do: Callable[[N], T]) -> list[T]:
-    """`do` it to each. Raises UserError with the problems of all; of several items each problem with the name of its own."""
-    done, problems = list[T](), list[str]()
+def map_collecting_errors(items: Sequence[N], function: Callable[[N], T]) -> list[T]:
+    """Apply a function to every item and return the results.
+
+    Raises one UserError with the problems of all items; where there are several items, each problem starts with its item's name.
+    """
+    results, problems = list[T](), list[str]()
     for item in items:
         try:
-            done.append(do(item))
+            results.append(function(item))
         except UserError as error:
             problems += [f"{item.name}: {problem}" if len(items) > 1 else problem for problem in error.problems]
     if problems:
         raise UserError(*problems)
-    return done
+    return results
 
 
-MANY = 40  # names, such as the keys of a part of a recipe; more are no help in one line
+class Problems:
+    """Collects the problems of several checks, so that one UserError reports them all."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep the problems of a UserError raised in the block; the block ends there and the program goes on after it."""
+        try:
+            yield
+        except UserError as error:
+            self.found += [problem for problem in error.problems if problem not in self.found]
+
+    def raise_any(self) -> None:
+        """Raises UserError where any check had a problem."""
+        if self.found:
+            raise UserError(*self.found)
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Log that a name is not known, with the nearest one and all of them: `no objective 'ckdd'; did you mean 'ckd'? (…)`."""
+MAX_NAMES = 40  # listed in full, such as the keys of a section of a recipe; more do not help in one line
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
+    """The message for a name that is not known, with the closest match and the choices.
+
+    For example: `no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine)`.
+    """
     names = sorted(known)
+    if not names:
+        return f"no {what} {name!r}; there is none to choose from"
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {name!r}; {hint}({nearest(str(name), names)})"
+    return f"no {what} {name!r}; {hint}({closest_names(str(name), names)})"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names in a row; of very many those that are most like this one, and how many there are."""
+def closest_names(name: str, known: Iterable[str]) -> str:
+    """The known names separated by commas; of more than MAX_NAMES only the closest to `name`, and how many others there are."""
     names = sorted(known)
-    if len(names) <= MANY:
+    if len(names) <= MAX_NAMES:
         return ", ".join(names)
-    like = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
-    return f"{', '.join(like)} and {len(names) - len(like)} more" if like else f"{len(names)} names"
+    close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+    return f"{', '.join(close)} and {len(names) - len(close)} more" if close else f"{len(names)} names"
 
 
 def require(module: str, command: str, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it."""
+    """Import an optional dependency. Raises UserError, which names the extra to install, where it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:

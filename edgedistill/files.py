@@ -1,4 +1,4 @@
-"""Find a shipped file, hash, write a file or a folder all-or-nothing."""
+"""Find shipped files, hash files and folders, write files and folders atomically."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgedistill.errors import UserError, nearest, unknown
+from edgedistill.errors import UserError, closest_names, unknown_name
 
 PACKAGE = Path(__file__).resolve().parent
-SHIPPED = {  # what: (folder, pattern); in a checkout they lie beside the package, in a wheel under shipped/
+SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
     "recipe": ("recipes", "**/*.yaml"),
     "target": ("export", "*/target.yaml"),
     "suite": ("bench/suites", "*/suite.yaml"),
@@ -26,20 +26,20 @@ SHIPPED = {  # what: (folder, pattern); in a checkout they lie beside the packag
 
 
 def shipped_folder(what: str) -> Path:
-    """The folder of shipped recipes, targets, suites or bundles: in the wheel, or in the checkout."""
+    """The folder of the shipped recipes, targets, suites or bundles, in an installed wheel or in a checkout."""
     folder = SHIPPED[what][0]
     inside = PACKAGE / "shipped" / folder
     return inside if inside.is_dir() else PACKAGE.parent / folder
 
 
 def shipped(what: str) -> dict[str, Path]:
-    """All shipped files of one sort by name: a recipe's file stem, else the name of the folder it lies in."""
+    """All shipped files of one kind by name: a recipe's file stem, otherwise the name of the file's folder."""
     folder, pattern = shipped_folder(what), SHIPPED[what][1]
     return {p.stem if what == "recipe" else p.parent.name: p for p in sorted(folder.glob(pattern))}
 
 
 def find(what: str, name: str | Path) -> Path:
-    """A path that exists wins, else the shipped file of that name."""
+    """The file at a path if there is one, otherwise the shipped file of that name. Raises UserError where there is neither."""
     path = Path(name)
     if path.is_file():
         return path
@@ -47,14 +47,14 @@ def find(what: str, name: str | Path) -> Path:
     if str(name) in known:
         return known[str(name)]
     if path.is_dir():
-        raise UserError(f"{name}: is a folder; give the {what}'s own file")
+        raise UserError(f"{name}: a folder; give the path of the {what} file")
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({nearest(str(name), known)})")
-    raise UserError(unknown(what, str(name), known))
+        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({closest_names(str(name), known)})")
+    raise UserError(unknown_name(what, str(name), known))
 
 
 def cache_folder() -> Path:
-    """Where corpora, tokens and teacher embeddings are kept: $EDGEDISTILL_CACHE, else ~/.cache/edgedistill."""
+    """The folder that caches corpora, tokens and teacher embeddings: $EDGEDISTILL_CACHE, otherwise ~/.cache/edgedistill."""
     return Path(os.environ.get("EDGEDISTILL_CACHE") or Path.home() / ".cache" / "edgedistill")
 
 
@@ -64,15 +64,15 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """One hash over the names and bytes of a folder's files (those with one of the suffixes, when given)."""
+    """One sha256 over the names and bytes of a folder's files; `suffixes`: only of files with one of these."""
     total = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)):
         total.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
     return total.hexdigest()
 
 
-def key(**parts: Any) -> str:
-    """A cache key, or a manifest's digest: the hash of the parts, in canonical JSON; 24 hex digits."""
+def cache_key(**parts: Any) -> str:
+    """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a manifest's digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -81,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: a sibling first, flushed to disk, then renamed."""
+    """Write a file atomically: to a temporary file in the same folder, flushed to disk, then renamed."""
     with new_file(path) as temporary:
         temporary.write_bytes(data)
 
@@ -91,20 +91,23 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
-    """Write JSON for people to read, or `compact`, for the long lists that only programs read."""
+    """Write indented JSON, or `compact` JSON for long lists that only programs read."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     write_text(path, json.dumps(value, ensure_ascii=False, **layout) + "\n")
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; it takes the name when the block ends well and vanishes otherwise."""
+    """Yield a temporary path next to `path`. It is renamed to `path` when the block succeeds and deleted when it raises.
+
+    Raises UserError when the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
-        with _full_disk_is_the_users(path):
+        with _full_disk_as_user_error(path):
             yield temporary
             os.chmod(temporary, 0o644)
             _flush(temporary)
@@ -115,16 +118,16 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty temporary folder beside `path`; it takes the name when the block ends well and vanishes otherwise.
+    """Yield an empty temporary folder next to `path`. It is renamed to `path` when the block succeeds and deleted when it raises.
 
-    A folder that already has the name is replaced only then. Raises UserError when the disk is full.
+    An existing folder at `path` is replaced only on success. Raises UserError when the disk is full.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     os.chmod(temporary, 0o755)
     try:
-        with _full_disk_is_the_users(path):
+        with _full_disk_as_user_error(path):
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
@@ -143,7 +146,7 @@ def _swap(new: Path, path: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         else:
-            return  # else another process has written the same just now
+            return  # otherwise another process has just written the same folder
     old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     os.replace(path, old / "was")
     try:
@@ -156,38 +159,38 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Give a file of holes its blocks: writing to a memory map of one on a full disk ends the process with a bus error."""
+    """Allocate the blocks of a sparse file: writing to a memory map of one on a full disk would kill the process with a bus error."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-FULL = {  # errno: what there is too little of
+FULL_DISK = {  # errno: what has run out
     errno.ENOSPC: "no space left on the device",
     errno.EDQUOT: "no space left in the quota",
     errno.EFBIG: "a file larger than is allowed there",
 }
-# Rust's errors and numpy's tofile say it in words alone.
+# Rust's errors and numpy's tofile carry the reason only in their message.
 _RUST = re.compile(r"\(os error (\d+)\)")
 _NUMPY = re.compile(r"^\d+ requested and \d+ written$")
 
 
 @contextmanager
-def _full_disk_is_the_users(path: Path) -> Iterator[None]:
+def _full_disk_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (fact := _full(error)) is None:
+        if (fact := _full_disk(error)) is None:
             raise
-        raise UserError(f"{path} was not written: {fact}; free some, or choose another place") from error
+        raise UserError(f"{path} was not written: {fact}; free some space, or choose another place") from error
 
 
-def _full(error: Exception) -> str | None:
-    """What there is too little of when an error, of whoever wrote, is a full disk's."""
+def _full_disk(error: Exception) -> str | None:
+    """What has run out, where an error of any writer was caused by a full disk; otherwise None."""
     if rust := _RUST.search(str(error)):
-        return FULL.get(int(rust[1]))
+        return FULL_DISK.get(int(rust[1]))
     if isinstance(error, OSError):
-        return FULL[errno.ENOSPC] if _NUMPY.match(str(error)) else FULL.get(error.errno or 0)
+        return FULL_DISK[errno.ENOSPC] if _NUMPY.match(str(error)) else FULL_DISK.get(error.errno or 0)
     return None
 
 

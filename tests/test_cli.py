@@ -1,4 +1,4 @@
-"""Commands as a user types them: exit codes, the last line of stdout, and help that starts at once."""
+"""Commands as a user types them: exit codes, help, the last line of stdout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import edgedistill
 from edgedistill import cli, files
@@ -34,27 +36,27 @@ class Done:
 
 
 def call(*arguments: object, folder: Path, data: Path | None = None, text: str = "") -> Done:
-    """What `edgedistill ARGUMENTS` does, from its arguments to its exit code, in this process: a new one needs seconds for torch alone."""
-    given, said, complained = (io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (text.encode(), b"", b""))
+    """Run `edgedistill ARGUMENTS` in this process: a new process would need seconds to import torch."""
+    stdin, stdout, stderr = (io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (text.encode(), b"", b""))
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(sys, "argv", ["edgedistill", *map(str, arguments)])
         patch.setenv("COLUMNS", "100")
         if data:
             patch.setenv("EDGEDISTILL_DATA", str(data))
-        for name, stream in (("stdin", given), ("stdout", said), ("stderr", complained)):
+        for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
             patch.setattr(sys, name, stream)
         code = 0
         try:
             cli.main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said.flush()
-        complained.flush()
-    return Done(code, *(stream.buffer.getvalue().decode() for stream in (said, complained)))  # type: ignore[attr-defined]
+        stdout.flush()
+        stderr.flush()
+    return Done(code, *(stream.buffer.getvalue().decode() for stream in (stdout, stderr)))  # type: ignore[attr-defined]
 
 
 def in_a_process(*arguments: object, folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgedistill.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "edgedistill", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, input=text, check=False)
 
@@ -71,11 +73,20 @@ def test_every_command_has_help_with_an_example() -> None:
     for command in COMMANDS:
         shown = runner.invoke(app, [command, "--help"])
         assert shown.exit_code == 0
-        assert "Example: " in shown.output
+        assert "Example: edgedistill " in shown.output
+        for parameter in typer.main.get_command(app).commands[command].params:  # type: ignore[attr-defined]
+            assert getattr(parameter, "help", None), f"{command}: {parameter.name} is not described"
 
 
-def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
-    """check, train, export, verify, embed, bench: each takes what the one before it made."""
+def test_the_help_documents_the_exit_codes() -> None:
+    from typer.testing import CliRunner
+
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert [line.split()[0] for line in shown.split("Exit codes:")[1].splitlines() if line.strip()] == ["0", "1", "2", "130"]
+
+
+def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
+    """check, train, export, verify, embed: each command reads what the one before it wrote."""
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
     checked = call("check", recipe, "--json", folder=tmp_path, data=world.data)
@@ -93,7 +104,11 @@ def test_the_line_from_recipe_to_vectors(world: World, tmp_path: Path) -> None:
     assert exported.returncode == 0, exported.stderr
     assert (tmp_path / "bundles/tiny/manifest.json").exists()
 
-    assert call("verify", "bundles/tiny", folder=tmp_path).returncode == 0
+    verified = call("verify", "bundles/tiny", folder=tmp_path)
+    assert verified.returncode == 0
+    assert re.fullmatch(
+        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}\)\n", verified.stdout
+    )
     embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
     assert embedded.returncode == 0, embedded.stderr
     assert len(embedded.stdout.splitlines()) == 2
@@ -125,7 +140,7 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
     assert call("train", folder=tmp_path).returncode == 2
 
 
-def test_trim_says_what_it_lost(world: World, tmp_path: Path) -> None:
+def test_trim_reports_what_was_lost(world: World, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("the cat eats a red apple\n", encoding="utf-8")
     arguments = ["trim", world.teacher, "--corpus", tmp_path / "few.txt", "--report", "texts.txt", "--out", "small", "--json"]
     done = call(*arguments, folder=tmp_path, data=world.data)
@@ -139,6 +154,38 @@ def test_trim_says_what_it_lost(world: World, tmp_path: Path) -> None:
     assert again.stderr.splitlines()[-1] == "small: exists already; choose another --out, or delete it"
 
 
+def test_trim_of_a_bundle(tmp_path: Path) -> None:
+    done = call("trim", "nano", "--corpus", "x.txt", "--out", "small", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("nano: a bundle; trim needs a model folder or a hub id")
+
+
+def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("id,question\n1,how do I reset it?\n2,where is it?\n", encoding="utf-8")
+    arguments = ["embed", "nano", "q.csv", "--column", "question", "--batch-tokens", 64, "--device", "cpu", "--out", "q.npy"]
+    done = call(*arguments, "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = last(done)
+    assert (result["texts"], result["dims"], result["out"]) == (2, 384, "q.npy")
+    assert re.fullmatch(r"q\.npy: 2 texts, 384 dimensions, [\d,]+ texts/s\n", done.stderr)
+    assert np.load(tmp_path / "q.npy").shape == (2, 384)
+    again = call(*arguments, folder=tmp_path)
+    assert (again.returncode, again.stderr) == (2, "--out q.npy: exists already; add --overwrite to replace it, or choose another file\n")
+    assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
+    assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith("dim=99: nano has 384 dimensions")
+
+
+def test_embed_of_an_empty_input(tmp_path: Path) -> None:
+    done = call("embed", "nano", "/dev/null", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "/dev/null is empty: 0 texts embedded\n")
+
+
+def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
+    for command in ("embed", "verify", "bench"):
+        done = call(command, "nanoo", folder=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "no bundle 'nanoo'; did you mean 'nano'? (nano)\n")
+
+
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     listed = call("recipes", "--json", folder=tmp_path)
     names = [r["name"] for r in last(listed)["recipes"]]  # type: ignore[union-attr, index]
@@ -147,7 +194,7 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
     assert "name: bert-2x128" in printed.stdout
 
 
-def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
     code = (
         "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']\n"
@@ -159,9 +206,9 @@ def test_without_the_extra_the_command_says_which(tmp_path: Path) -> None:
     assert "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'" in done.stderr
 
 
-def test_json_has_its_object_whatever_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_prints_its_object_however_the_command_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("check", "--json", "--bad", folder=tmp_path)
-    assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; stderr says which"})
+    assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; see stderr"})
     assert "No such option: --bad" in done.stderr
     monkeypatch.setattr(verify, "verify", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt()))
     done = call("verify", "bundles/x", "--json", folder=tmp_path)
@@ -176,7 +223,7 @@ def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
     assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more)\n")
 
 
-def test_what_is_not_there_is_said_before_torch_starts(world: World, tmp_path: Path) -> None:
+def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
     recipe = tmp_path / "r.json"
     changes = {"corpus": {"texts": ["none-*.txt"], "exclude": ["no/*.tsv"]}, "select": {"suite": "minni"}}
     recipe.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
@@ -204,7 +251,7 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
     assert (done.returncode, files.sha256_folder(tmp_path / "runs/tiny")) == (0, before)
     assert "runs/tiny: finished already" in done.stderr
     done = call("train", recipe, "--resume", "--set", "seed=3", folder=tmp_path, data=world.data)
-    assert (done.returncode, done.stderr.strip()) == (2, "runs/tiny: was made of another recipe; delete it, or rename the recipe")
+    assert (done.returncode, done.stderr.strip()) == (2, "runs/tiny: a run of another recipe; delete it, or rename the recipe")
 
 
 def test_version(tmp_path: Path) -> None:

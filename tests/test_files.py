@@ -1,4 +1,4 @@
-"""Files whole or not at all, whoever it is that writes them."""
+"""Files and folders are written atomically, whichever library writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgedistill.errors import UserError
 
 @contextmanager
 def no_file_over(size: int) -> Iterator[None]:
-    """Every write past so many bytes of a file fails, as on a full disk."""
+    """Every write beyond so many bytes of a file fails, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -33,7 +33,7 @@ def as_numpy(path: Path) -> None:
         np.save(file, np.zeros(50_000, np.float16))
 
 
-def as_a_map(path: Path) -> None:
+def as_memory_map(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(10_000)
     files.reserve(path)
@@ -43,26 +43,26 @@ def as_a_map(path: Path) -> None:
 WRITERS: list[Callable[[Path], object]] = [
     lambda path: path.write_bytes(bytes(30_000)),
     as_numpy,
-    as_a_map,
+    as_memory_map,
     lambda path: save_file({"x": torch.zeros(30_000)}, path),
     lambda path: Tokenizer(models.WordLevel({str(n): n for n in range(5_000)}, "0")).save(str(path)),
 ]
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "map", "safetensors", "tokenizers"])
-@pytest.mark.parametrize("made", [files.new_file, files.new_folder])
-def test_a_full_disk_is_the_users_and_leaves_what_was_there(made: Callable, write: Callable[[Path], object], tmp_path: Path) -> None:
-    said = "was not written: (no space left on the device|a file larger than is allowed there); free some, or choose another place"
+@pytest.mark.parametrize("new", [files.new_file, files.new_folder])
+def test_a_full_disk_is_a_user_error_and_leaves_nothing(new: Callable, write: Callable[[Path], object], tmp_path: Path) -> None:
+    message = "was not written: (no space left on the device|a file larger than is allowed there); free some space, or choose another place"
     path = tmp_path / "x"
-    with no_file_over(20_000), pytest.raises(UserError, match=said), made(path) as temporary:
-        write(temporary if made is files.new_file else temporary / "inside")
+    with no_file_over(20_000), pytest.raises(UserError, match=message), new(path) as temporary:
+        write(temporary if new is files.new_file else temporary / "inside")
     assert not list(tmp_path.iterdir())
-    with made(path) as temporary:
-        write(temporary if made is files.new_file else temporary / "inside")
+    with new(path) as temporary:
+        write(temporary if new is files.new_file else temporary / "inside")
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
 
 
-def test_other_errors_keep_their_name(tmp_path: Path) -> None:
+def test_other_errors_are_not_changed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), files.new_file(tmp_path / "x"):
         (tmp_path / "nowhere").read_bytes()
     with pytest.raises(Exception, match="os error 2"), files.new_folder(tmp_path / "y"):
@@ -71,11 +71,11 @@ def test_other_errors_keep_their_name(tmp_path: Path) -> None:
 
 
 def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other's is there between the look and the renaming: the last one stays, whole, and nothing beside it."""
-    path, looked = tmp_path / "same", Path.exists
+    """The other folder appears between the check and the renaming: the last one wins, complete, and nothing else is left."""
+    path, original = tmp_path / "same", Path.exists
 
     def exists(self: Path, **options: bool) -> bool:
-        found = looked(self, **options)
+        found = original(self, **options)
         if self == path and not found:
             path.mkdir()
             (path / "a").write_text("the other's", encoding="utf-8")

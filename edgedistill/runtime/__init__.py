@@ -1,3 +1,3 @@
-"""A bundle goes in, embeddings come out: open, verify and encode with numpy, tokenizers and onnxruntime alone."""
+"""A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers and onnxruntime alone."""
 
-__all__ = ["bundle", "embed_file", "verify"]
+__all__ = ["bundle", "bundle_location", "classification", "manifest", "progress", "similarity", "verify"]

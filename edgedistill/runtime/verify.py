@@ -1,4 +1,4 @@
-"""Is this bundle what was made, and does it say here what it said there? numpy, tokenizers and onnxruntime, nothing else."""
+"""Verify a bundle on this machine: file hashes, and golden texts in every precision."""
 
 from __future__ import annotations
 
@@ -9,87 +9,104 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files
-from edgedistill.errors import AnswerIsNo
-from edgedistill.runtime import bundle
+from edgedistill.errors import CheckFailed
+from edgedistill.runtime import manifest as manifests
+from edgedistill.runtime.bundle import Bundle, load
+from edgedistill.runtime.bundle_location import locate
+from edgedistill.runtime.classification import probability_difference
 
 
-def verify(folder: str | Path) -> dict[str, Any]:
-    """Check every file's bytes, then each precision's ids and vectors on this machine against those the bundle was made with.
+def verify(name: str | Path) -> dict[str, Any]:
+    """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every precision.
 
-    Returns {bundle, files, texts, precisions {cosine_min, threshold}}. Raises AnswerIsNo with all that differs.
+    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, threshold}: the lowest cosine to the embeddings
+    stored at export, and the lowest allowed. A classifier has {apart_max, threshold}: the largest difference of a probability.
+    Raises CheckFailed with everything that differs, UserError where there is no such bundle.
     """
-    place, _ = bundle.split(str(folder))
-    manifest = bundle.read_manifest(place)
-    problems = bundle.check_files(place, manifest, sorted(manifest["files"]))
+    folder, _ = locate(name)
+    manifest = manifests.read(folder)
+    problems = manifests.changes(folder, manifest, sorted(manifest["files"]))
     if "digest" not in manifest:
-        problems.append(f"{place / 'manifest.json'}: has no digest, so nothing says that it was not edited; export the run again")
+        problems.append(f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; export the run again")
     if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems})
-    golden = files.read_json(place / "parity.json")
-    if manifest.get("labels"):
-        return _verify_labels(place, manifest, golden)
-    expected = np.array(golden["vectors"], np.float32)
+        raise CheckFailed("\n".join(problems), {"problems": problems})
+    golden = files.read_json(folder / "parity.json")
+    check = _check_labels if manifest.get("labels") else _check_embeddings
     found: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
-        opened = bundle.load(place, precision=precision)
-        ids = opened.tokenize(golden["texts"])
-        problems += [
-            f"{place}: text {at + 1} of {len(ids)} ({quoted(golden['texts'][at])}): token ids differ; the tokenizers package "
-            "reads tokenizer.json another way here: install the version named in manifest.json"
-            for at, row in enumerate(ids)
-            if precision == next(iter(manifest["precisions"])) and row.tolist() != golden["ids"][at]
-        ]
-        cosines = alone(opened, [np.array(row, np.int64) for row in golden["ids"]], expected)
-        at, threshold = int(np.argmin(cosines)), entry["parity"]["threshold"]
-        found[precision] = {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}
-        if not cosines[at] >= threshold:
-            text = f"text {at + 1} of {len(cosines)} ({quoted(golden['texts'][at])})"
-            found_here, least = shown(cosines[at], threshold)
-            problems.append(f"{place}: {text} came back at cosine {found_here} here, {precision} must reach {least}")
+        opened = load(folder, precision=precision)
+        if not found:  # all precisions share the tokenizer
+            problems += _check_tokens(opened, golden)
+        found[precision], differences = check(opened, golden, entry["parity"]["threshold"])
+        problems += differences
     if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
+        raise CheckFailed("\n".join(problems), {"problems": problems, "precisions": found})
+    return {"bundle": str(folder), "files": len(manifest["files"]), "texts": len(golden["texts"]), "precisions": found}
 
 
-def _verify_labels(place: Path, manifest: dict[str, Any], golden: dict[str, Any]) -> dict[str, Any]:
-    """A classifier's token ids, and its probabilities item by item. Raises AnswerIsNo with all that differs."""
-    found: dict[str, Any] = {}
-    problems, expected = [], np.array(golden["logits"], np.float32)
-    for precision, entry in manifest["precisions"].items():
-        opened = bundle.load(place, precision=precision)
-        ids = opened.tokenize_items(golden["texts"])
-        if precision == next(iter(manifest["precisions"])):
-            problems += [
-                f"{place}: item {at + 1} of {len(ids)}: token ids differ; the tokenizers package reads tokenizer.json another way here: "
-                "install the version named in manifest.json"
-                for at, item in enumerate(ids)
-                if [row.tolist() for row in item] != golden["ids"][at]
-            ]
-        rows = np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
-        difference, threshold = bundle.apart(rows, expected), entry["parity"]["threshold"]
-        at = int(np.argmax(difference))
-        found[precision] = {"apart_max": round(float(difference[at]), 6), "threshold": threshold}
-        if not difference[at] <= threshold:
-            off = f"came back with a probability {difference[at]:.4f} off here, {precision} may move it by {threshold}"
-            problems.append(f"{place}: item {at + 1} of {len(ids)} ({quoted(golden['texts'][at][0])}) {off}")
-    if problems:
-        raise AnswerIsNo("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(place), "files": len(manifest["files"]), "texts": len(expected), "precisions": found}
+def summary(name: str, found: dict[str, Any]) -> str:
+    """One line for a result of `verify`."""
+    precisions = found["precisions"].values()
+    if all("cosine_min" in entry for entry in precisions):
+        worst = f"worst cosine {min(entry['cosine_min'] for entry in precisions):.5f}"
+    else:
+        worst = f"largest difference of a probability {max(entry['apart_max'] for entry in precisions):.5f}"
+    return f"{name}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match ({worst})"
 
 
-def alone(opened: bundle.Bundle, ids: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
-    """Cosine of each text's vector, run alone, to the expected unit rows; (n,)."""
-    rows = np.concatenate([opened.encode_ids([row]) for row in ids])
-    return (rows.astype(np.float64) * expected).sum(1)
+def _check_tokens(opened: Bundle, golden: dict[str, Any]) -> list[str]:
+    """A line for each golden text, or pair, whose token ids differ."""
+    texts = golden["texts"]
+    ids = [[row.tolist() for row in item] for item in opened.tokenize_items(texts)] if opened.labels else _lists(opened.tokenize(texts))
+    way_out = "this version of tokenizers reads tokenizer.json in another way; install the version named in manifest.json"
+    return [
+        f"{opened.folder}: {_named(golden, at)}: token ids differ; {way_out}"
+        for at, (row, expected) in enumerate(zip(ids, golden["ids"], strict=True))
+        if row != expected
+    ]
 
 
-def shown(cosine: float, least: float) -> tuple[str, str]:
-    """Both with as many digits as tell them apart."""
-    digits = 4 if least < 0.999 else 6
-    return f"{cosine:.{digits}f}", f"{least:.{digits}f}"
+def _lists(rows: Sequence[np.ndarray]) -> list[list[int]]:
+    return [row.tolist() for row in rows]
 
 
-def quoted(text: str) -> str:
-    """A text in double quotes, short enough for a line, invisible characters escaped."""
+def _check_embeddings(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
+    """({cosine_min, threshold}, problems) of an encoder: each golden text alone, against its stored embedding."""
+    rows = np.concatenate([opened.encode_ids([np.array(row, np.int64)]) for row in golden["ids"]])
+    cosines = (rows.astype(np.float64) * np.array(golden["vectors"], np.float32)).sum(1)
+    at = int(np.argmin(cosines))
+    problems = []
+    if not cosines[at] >= threshold:
+        cosine, needed = format_cosines(cosines[at], threshold)
+        problems = [f"{opened.folder}: {_named(golden, at)} has cosine {cosine} on this machine, {opened.precision} must reach {needed}"]
+    return {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}, problems
+
+
+def _check_labels(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
+    """({apart_max, threshold}, problems) of a classifier: each golden item alone, against its stored logits."""
+    rows = np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
+    differences = probability_difference(rows, np.array(golden["logits"], np.float32))
+    at = int(np.argmax(differences))
+    problems = []
+    if not differences[at] <= threshold:
+        fact = f"has a probability that differs by {differences[at]:.4f} on this machine, {opened.precision} allows {threshold}"
+        problems = [f"{opened.folder}: {_named(golden, at)} {fact}"]
+    return {"apart_max": round(float(differences[at]), 6), "threshold": threshold}, problems
+
+
+def _named(golden: dict[str, Any], at: int) -> str:
+    item = golden["texts"][at]
+    kind, text = ("text", item) if isinstance(item, str) else ("item", item[0])
+    return f"{kind} {at + 1} of {len(golden['texts'])} ({quote(text)})"
+
+
+def format_cosines(cosine: float, threshold: float) -> tuple[str, str]:
+    """Both numbers with as many digits as it takes to compare them."""
+    digits = 4 if threshold < 0.999 else 6
+    return f"{cosine:.{digits}f}", f"{threshold:.{digits}f}"
+
+
+def quote(text: str) -> str:
+    """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
     return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'

@@ -1,7 +1,9 @@
-"""Run a bundle with numpy, tokenizers and onnxruntime alone: copy this file beside it, or start your own from it.
+"""Run a bundle with numpy, tokenizers and onnxruntime alone. Copy this file next to a bundle, or start your own program from it.
 
-python embed.py BUNDLE [PRECISION] < texts.txt      a text a line -> a JSON array a line
-python embed.py BUNDLE [PRECISION] --check          repeat the bundle's golden vectors here; exit 1 when they differ
+python embed.py BUNDLE [PRECISION] < texts.txt      one text per line in, one embedding (a JSON array) per line out
+python embed.py BUNDLE [PRECISION] --check          compare the embeddings of the bundle's golden texts; exit 1 where they differ
+
+PRECISION: w8 (default), int8 or fp32.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tokenizers import Tokenizer
 
 
 def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
-    """A function from a text to its unit vector, (d,) float32."""
+    """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     session = onnxruntime.InferenceSession(folder / manifest["precisions"][precision]["file"])
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -32,6 +34,7 @@ def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
 
 
 def check(folder: Path, embed: Callable[[str], np.ndarray], precision: str) -> int:
+    """Embed the golden texts and compare them with the stored embeddings; returns the exit code."""
     golden = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
     cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in zip(golden["texts"], golden["vectors"], strict=True)]
     least = golden["cosine_at_least"][precision]

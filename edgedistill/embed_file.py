@@ -1,0 +1,213 @@
+"""Embed files of texts of any size in constant memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from edgedistill import files
+from edgedistill.data import readers
+from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.progress import progress_bar
+from edgedistill.session import QUIET, Session
+
+CHUNK_TEXTS = 4_096  # read, embedded and written at a time
+CHUNK_BYTES = 8 << 20
+LONGEST_LINE = 64 << 20
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+FORMATS = (".npy", ".jsonl")
+
+Embedded = Iterator[tuple[list[str], np.ndarray]]  # texts, and their (n, d) embeddings
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of texts, or stdin.
+
+    path: a .tsv, .csv, .jsonl or .parquet file, each also .gz, has the texts in a column; any other file, and stdin (`-`), is UTF-8
+    with one text per line, empty lines included. column: by default "text".
+    """
+
+    path: str | Path = "-"
+    column: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "stdin" if str(self.path) == "-" else str(self.path)
+
+    @property
+    def is_table(self) -> bool:
+        path = Path(self.path)
+        return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix) in TABLES
+
+    def check(self) -> None:
+        """Raises UserError where there is no such file, or a column is given for plain text."""
+        path = Path(self.path)
+        if str(path) != "-" and (path.is_dir() or not path.exists()):
+            fact = "a folder" if path.is_dir() else "no such file"
+            raise UserError(f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, or - for stdin")
+        if self.column is not None and not self.is_table:
+            raise UserError(f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave --column out")
+        if path.name.removesuffix(".gz").endswith(".parquet"):
+            require("pyarrow", f"embed {path}", "train")
+
+    def texts(self) -> Iterator[str]:
+        """The texts in their order. Raises UserError for damaged lines and an unknown column."""
+        if not self.is_table:
+            yield from self._lines()
+            return
+        yield from readers.texts_in(Path(self.path), self.column or "text", "--column")
+
+    def _lines(self) -> Iterator[str]:
+        with self._open() as file:
+            number = 0
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                yield self._decode(line, number)
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        if str(self.path) == "-":
+            yield sys.stdin.buffer
+            return
+        opener: Any = gzip.open if Path(self.path).suffix == ".gz" else open
+        try:
+            with opener(self.path, "rb") as file:
+                yield file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{self.path}: damaged gzip file ({error}); fetch the file again") from None
+
+    def _decode(self, line: bytes, number: int) -> str:
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{self.name}: line {number}: longer than {LONGEST_LINE >> 20} MB; give a file with one text per line")
+        try:
+            return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            fact = f"not UTF-8 (byte {error.start + 1}: {error.reason})"
+            raise UserError(f"{self.name}: line {number}: {fact}; convert the file first") from None
+
+
+@dataclass(frozen=True)
+class EmbeddingFile:
+    """Where embeddings are written: an .npy array, (n, d) float32, or JSON lines {"text", "embedding"}; without a path on stdout.
+
+    A file is written atomically. overwrite: replace an existing file.
+    """
+
+    path: Path | None = None
+    overwrite: bool = False
+
+    def check(self) -> None:
+        """Raises UserError for an unknown format, and a file that exists already."""
+        if self.path is None:
+            return
+        if self.path.suffix not in FORMATS:
+            raise UserError(f"--out {self.path}: {unknown_name('format', self.path.suffix, FORMATS)}")
+        if self.path.exists() and not self.overwrite:
+            raise UserError(f"--out {self.path}: exists already; add --overwrite to replace it, or choose another file")
+
+    def write(self, embedded: Embedded, dims: int) -> None:
+        if self.path is None:
+            for texts, rows in embedded:
+                sys.stdout.writelines(_json_lines(texts, rows))
+            sys.stdout.flush()
+            return
+        with files.new_file(self.path) as temporary, temporary.open("wb") as file:
+            if self.path.suffix == ".npy":
+                _write_npy(file, embedded, dims)
+            else:
+                for texts, rows in embedded:
+                    file.writelines(line.encode("utf-8") for line in _json_lines(texts, rows))
+
+
+@dataclass
+class _Counter:
+    """What has been embedded so far."""
+
+    texts: int = 0
+    seconds: float = 0.0
+
+
+def embed_file(
+    opened: Bundle,
+    source: TextFile,
+    out: EmbeddingFile,
+    dim: int | None = None,
+    batch_tokens: int | None = None,
+    session: Session = QUIET,
+) -> dict[str, Any]:
+    """Embed the texts of a file, a few thousand at a time; row i is text i.
+
+    dim, batch_tokens: as for `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is None for an empty input, which gives an
+    array without rows or an empty file. Raises UserError, with nothing written: no such file, column or format, `out` exists
+    already, a damaged line.
+    """
+    source.check()
+    out.check()
+    dims = opened.embedding_dim(dim)
+    counter = _Counter()
+    with progress_bar(None, session.progress) as advance:
+
+        def embedded() -> Embedded:
+            for texts in _chunks(source.texts()):
+                started = time.perf_counter()
+                rows = opened.encode(texts, dim, batch_tokens)
+                counter.seconds += time.perf_counter() - started
+                counter.texts += len(texts)
+                yield texts, rows
+                advance(len(texts))
+
+        out.write(embedded(), dims)
+    rate = round(counter.texts / counter.seconds, 1) if counter.texts else None
+    if not counter.texts:
+        session.log(f"{source.name} is empty: 0 texts embedded")
+    if out.path is not None:
+        speed = f", {rate:,.0f} texts/s" if rate else ""
+        session.log(f"{out.path}: {counter.texts:,} text{'' if counter.texts == 1 else 's'}, {dims} dimensions{speed}")
+    return {"texts": counter.texts, "dims": dims, "out": None if out.path is None else str(out.path), "texts_s": rate}
+
+
+def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
+    chunk, size = list[str](), 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if len(chunk) == CHUNK_TEXTS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
+    """The number of rows is known only at the end: numpy's header has room for it to grow, and is written again."""
+    count = 0
+
+    def write_header() -> None:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)})
+
+    write_header()
+    body = file.tell()
+    for _, rows in embedded:
+        file.write(rows.astype("<f4", copy=False).tobytes())
+        count += len(rows)
+    file.seek(0)
+    write_header()
+    assert file.tell() == body
+
+
+def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
+    """One {"text", "embedding"} per line; seven decimals, which is the precision of float32 in a unit vector."""
+    for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
+        yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False) + "\n"

@@ -1,0 +1,29 @@
+"""Batches of token ids: sorted by length, bounded in tokens, padded on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+
+def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+    """The indices of each batch, longest rows first, so that rows of similar length share a batch.
+
+    A batch holds at most `batch_tokens` tokens with its padding, and at least one row.
+    """
+    sizes = np.array(lengths)
+    order, start = np.argsort(-sizes, kind="stable"), 0
+    while start < len(order):
+        batch = order[start : start + max(1, batch_tokens // int(sizes[order[start]]))]
+        yield batch
+        start += len(batch)
+
+
+def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, padded on the right."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)

@@ -1,0 +1,76 @@
+"""Find a bundle and one of its precisions by name: `nano`, `bundles/x`, `bundles/x:int8`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files
+from edgedistill.errors import UserError, closest_names, unknown_name
+
+PRECISIONS = ("w8", "int8", "fp32")  # in the order load() prefers them
+FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
+
+
+def locate(name: str | Path) -> tuple[Path, str | None]:
+    """The folder of a bundle, and the precision where the name ends in one: `bundles/x:w8` -> (bundles/x, w8).
+
+    A name is a folder, the name of a folder below bundles/, or a shipped bundle, in this order.
+    Raises UserError, with the closest name, where there is none of these.
+    """
+    name = str(name)
+    folder = _folder(name)
+    if folder is not None:
+        return folder, None
+    before, _, precision = name.rpartition(":")
+    if not (before and precision.isidentifier()):
+        before, precision = name, ""
+    folder = _folder(before)
+    if folder is None:
+        raise UserError(_not_found(before))
+    return folder, precision or None
+
+
+def is_bundle(name: str | Path) -> bool:
+    """Whether a bundle of this name exists."""
+    try:
+        return (locate(name)[0] / "manifest.json").is_file()
+    except UserError:
+        return False
+
+
+def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None) -> str:
+    """The precision asked for, by default the first of PRECISIONS that the bundle has. Raises UserError where the bundle lacks it."""
+    available = manifest["precisions"]
+    if asked is None:
+        return next(precision for precision in (*PRECISIONS, *available) if precision in available)
+    if asked in available:
+        return asked
+    shipped = _is_shipped(folder)
+    place = folder.name if shipped else folder
+    if asked not in PRECISIONS:
+        raise UserError(f"{place}: {unknown_name('precision', asked, available)}")
+    way_out = f"choose {' or '.join(available)}"
+    if not shipped:
+        way_out += f", or export the run again with --precision {asked}"
+    raise UserError(f"{place}: has no precision {asked}; {way_out}")
+
+
+def _folder(name: str) -> Path | None:
+    if Path(name).exists():
+        return Path(name)
+    if (FOLDER / name).exists():
+        return FOLDER / name
+    shipped = files.shipped("bundle").get(name)
+    return shipped.parent if shipped else None
+
+
+def _is_shipped(folder: Path) -> bool:
+    return folder.resolve() in {path.parent.resolve() for path in files.shipped("bundle").values()}
+
+
+def _not_found(name: str) -> str:
+    known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("*/manifest.json"))}
+    if len(Path(name).parts) > 1:
+        return f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({closest_names(name, known)})"
+    return unknown_name("bundle", name, known)

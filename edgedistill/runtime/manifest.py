@@ -1,0 +1,54 @@
+"""A bundle's manifest.json: which ones are refused, and the hashes of the bundle's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files
+from edgedistill.errors import UserError
+
+SCHEMA = 1
+REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """A bundle's manifest. Raises UserError for a folder that is not a bundle, for damaged JSON, missing keys and a newer schema."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        if (folder / "run.json").is_file():
+            raise UserError(f"{folder}: a run, not a bundle; export it first with edgedistill export {folder}")
+        raise UserError(f"{folder}: not a bundle (no manifest.json); create one with edgedistill export RUN")
+    try:
+        manifest = files.read_json(path)
+    except ValueError:
+        raise UserError(f"{path}: not valid JSON, truncated or edited; copy the bundle again") from None
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if not isinstance(schema, int):
+        raise UserError(f"{path}: no schema number, so it is not a bundle's manifest; copy the bundle again")
+    if schema > SCHEMA:
+        raise UserError(f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; pip install --upgrade edgedistill")
+    missing = [key for key in REQUIRED_KEYS if key not in manifest]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
+    return dict(manifest)
+
+
+def digest(manifest: dict[str, Any]) -> str:
+    """The hash of a manifest, leaving out the digest that it may already hold."""
+    return files.cache_key(**{name: value for name, value in manifest.items() if name != "digest"})
+
+
+def changes(folder: Path, manifest: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """One line for each of the named files that is missing or whose sha256 differs, and for a manifest that does not match its digest."""
+    problems = []
+    if "digest" in manifest and manifest["digest"] != digest(manifest):
+        problems.append(f"{folder / 'manifest.json'}: changed since export (its digest differs); copy the bundle again")
+    for name in names:
+        path, expected = folder / name, manifest["files"].get(name)
+        if not path.is_file():
+            problems.append(f"{path}: missing; copy the bundle again")
+        elif files.sha256_file(path) != expected:
+            problems.append(f"{path}: changed since export (its sha256 differs from manifest.json); copy the bundle again")
+    return problems

@@ -1,0 +1,37 @@
+"""Open a graph in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime
+
+from edgedistill.errors import UserError, unknown_name
+
+
+def open_session(graph: Path, threads: int, device: str) -> onnxruntime.InferenceSession:
+    """A session for a graph on cpu or cuda. Raises UserError for another device, and for cuda where onnxruntime does not support it."""
+    return onnxruntime.InferenceSession(graph, _options(threads), providers=_providers(device))
+
+
+def _options(threads: int) -> onnxruntime.SessionOptions:
+    """Memory stays constant over texts of all lengths, and no thread spins between two calls."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # it would keep the memory of the largest batch
+    options.enable_mem_pattern = False  # it would keep a plan for every shape
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    return options
+
+
+def _providers(device: str) -> list[str]:
+    if device == "cpu":
+        return ["CPUExecutionProvider"]
+    if device != "cuda":
+        raise UserError(f"device: {unknown_name('device', device, ('cpu', 'cuda'))}")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise UserError("device cuda: this onnxruntime does not support CUDA; pip install onnxruntime-gpu, or use device cpu")
+    return ["CUDAExecutionProvider", "CPUExecutionProvider"]

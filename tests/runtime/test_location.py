@@ -1,0 +1,63 @@
+"""Bundles and precisions are found by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import edgedistill
+from edgedistill import files
+from edgedistill.errors import UserError
+from edgedistill.runtime import bundle, bundle_location
+from tests.runtime.conftest import rewrite
+
+
+def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert edgedistill.load(folder).precision == "w8"
+    assert edgedistill.load(f"{folder}:int8").precision == "int8"
+    assert edgedistill.load(f"{folder}:int8", precision="fp32").precision == "fp32"
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "bundles").mkdir()
+    (folder.parent / "bundles" / "short").symlink_to(folder)
+    assert edgedistill.load("short:fp32").folder == Path("bundles/short")
+
+
+def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nanoo", "nanoo:w8"):
+        with pytest.raises(UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(nano\)$"):
+            bundle.load(name)
+    (tmp_path / "bundles" / "mine").mkdir(parents=True)
+    (tmp_path / "bundles" / "mine" / "manifest.json").touch()
+    with pytest.raises(UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(mine, nano\)$"):
+        bundle.load("mien")
+    with pytest.raises(UserError, match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(mine, nano\)$"):
+        bundle.load(tmp_path / "nothing")
+
+
+def test_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a bundle \(no manifest.json\); create one with edgedistill export RUN"):
+        bundle.load(tmp_path)
+    assert not bundle_location.is_bundle(tmp_path)
+    (tmp_path / "run.json").touch()
+    with pytest.raises(UserError, match=rf"a run, not a bundle; export it first with edgedistill export {tmp_path}"):
+        bundle.load(tmp_path)
+
+
+def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
+    for opening in (lambda: bundle.load(folder, precision="int4"), lambda: bundle.load(f"{folder}:int4")):
+        with pytest.raises(UserError, match=r"x: no precision 'int4'; did you mean 'int8'\? \(fp32, int8, w8\)"):
+            opening()
+    rewrite(copy, precisions={"fp32": files.read_json(copy / "manifest.json")["precisions"]["fp32"]})
+    assert bundle.load(copy).precision == "fp32"
+    with pytest.raises(UserError, match="x: has no precision w8; choose fp32, or export the run again with --precision w8"):
+        bundle.load(f"{copy}:w8")
+
+
+def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
+    assert bundle_location.is_bundle("nano")
+    with pytest.raises(UserError, match=r"^nano: has no precision int8; choose w8$"):
+        bundle.load("nano:int8")
+    with pytest.raises(UserError, match=r"^nano: no precision 'w4'; choose one: \(w8\)$"):
+        bundle.load("nano:w4")

@@ -1,0 +1,66 @@
+"""Verifying a bundle: every file, every precision, every golden text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedistill import files
+from edgedistill.errors import CheckFailed
+from edgedistill.runtime import bundle, verify
+from tests.runtime.conftest import rewrite
+
+
+def test_verify_measures_every_precision(folder: Path) -> None:
+    found = verify.verify(folder)
+    assert found["texts"] == 32
+    assert found["files"] == len(files.read_json(folder / "manifest.json")["files"])
+    assert list(found["precisions"]) == ["fp32", "w8", "int8"]
+    assert all(entry["threshold"] <= entry["cosine_min"] <= 1.000001 for entry in found["precisions"].values())
+
+
+def test_the_summary_of_a_verification(folder: Path) -> None:
+    found = verify.verify(folder)
+    worst = min(entry["cosine_min"] for entry in found["precisions"].values())
+    files_ = found["files"]
+    assert verify.summary("x", found) == f"x: OK, {files_} files match their hashes, 32 golden texts match (worst cosine {worst:.5f})"
+    found["precisions"] = {"fp32": {"apart_max": 0.00012, "threshold": 0.001}, "w8": {"apart_max": 0.004, "threshold": 0.05}}
+    assert verify.summary("x", found).endswith("(largest difference of a probability 0.00400)")
+
+
+def test_verify_names_all_files_that_changed(copy: Path) -> None:
+    (copy / "README.md").write_text("a better card")
+    (copy / "config.json").unlink()
+    with pytest.raises(CheckFailed) as caught:
+        verify.verify(copy)
+    assert [line.split(": ")[0].rsplit("/")[-1] for line in str(caught.value).splitlines()] == ["README.md", "config.json"]
+    assert bundle.load(copy).encode(["a"]).shape == (1, 24)  # which needs neither
+
+
+def test_verify_compares_embeddings(copy: Path) -> None:
+    vectors = np.array(files.read_json(copy / "parity.json")["vectors"])
+    vectors[4] = -vectors[4]
+    rewrite(copy, "parity.json", vectors=vectors.tolist())
+    with pytest.raises(CheckFailed) as caught:
+        verify.verify(copy)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert 'text 5 of 32 (".") has cosine -' in lines[0]
+    assert [line.split(", ")[-1] for line in lines] == ["fp32 must reach 0.999990", "w8 must reach 0.9900", "int8 must reach 0.9500"]
+
+
+def test_verify_compares_ids(copy: Path) -> None:
+    ids = files.read_json(copy / "parity.json")["ids"]
+    ids[6][1] += 1
+    rewrite(copy, "parity.json", ids=ids)
+    with pytest.raises(CheckFailed, match=r'text 7 of 32 \("How do I reset my password\?"\): token ids differ; this version of tokenizers'):
+        verify.verify(copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a", '"a"'), ("a\x00\n", '"a\\x00\\n"'), ("ﬁnance 🙂", '"ﬁnance 🙂"'), ("x" * 99, '"' + "x" * 40 + '…"')]
+)
+def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
+    assert verify.quote(text) == expected
