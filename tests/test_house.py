@@ -17,17 +17,19 @@ import yaml
 
 from edgedistill import files, recipe
 from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites import suite_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
 GROUND = ["__init__", "errors", "files", "machine", "session"]
-EDGE = ["recipe", "runtime", "data", "evaluation", "planning.preflight"]  # numpy, tokenizers and onnxruntime at most
-TORCH = ["objectives", "students", "graph", "run", "teacher", "vocabulary", "training", "export", "planning.cost", "demo"]
+EDGE = ["recipe", "runtime", "data", "evaluation", "planning.preflight", "embed_file"]  # numpy, tokenizers and onnxruntime at most
+TORCH = ["objectives", "students", "graph", "run", "teacher", "vocabulary", "training", "export", "demo"]
+TORCH += ["planning.cost", "planning.recipe_inspection", "planning.size_and_latency", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
     *[*GROUND, "recipe", "objectives", "runtime", "data", "evaluation", "students", "graph", "run", "teacher", "vocabulary"],
-    *["training", "export", "planning", "demo", "cli", "__main__"],
+    *["training", "export", "planning", "demo", "embed_file", "cli", "__main__"],
 ]
 
 HEAVY = {"torch", "transformers", "onnx", "onnxscript", "sentence_transformers", "accelerate", "safetensors", "optimum"}
@@ -157,7 +159,7 @@ def run_python(*arguments: str, text: str = "") -> str:
 
 STARTS = [
     "import edgedistill",
-    "from edgedistill import load",
+    "from edgedistill import Bundle, CheckFailed, UserError, load, similarity",
     "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['recipes']).exit_code == 0",
     *[f"import edgedistill.{module}" for module in SOURCES if within(module, [*GROUND[1:], *EDGE])],
@@ -178,7 +180,7 @@ def test_help_is_there_at_once() -> None:
     spent = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        assert "train" in run_python("-m", "edgedistill.cli", "--help")
+        assert "train" in run_python("-m", "edgedistill", "--help")
         spent.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
     assert min(spent) < 1.0, "processor seconds; about 0.3 on an idle machine, 3 with torch"
 
@@ -203,7 +205,7 @@ def test_every_suite_is_read() -> None:
     assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
-        assert scoring._parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
+        assert suite_yaml.parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
     assert scoring.suite("mini").name == "mini"
 
 
@@ -212,8 +214,7 @@ def test_every_target_is_found() -> None:
 
 
 def test_the_recipes_schema_is_in_step() -> None:
-    command = "python -c 'from edgedistill import recipe; print(recipe.schema(), end=\"\")' > recipes/schema.json"
-    assert (ROOT / "recipes" / "schema.json").read_text(encoding="utf-8") == recipe.schema(), f"make it anew: {command}"
+    assert (ROOT / "recipes" / "schema.json").read_text(encoding="utf-8") == recipe.schema(), "run make docs"
 
 
 def tracked() -> list[Path]:
@@ -254,10 +255,22 @@ def test_constraints_name_every_direct_dependency() -> None:
 
 
 def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
-    from edgedistill.evaluation import report
+    from edgedistill.evaluation import readme
 
-    copy = tmp_path / "README.md"
-    copy.write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
-    for name, sources in runpy.run_path(str(ROOT / "bench/readme.py"))["TABLES"].items():
-        assert not report.update_readme(copy, sources, name), "run python bench/readme.py"
-    assert "| ---" in copy.read_text(encoding="utf-8")
+    for name, (document, sources) in runpy.run_path(str(ROOT / "bench/documents.py"))["TABLES"].items():
+        copy = tmp_path / document.name
+        copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
+        assert not readme.update_table(copy, sources, name), "run make docs"
+        assert "| ---" in copy.read_text(encoding="utf-8")
+
+
+def test_the_readmes_plots_are_those_of_the_reports() -> None:
+    from edgedistill.evaluation import report
+    from edgedistill.evaluation.plots import readme_plot
+
+    script = runpy.run_path(str(ROOT / "bench/documents.py"))
+    reports = report.merged(report.read(script["PLOTTED"]))
+    for theme in readme_plot.THEMES:
+        path = script["PLOTS"] / f"accuracy-latency-{theme}.svg"
+        assert path.read_text(encoding="utf-8") == readme_plot.svg(reports, script["PLOTTED_SUITE"], theme), "run make docs"
+        assert str(path.relative_to(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")
