@@ -49,7 +49,7 @@ def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
     return CachedEmbeddings(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.Teacher) -> prepare.Prepared:
+def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.TeacherEncoder) -> prepare.Prepared:
     """What a run of the recipe's first stage works with."""
     stage = distillation_stages(spec)[0]
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None)
@@ -96,7 +96,10 @@ def main() -> None:
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
             spec = recipe.read(arguments.recipe, [*arguments.changes, *more])
             assert spec.corpus is not None
-            texts, loaded = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed), encoder.Teacher(spec.teacher)
+            texts, loaded = (
+                corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed),
+                encoder.TeacherEncoder(spec.teacher),
+            )
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))
             (Path(name) / what).mkdir()
             loops[what] = loop(spec, prepared(spec, texts, vectors, loaded), Path(name) / what)

@@ -35,7 +35,7 @@ def main() -> None:
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed)
     texts = built.texts(np.random.default_rng(0).choice(len(built), min(arguments.texts, len(built)), replace=False))
-    teacher = encoder.Teacher(spec.teacher)
+    teacher = encoder.TeacherEncoder(spec.teacher)
     peer = SentenceTransformer(str(teacher.folder), device="cpu")
     teacher.embed(texts[:256])
     peer.encode(texts[:256])

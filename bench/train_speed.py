@@ -45,7 +45,7 @@ def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, fo
     from torch.nn import Identity
     from transformers import TrainerCallback
 
-    loaded = encoder.Teacher(spec.teacher)
+    loaded = encoder.TeacherEncoder(spec.teacher)
     student: Any = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None).module
     student.model.save_pretrained(folder / "student")
     loaded.tokenizer.save_pretrained(folder / "student")
@@ -89,7 +89,7 @@ def main() -> None:
     spec = recipe.read(arguments.recipe, changes)
     assert spec.corpus is not None
     built = corpus.build(spec.corpus, Session(data=arguments.data, log=print), spec.seed)
-    vectors = embed_corpus(encoder.Teacher(spec.teacher), built, Session(log=print))
+    vectors = embed_corpus(encoder.TeacherEncoder(spec.teacher), built, Session(log=print))
     rows = np.random.default_rng(0).choice(built.training_count, BATCH * STEPS, replace=False)
     texts, targets = built.texts(rows), vectors[rows]
     rates: dict[str, list[float]] = {"edgedistill": [], "sentence-transformers": []}

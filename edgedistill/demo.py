@@ -23,7 +23,7 @@ from edgedistill.training import stages, train
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the students are compared with it
 PRECISIONS = ["fp32", "w8", "int8"]
-PLAN = speed.Plan(rounds=2, seconds=0.5)
+PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
 PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half is the warm-up, the second is timed
 MAX_SEARCHED_TEXTS = 20_000
 QUESTIONS = (
@@ -33,7 +33,9 @@ QUESTIONS = (
 )
 
 
-def demo(minutes: float, out: Path, session: Session, recipes: Sequence[str | Path] = RECIPES, plan: speed.Plan = PLAN) -> dict[str, Any]:
+def demo(
+    minutes: float, out: Path, session: Session, recipes: Sequence[str | Path] = RECIPES, plan: speed.MeasurementPlan = PLAN
+) -> dict[str, Any]:
     """Train the students of the recipes, export them, measure them together with the teacher, and search with the smallest.
 
     minutes: training time of all students together. out: folder for runs, bundles, report.html and reports.json; earlier runs and

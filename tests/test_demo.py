@@ -14,7 +14,7 @@ from edgedistill.runtime import bundle
 from edgedistill.session import QUIET, Session
 from tests.conftest import World, sentences
 
-PLAN = speed.Plan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
+PLAN = speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20)
 
 
 @pytest.fixture(scope="module")

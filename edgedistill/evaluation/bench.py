@@ -67,7 +67,7 @@ def bench(
     session: Session,
     threads: int | None = None,
     outputs: Outputs = NO_FILES,
-    plan: speed.Plan = speed.PLAN,
+    plan: speed.MeasurementPlan = speed.PLAN,
 ) -> dict[str, Any]:
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the recipes' requirements.
 

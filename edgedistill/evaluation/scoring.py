@@ -39,7 +39,7 @@ class Suite:
         for task in self.tasks.values():
             if isinstance(task, Collection):
                 texts += next(task.chunks(), ([], []))[1]
-            elif isinstance(task, labelled_task.LabelledTask):
+            elif isinstance(task, labelled_task.TaskTestRows):
                 texts += task.items
         texts = [text for text in texts if text]
         random = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """How much to measure. The defaults are the minimum for a published report."""
 
     queries: int = 1024  # single texts per round
@@ -57,7 +57,7 @@ class Conditions:
     device: str = "cpu"
 
 
-PLAN = Plan()
+PLAN = MeasurementPlan()
 
 
 def measure(
@@ -65,7 +65,7 @@ def measure(
     texts: list[str],
     threads: int | None = None,
     session: Session = QUIET,
-    plan: Plan = PLAN,
+    plan: MeasurementPlan = PLAN,
 ) -> list[dict[str, Any]]:
     """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes, memory, noise, threads, device}.
 
@@ -88,7 +88,7 @@ def measure(
     return [summary(rounds, used, plan) for rounds, used in zip(timed, memory, strict=True)]
 
 
-def run_child(what: str, target: Target, conditions: Conditions, plan: Plan, seed: int) -> dict[str, Any]:
+def run_child(what: str, target: Target, conditions: Conditions, plan: MeasurementPlan, seed: int) -> dict[str, Any]:
     """Run one measurement (`time` or `memory`) in a fresh process and return its result.
 
     Raises UserError or CheckFailed with the child's own message; RuntimeError with its stderr when it crashes.
@@ -108,7 +108,7 @@ def run_child(what: str, target: Target, conditions: Conditions, plan: Plan, see
     return result
 
 
-def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
     """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts per second."""
     single = np.array([r["single_ms"] for r in rounds])  # (rounds, queries)
     tokenizing = np.array([r["tokenize_ms"] for r in rounds])

@@ -19,7 +19,7 @@ from edgedistill.runtime.classification import probability_difference
 from edgedistill.students.classifier import Classifier
 
 
-class Golden(NamedTuple):
+class GoldenItems(NamedTuple):
     """What every runner must reproduce: items, the token ids of each of their texts, and logits (n, C) by torch, each item by itself."""
 
     items: list[Item]
@@ -27,7 +27,7 @@ class Golden(NamedTuple):
     logits: np.ndarray
 
 
-def by_torch(run: Run, classifier: Classifier) -> Golden:
+def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
     """The golden texts by the run's own tokenizer and classifier; for pairs, each text with the next but one."""
     tokenizer: Any = run.tokenizer()
     texts = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
@@ -38,10 +38,10 @@ def by_torch(run: Run, classifier: Classifier) -> Golden:
             classifier(*(each for row in rows for each in (torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long))))
             for rows in ids
         ]
-    return Golden(items, ids, torch.cat(logits).numpy())
+    return GoldenItems(items, ids, torch.cat(logits).numpy())
 
 
-def parity_file(run: Run, golden: Golden, precisions: list[str]) -> dict[str, Any]:
+def parity_file(run: Run, golden: GoldenItems, precisions: list[str]) -> dict[str, Any]:
     """parity.json: golden items, ids and logits, which any runner in any language can repeat."""
     return {
         "about": f"item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {run.max_tokens} tokens) -> logits i "
@@ -54,7 +54,7 @@ def parity_file(run: Run, golden: Golden, precisions: list[str]) -> dict[str, An
     }
 
 
-def compare(opened: Bundle, golden: Golden, out: Path) -> dict[str, Any]:
+def compare(opened: Bundle, golden: GoldenItems, out: Path) -> dict[str, Any]:
     """{parity, drift} of one precision of a bundle.
 
     Raises CheckFailed where token ids differ, or a probability by more than PRECISIONS allows.
@@ -92,7 +92,7 @@ def summary(precision: str, found: dict[str, Any]) -> str:
     )
 
 
-def _require(precision: str, golden: Golden, out: Path, logits: np.ndarray, where: str) -> None:
+def _require(precision: str, golden: GoldenItems, out: Path, logits: np.ndarray, where: str) -> None:
     required = PRECISIONS[precision]
     difference, threshold = probability_difference(logits, golden.logits), required.probability_difference
     at = int(np.argmax(difference))
@@ -106,5 +106,5 @@ def _require(precision: str, golden: Golden, out: Path, logits: np.ndarray, wher
     )
 
 
-def _name(golden: Golden, at: int) -> str:
+def _name(golden: GoldenItems, at: int) -> str:
     return f"item {at + 1} of {len(golden.items)} ({verify.quote(golden.items[at][0])})"

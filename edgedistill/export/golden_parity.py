@@ -18,7 +18,7 @@ from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle
 
 
-class Golden(NamedTuple):
+class GoldenTexts(NamedTuple):
     """What every runner must reproduce: texts, their token ids, and unit-length embeddings (n, d) by torch, each text by itself."""
 
     texts: list[str]
@@ -26,7 +26,7 @@ class Golden(NamedTuple):
     embeddings: np.ndarray
 
 
-def by_torch(run: Run, student: nn.Module) -> Golden:
+def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
     Raises UserError where the tokenizer has more tokens than the student's embedding table.
@@ -39,10 +39,10 @@ def by_torch(run: Run, student: nn.Module) -> Golden:
     ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
     with torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
-    return Golden(texts, ids, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
+    return GoldenTexts(texts, ids, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
 
 
-def parity_file(run: Run, golden: Golden, precisions: list[str]) -> dict[str, Any]:
+def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[str, Any]:
     """parity.json: golden texts, ids and embeddings, which any runner in any language can repeat."""
     return {
         "about": f"text i -> ids i (unpadded, truncated to {run.max_tokens} tokens) -> vectors i, unit length, by torch in float32",
@@ -54,7 +54,7 @@ def parity_file(run: Run, golden: Golden, precisions: list[str]) -> dict[str, An
     }
 
 
-def compare(opened: Bundle, golden: Golden, out: Path) -> dict[str, Any]:
+def compare(opened: Bundle, golden: GoldenTexts, out: Path) -> dict[str, Any]:
     """{parity, drift} of one precision of a bundle.
 
     Raises CheckFailed where token ids differ, or a cosine is below what PRECISIONS requires. Token ids are compared first and apart
@@ -102,7 +102,7 @@ def summary(precision: str, found: dict[str, Any]) -> str:
     )
 
 
-def _require(precision: str, golden: Golden, out: Path, cosines: np.ndarray, threshold: float, where: str) -> None:
+def _require(precision: str, golden: GoldenTexts, out: Path, cosines: np.ndarray, threshold: float, where: str) -> None:
     at = int(np.argmin(cosines))
     if cosines[at] >= threshold:
         return
@@ -116,7 +116,7 @@ def _require(precision: str, golden: Golden, out: Path, cosines: np.ndarray, thr
     )
 
 
-def _name(golden: Golden, at: int) -> str:
+def _name(golden: GoldenTexts, at: int) -> str:
     return f"text {at + 1} of {len(golden.texts)} ({verify.quote(golden.texts[at])})"
 
 

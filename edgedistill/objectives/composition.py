@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.objectives.contrastive import Ckd, Simcse
+from edgedistill.objectives.contrastive import CkdLoss, SimcseLoss
 from edgedistill.objectives.pairs import OneSide, mcl, mcl_bool, mcl_ce
 from edgedistill.objectives.queue import Queue
 from edgedistill.objectives.regression import cosine, dual_l2, mse, skd, softcos
-from edgedistill.objectives.relational import Congen, Seed, gram
+from edgedistill.objectives.relational import CongenLoss, SeedLoss, gram
 from edgedistill.objectives.requirements import COORDINATE_FREE
 
 
@@ -85,7 +85,7 @@ class DimensionSlice(nn.Module):
         return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
 
 
-class Targets(NamedTuple):
+class LossTargets(NamedTuple):
     """What an objective is built for: teacher embeddings of `dims` dimensions, of unit length or not.
 
     `cut`: only the first `cut` dimensions of the student are compared; None: all.
@@ -96,33 +96,33 @@ class Targets(NamedTuple):
     cut: int | None = None
 
 
-def _mse(spec: recipe.Mse, targets: Targets) -> nn.Module:
+def _mse(spec: recipe.Mse, targets: LossTargets) -> nn.Module:
     scale = spec.scale or (targets.dims**0.5 if targets.unit_length and not spec.normalize else 1.0)
     return OneViewLoss(lambda student, teacher: mse(student, teacher, spec.normalize, scale))
 
 
-def _softcos(spec: recipe.SoftCos, targets: Targets) -> nn.Module:
+def _softcos(spec: recipe.SoftCos, targets: LossTargets) -> nn.Module:
     return OneViewLoss(lambda student, teacher: softcos(student, teacher, spec.detach))
 
 
-def _ckd(spec: recipe.Ckd, targets: Targets) -> nn.Module:
-    return Ckd(targets.dims, spec.queue, spec.temperature, spec.learn_temperature)
+def _ckd(spec: recipe.Ckd, targets: LossTargets) -> nn.Module:
+    return CkdLoss(targets.dims, spec.queue, spec.temperature, spec.learn_temperature)
 
 
-def _congen(spec: recipe.Congen, targets: Targets) -> nn.Module:
-    return Congen(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
+def _congen(spec: recipe.Congen, targets: LossTargets) -> nn.Module:
+    return CongenLoss(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature, spec.alpha)
 
 
-def _seed(spec: recipe.Seed, targets: Targets) -> nn.Module:
-    return Seed(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature)
+def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
+    return SeedLoss(targets.dims, spec.queue, spec.temperature, spec.teacher_temperature)
 
 
-def _mcl_ce(spec: recipe.MclCe, targets: Targets) -> nn.Module:
+def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
     return PairBatchLoss(lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature))
 
 
 # A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it is).
-KINDS: dict[str, Callable[[Any, Targets], nn.Module]] = {
+KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
     "cosine": lambda spec, targets: OneViewLoss(cosine),
     "softcos": _softcos,
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[Any, Targets], nn.Module]] = {
     "ckd": _ckd,
     "congen": _congen,
     "seed": _seed,
-    "simcse": lambda spec, targets: Simcse(spec.temperature),
+    "simcse": lambda spec, targets: SimcseLoss(spec.temperature),
     "dual_l2": lambda spec, targets: TwoViewLoss(dual_l2),
     "skd": lambda spec, targets: TwoViewLoss(skd),
     "mcl": lambda spec, targets: PairBatchLoss(mcl),
@@ -139,19 +139,19 @@ KINDS: dict[str, Callable[[Any, Targets], nn.Module]] = {
 }
 
 
-def _sum(spec: recipe.Sum, targets: Targets) -> nn.Module:
+def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
     return WeightedSum([term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms])
 
 
-def _matryoshka(spec: recipe.Matryoshka, targets: Targets) -> nn.Module:
+def _matryoshka(spec: recipe.Matryoshka, targets: LossTargets) -> nn.Module:
     return WeightedSum(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims])
 
 
-def _each_side(spec: recipe.EachSide, targets: Targets) -> nn.Module:
+def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
     return WeightedSum([1.0, 1.0], [OneSide(_build(spec.objective, targets), side) for side in (0, 1)])
 
 
-COMPOSITES: dict[str, Callable[[Any, Targets], nn.Module]] = {"sum": _sum, "matryoshka": _matryoshka, "each_side": _each_side}
+COMPOSITES: dict[str, Callable[[Any, LossTargets], nn.Module]] = {"sum": _sum, "matryoshka": _matryoshka, "each_side": _each_side}
 
 
 def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None, unit_length: bool = False) -> nn.Module:
@@ -161,16 +161,16 @@ def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | N
     Σ_k w_k L(block k), with every block at unit length.
     """
     if blocks is None:
-        return _build(spec, Targets(dims, unit_length))
+        return _build(spec, LossTargets(dims, unit_length))
     ends = list(accumulate(size for size, _ in blocks))
     parts: list[nn.Module] = [
-        DimensionSlice(_build(spec, Targets(size, unit_length)), end - size, end, scale=weight**-0.5)
+        DimensionSlice(_build(spec, LossTargets(size, unit_length)), end - size, end, scale=weight**-0.5)
         for end, (size, weight) in zip(ends, blocks, strict=True)
     ]
     return WeightedSum([weight for _, weight in blocks], parts)
 
 
-def _build(spec: recipe.Objective, targets: Targets) -> nn.Module:
+def _build(spec: recipe.Objective, targets: LossTargets) -> nn.Module:
     if spec.kind in COMPOSITES:
         return COMPOSITES[spec.kind](spec, targets)
     if targets.cut is None:
@@ -182,7 +182,7 @@ def _build(spec: recipe.Objective, targets: Targets) -> nn.Module:
 
 def learned_temperature(objective: nn.Module) -> dict[str, float]:
     """{temperature} that a `ckd` objective has learned so far, for the report of a stage; empty where nothing is learned."""
-    found = [part.log_scale for part in objective.modules() if isinstance(part, Ckd) and part.log_scale.requires_grad]
+    found = [part.log_scale for part in objective.modules() if isinstance(part, CkdLoss) and part.log_scale.requires_grad]
     return {"temperature": round((-found[0].detach()).exp().item(), 5)} if found else {}
 
 
@@ -196,14 +196,14 @@ def queues_to_bfloat16(objective: nn.Module) -> None:
 def fill_queues(objective: nn.Module, teacher: Tensor) -> None:
     """Push teacher embeddings (n, e) into every queue that is full from the start (ConGen's)."""
     for part, seen in _with_targets(objective, teacher):
-        if isinstance(part, Congen):
+        if isinstance(part, CongenLoss):
             part.queue.push(seen)
 
 
 def update_queues(objective: nn.Module, teacher: Tensor) -> None:
     """After a step, push the batch's teacher embeddings (B, e) into every queue."""
     for part, seen in _with_targets(objective, teacher):
-        if isinstance(part, Ckd | Congen | Seed):
+        if isinstance(part, CkdLoss | CongenLoss | SeedLoss):
             part.queue.push(seen)
 
 

@@ -35,7 +35,7 @@ def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor 
     return cross_entropy(scale * one @ keys.T, torch.arange(len(one), device=one.device))
 
 
-class Ckd(nn.Module):
+class CkdLoss(nn.Module):
     """`ckd` with its queue and its scale 1/τ, learned or fixed. The queue starts empty; a batch is pushed after it is scored."""
 
     def __init__(self, dims: int, queue: int, temperature: float, learn_temperature: bool) -> None:
@@ -47,7 +47,7 @@ class Ckd(nn.Module):
         return ckd(views[0], teacher, self.queue.vectors, self.log_scale.exp())
 
 
-class Simcse(nn.Module):
+class SimcseLoss(nn.Module):
     """`simcse` of two views, or of the columns of triples; it ignores the teacher.
 
     The scale is fixed: the reference code declares it learnable, but it stays at its initial 20 there.

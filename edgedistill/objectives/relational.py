@@ -55,7 +55,7 @@ def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, ta
     return cross_entropy(cosines(student / tau_student), cosines(teacher / tau_teacher).softmax(-1))
 
 
-class Congen(nn.Module):
+class CongenLoss(nn.Module):
     """`congen` with its queue; `alpha` is the weight of the first view, and at 1 no second view is read."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
@@ -68,7 +68,7 @@ class Congen(nn.Module):
         return congen(views[: len(self.weights)], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
 
 
-class Seed(nn.Module):
+class SeedLoss(nn.Module):
     """`seed` with its queue, which is randomly initialised; a batch is pushed after it is scored."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float) -> None:

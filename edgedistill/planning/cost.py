@@ -16,7 +16,7 @@ from edgedistill.session import Session
 from edgedistill.students import kinds, recurrent
 from edgedistill.students.output import own
 from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import Plan
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 
 
 def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def _cost(inspected: Inspected, session: Session, timed: bool) -> dict[str, Any]
     return found | {"warnings": inspected.warnings}
 
 
-def _finetuning(stage: recipe.Finetune, student: Any, planned: Plan) -> dict[str, Any]:
+def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -> dict[str, Any]:
     """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the transfer set can hold."""
     task = planned.task
     module = finetune.new_classifier(planned, student)

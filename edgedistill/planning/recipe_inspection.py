@@ -15,11 +15,11 @@ from edgedistill.errors import Problems, UserError, map_collecting_errors
 from edgedistill.session import Session, silent
 from edgedistill.students.affine import Affine
 from edgedistill.teacher import targets
-from edgedistill.teacher.encoder import Teacher
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 from edgedistill.training import checks, prepare, teacher_run
 from edgedistill.training.finetuning import finetuning_plan
-from edgedistill.training.finetuning.finetuning_plan import Plan
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import Models, open_assistant, open_teacher
@@ -36,11 +36,11 @@ class Inspected:
     """
 
     spec: recipe.Recipe
-    teacher: Teacher | PrecomputedEmbeddings
-    assistant: Teacher | None
+    teacher: TeacherEncoder | PrecomputedEmbeddings
+    assistant: TeacherEncoder | None
     corpus: Corpus | ParallelCorpus | None
     stages: list[checks.StageRows]
-    finetuning: Plan | None
+    finetuning: FinetuningPlan | None
     student: Any
     tokenizer: PreTrainedTokenizerBase
     shape: dict[str, Any] | None
@@ -72,7 +72,7 @@ def inspect(spec: recipe.Recipe, session: Session) -> Inspected:
     the whole corpus tokenized. What depends on a part that has a problem is not checked.
     """
     problems = Problems()
-    teacher: Teacher | PrecomputedEmbeddings | None = None
+    teacher: TeacherEncoder | PrecomputedEmbeddings | None = None
     assistant, corpus, available = None, None, None
     stages, planned, built = list[checks.StageRows](), None, None
     with problems.collect():
@@ -112,7 +112,7 @@ def _build(
     teacher = models.teacher
     if isinstance(spec.student, recipe.TeacherItself):
         teacher_run.check_targets(spec)
-        if not isinstance(teacher, Teacher):
+        if not isinstance(teacher, TeacherEncoder):
             raise UserError("teacher.embeddings: a recipe that exports the teacher itself needs its `model`; give it")
         return teacher_run.as_student(spec, teacher, _unfitted_maps(spec, teacher.dims)), teacher.tokenizer, None
     tokenizer = student_tokenizer.build(spec, models, corpus, session)

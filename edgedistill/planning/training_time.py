@@ -28,10 +28,10 @@ from edgedistill.planning.recipe_inspection import Inspected
 from edgedistill.session import Session, silent
 from edgedistill.teacher import targets, token_batches
 from edgedistill.teacher.embedding_cache import count_cached
-from edgedistill.teacher.encoder import Teacher, flush_denormals
+from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import checks, prepare, train
 from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import Plan, learning_rates
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches
@@ -52,7 +52,7 @@ WARM_STEPS, TIMED_STEPS = 3, 50  # TIMED_STEPS: at most; fewer where they take l
 class ToEmbed(NamedTuple):
     """A teacher, the texts that it embeds, and how many of them are not cached yet."""
 
-    teacher: Teacher
+    teacher: TeacherEncoder
     corpus: Corpus
     missing: int
 
@@ -74,7 +74,7 @@ def texts_to_embed(inspected: Inspected, session: Session) -> list[ToEmbed]:
     found = []
     for each in specs:
         opened = inspected.teacher if each == spec.teacher else open_teacher(each, session.data)
-        if isinstance(opened, Teacher):
+        if isinstance(opened, TeacherEncoder):
             found.append(ToEmbed(opened, corpus, len(corpus) - count_cached(opened, corpus, session)))
     return found
 
@@ -211,7 +211,9 @@ def _random_targets(inspected: Inspected, stage: recipe.Stage) -> RandomEmbeddin
     return RandomEmbeddings(matched.dims if matched is not None else inspected.teacher.dims, pairs=True)
 
 
-def _finetuning_seconds(inspected: Inspected, stage: recipe.Finetune, planned: Plan, accelerator: Accelerator, limit: float) -> float:
+def _finetuning_seconds(
+    inspected: Inspected, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
+) -> float:
     """Seconds of the fine-tuning stage at all of its learning rates."""
     task, device = planned.task, accelerator.device
     items = task.train.items[:SAMPLE]

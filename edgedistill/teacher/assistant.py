@@ -12,10 +12,10 @@ from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
-from edgedistill.teacher.encoder import Forward, Teacher, torch_forward
+from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
 
 
-class RunTeacher(Teacher):
+class RunTeacher(TeacherEncoder):
     """The student of a finished run as a teacher; its embeddings are cached under the hash of its weights.
 
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
@@ -54,14 +54,14 @@ class MeanEmbeddingLayer(nn.Module):
         return self.inner.embedded(input_ids, attention_mask)
 
 
-class EmbeddingLayer(Teacher):
+class EmbeddingLayer(TeacherEncoder):
     """The mean-pooled embedding layer of a teacher as a teacher: token, position and segment embeddings and their LayerNorm.
 
     The student's embedding layer matches it before the student's other layers are trained (multi-stage distillation, Eq. 3).
     Raises UserError for a teacher without such a layer.
     """
 
-    def __init__(self, teacher: Teacher) -> None:
+    def __init__(self, teacher: TeacherEncoder) -> None:
         inner = teacher.module
         if not isinstance(inner, BertStudent) and not hasattr(getattr(inner, "model", None), "embeddings"):
             raise UserError(f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` out")
@@ -77,6 +77,6 @@ class EmbeddingLayer(Teacher):
         return torch_forward(self.module.to(device), torch.device(device))
 
 
-def open_assistant(spec: recipe.Teacher) -> Teacher:
+def open_assistant(spec: recipe.Teacher) -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision."""
-    return RunTeacher(spec) if run.is_run(spec.model) else Teacher(spec)
+    return RunTeacher(spec) if run.is_run(spec.model) else TeacherEncoder(spec)

@@ -17,7 +17,7 @@ from edgedistill import files
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import QUIET, Log, Session
 from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
-from edgedistill.teacher.encoder import Teacher
+from edgedistill.teacher.encoder import TeacherEncoder
 
 SHARD = 32_768  # texts: the most that a killed process loses, and the window that is sorted by length
 
@@ -45,7 +45,7 @@ class CachedEmbeddings:
 
 
 def embed_corpus(
-    teacher: Teacher,
+    teacher: TeacherEncoder,
     corpus: Corpus,
     session: Session = QUIET,
     unit: bool = True,
@@ -91,12 +91,12 @@ def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None
             np.save(file, array)
 
 
-def embeddings_folder(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> Path:
+def embeddings_folder(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
     """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
     return session.cache / "teachers" / cache_key(teacher, corpus, unit)
 
 
-def count_cached(teacher: Teacher, corpus: Corpus, session: Session, unit: bool = True) -> int:
+def count_cached(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> int:
     """The number of the corpus' texts whose embeddings are cached already."""
     folder = embeddings_folder(teacher, corpus, session, unit)
     done, others = _listed(folder), OtherCorpora(path for path, _ in _other_shards(teacher, unit, but=folder))
@@ -140,7 +140,7 @@ class OtherCorpora:
         return found >= 0
 
 
-def _other_shards(teacher: Teacher, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
+def _other_shards(teacher: TeacherEncoder, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
     """(shard, sha256) of every other corpus that the same teacher has embedded in the same way."""
     key = encoder_key(teacher, unit)  # computed once: it hashes the model
     for mark in sorted(but.parent.glob("*/teacher.json")):

@@ -21,7 +21,7 @@ TOKENS_PER_BATCH = 2_048
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
 
 
-class Teacher:
+class TeacherEncoder:
     """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key."""
 
     def __init__(self, spec: recipe.Teacher) -> None:
@@ -76,7 +76,7 @@ class Teacher:
         return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
 
 
-def teacher_shape(spec: recipe.TeacherItself, teacher: Teacher) -> dict[str, Any]:
+def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
     """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow."""
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)
     most = min(spec.max_tokens or limit, limit)

@@ -24,7 +24,7 @@ from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, ridge
 Spec = recipe.SingleTeacher | recipe.Split | recipe.Concat
 
 
-class Embeddings(Protocol):
+class EmbeddingRows(Protocol):
     """Embeddings of a corpus: rows (n,) -> (n, dims) float32."""
 
     @property
@@ -33,7 +33,7 @@ class Embeddings(Protocol):
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
 
 
-class Block(NamedTuple):
+class TargetBlock(NamedTuple):
     """A block of the targets as the recipe describes it: its teachers with their weights, and the projection of their embeddings."""
 
     teachers: list[tuple[recipe.Teacher | None, float]]
@@ -50,19 +50,19 @@ class FittingData:
     corpus. student: rows (n,) -> the initial student's unit embeddings (n, d), read only where a projection is fitted to them.
     """
 
-    embeddings: Callable[[recipe.Teacher | None], Embeddings]
+    embeddings: Callable[[recipe.Teacher | None], EmbeddingRows]
     rows: int
     student: Callable[[np.ndarray], np.ndarray]
     seed: int
 
-    def of_block(self, block: Block) -> list[Embeddings]:
+    def of_block(self, block: TargetBlock) -> list[EmbeddingRows]:
         return [self.embeddings(teacher) for teacher, _ in block.teachers]
 
 
-class Targets:
+class StudentTargets:
     """What the student is to match, rows (n,) -> (n, dims) float32, computed from the teachers' embeddings when it is read."""
 
-    def __init__(self, blocks: list[Block], maps: list[Affine], embeddings: list[list[Embeddings]]) -> None:
+    def __init__(self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[list[EmbeddingRows]]) -> None:
         self.blocks, self.embeddings = blocks, embeddings
         self.maps = [Affine(each.weight.astype(np.float32), each.bias.astype(np.float32)) for each in maps]
         self.dims = sum(len(each.bias) for each in maps)
@@ -75,24 +75,24 @@ class Targets:
         return np.concatenate(parts, 1)
 
 
-def blocks_of(spec: Spec) -> list[Block]:
+def blocks_of(spec: Spec) -> list[TargetBlock]:
     """The blocks of a recipe's targets. The weights of blocks, and of concatenated teachers, sum to 1."""
     if isinstance(spec, recipe.Split):
         weights = [weight for _, weight in spec.blocks]
-        return [Block([(part.teacher, 1.0)], part, weight, True) for part, weight in zip(spec.parts, weights, strict=True)]
+        return [TargetBlock([(part.teacher, 1.0)], part, weight, True) for part, weight in zip(spec.parts, weights, strict=True)]
     if isinstance(spec, recipe.Concat):
         total = sum(part.weight for part in spec.parts)
-        return [Block([(part.teacher, part.weight / total) for part in spec.parts], spec, 1.0, spec.normalize)]
-    return [Block([(spec.teacher, 1.0)], spec, 1.0, spec.normalize)]
+        return [TargetBlock([(part.teacher, part.weight / total) for part in spec.parts], spec, 1.0, spec.normalize)]
+    return [TargetBlock([(spec.teacher, 1.0)], spec, 1.0, spec.normalize)]
 
 
-def concatenated(block: Block, embeddings: list[Embeddings], rows: np.ndarray) -> np.ndarray:
+def concatenated(block: TargetBlock, embeddings: list[EmbeddingRows], rows: np.ndarray) -> np.ndarray:
     """(n, e) the teachers' unit embeddings, concatenated, each scaled by the square root of its weight: the cosine is the weighted sum."""
     parts = [np.float32(weight**0.5) * each[rows] for (_, weight), each in zip(block.teachers, embeddings, strict=True)]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 
-def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) -> Targets:
+def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
     """The targets of a recipe. Reads the maps from `folder` where a run has fitted them before, otherwise fits them and writes them there.
 
     Raises UserError: dimensions that do not match, or a sample that is too small.
@@ -100,10 +100,10 @@ def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) 
     blocks = blocks_of(spec)
     if not folder.exists():
         _fit_all(spec, blocks, data, folder, log)
-    return Targets(blocks, read_maps(folder), [data.of_block(block) for block in blocks])
+    return StudentTargets(blocks, read_maps(folder), [data.of_block(block) for block in blocks])
 
 
-def _fit_all(spec: Spec, blocks: list[Block], data: FittingData, folder: Path, log: Log) -> None:
+def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: Path, log: Log) -> None:
     """Fit the map of every block and write them to `folder`."""
     rows = np.sort(np.random.default_rng([data.seed, 0]).choice(data.rows, min(spec.sample, data.rows), replace=False))
     looks = any(block.projection.fits_student for block in blocks)

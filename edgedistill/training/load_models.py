@@ -11,14 +11,14 @@ from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import locate_teacher, precomputed_embeddings
 
-AnyTeacher = teachers.Teacher | precomputed_embeddings.PrecomputedEmbeddings
+AnyTeacher = teachers.TeacherEncoder | precomputed_embeddings.PrecomputedEmbeddings
 
 
 class Models(NamedTuple):
     """The models whose embeddings a run may match and whose weights its student may start from."""
 
     teacher: AnyTeacher
-    assistant: teachers.Teacher | None = None
+    assistant: teachers.TeacherEncoder | None = None
 
 
 def open_models(spec: recipe.Recipe, data: Path | None) -> Models:
@@ -26,7 +26,7 @@ def open_models(spec: recipe.Recipe, data: Path | None) -> Models:
     return Models(open_teacher(spec.teacher, data), open_assistant(spec))
 
 
-def open_assistant(spec: recipe.Recipe) -> teachers.Teacher | None:
+def open_assistant(spec: recipe.Recipe) -> teachers.TeacherEncoder | None:
     """The recipe's assistant, or None where it names none."""
     return None if spec.assistant is None else assistants.open_assistant(spec.assistant)
 
@@ -36,7 +36,7 @@ def open_teacher(spec: recipe.Teacher, data: Path | None) -> AnyTeacher:
     return assistants.open_assistant(spec) if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
 
 
-def with_weights(teacher: AnyTeacher, place: str) -> teachers.Teacher:
+def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
     """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the recipe key that needs it."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
         raise UserError(f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose another source")

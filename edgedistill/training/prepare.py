@@ -19,7 +19,7 @@ from edgedistill.students import static
 from edgedistill.students.output import own
 from edgedistill.teacher import precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.teacher.targets import Embeddings
+from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import checks, student_embeddings
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -34,7 +34,7 @@ class Prepared:
     """What the stages of a run work with."""
 
     texts: Corpus | ParallelCorpus
-    targets: Embeddings | None  # what the student is to match; of pairs, what the first stage over them matches, if one does
+    targets: EmbeddingRows | None  # what the student is to match; of pairs, what the first stage over them matches, if one does
     batches: list[Batches]  # one for each stage
     student: PreparedStudent
     drops_head: bool  # a projection onto the teacher's dimensions serves training only
@@ -83,7 +83,7 @@ def _over_pairs(
 def _over_texts(
     spec: recipe.Recipe,
     corpus: TokenizedCorpus,
-    targets: Embeddings,
+    targets: EmbeddingRows,
     student: PreparedStudent,
     of_triples: list[Batches | None],
     session: Session,
@@ -132,15 +132,15 @@ def target_embeddings(
     student: PreparedStudent | None,
     session: Session,
     folder: Path,
-) -> Embeddings:
+) -> EmbeddingRows:
     """What the student is to match: the teacher's embeddings, or what the recipe's `targets` make of those of its teachers.
 
     student: before its first step, for reducers and alignments that need its embeddings; None where the recipe has none of these.
     folder: the unfinished run's, where the fitted maps are written.
     """
-    found: dict[recipe.Teacher, Embeddings] = {}
+    found: dict[recipe.Teacher, EmbeddingRows] = {}
 
-    def of_teacher(other: recipe.Teacher | None) -> Embeddings:
+    def of_teacher(other: recipe.Teacher | None) -> EmbeddingRows:
         which = other or spec.teacher
         if which not in found:
             opened = teacher if which == spec.teacher else open_teacher(which, session.data)

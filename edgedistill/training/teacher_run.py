@@ -23,7 +23,7 @@ from edgedistill.training.initial_student import corpus_sample, initial_weights,
 from edgedistill.training.load_models import Models
 
 
-def as_student(spec: recipe.Recipe, teacher: teachers.Teacher, maps: list[affine.Affine]) -> nn.Module:
+def as_student(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, maps: list[affine.Affine]) -> nn.Module:
     """The teacher's module; with the maps of its `targets` behind it, a module whose outputs are the targets."""
     if spec.targets is None:
         return teacher.module
@@ -40,7 +40,7 @@ def check_targets(spec: recipe.Recipe) -> None:
         raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
 
 
-def _fit_targets(spec: recipe.Recipe, teacher: teachers.Teacher, partial: Path, session: Session) -> Corpus:
+def _fit_targets(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, partial: Path, session: Session) -> Corpus:
     """Fit the maps of the teacher's own `targets`, as a student's run would. Returns the corpus on which they were fitted."""
     assert isinstance(spec.student, recipe.TeacherItself) and spec.corpus is not None
     assert not isinstance(spec.corpus, recipe.Parallel), "the recipe's own checks guarantee it"
@@ -62,7 +62,7 @@ def keep(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> dic
     """
     assert isinstance(spec.student, recipe.TeacherItself)
     check_targets(spec)
-    teacher = teachers.Teacher(spec.teacher)
+    teacher = teachers.TeacherEncoder(spec.teacher)
     texts = _fit_targets(spec, teacher, partial, session) if spec.targets else None
     student = as_student(spec, teacher, affine.read_maps(partial / "targets") if texts else [])
     info: dict[str, Any] = {

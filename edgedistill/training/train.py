@@ -22,7 +22,7 @@ from edgedistill.training import checks, prepare, teacher_run
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.finetuning import finetune, finetuning_plan
-from edgedistill.training.finetuning.finetuning_plan import Plan
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.finetuning.starting_student import starting_student
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.loop import Loop
@@ -98,7 +98,7 @@ def _distil(spec: recipe.Recipe, prepared: prepare.Prepared, running: RunInProgr
     return selection.selected if selection else None
 
 
-def _finetune(plan: Plan, student: PreparedStudent, running: RunInProgress, selected: dict[str, Any] | None) -> dict[str, Any]:
+def _finetune(plan: FinetuningPlan, student: PreparedStudent, running: RunInProgress, selected: dict[str, Any] | None) -> dict[str, Any]:
     """Fine-tune the student and write the classifier's files into the unfinished run. Returns its entries of run.json."""
     module, task = finetune.finetune(plan, student, running, selected)
     finetune.write_classifier(running.folder, module, task["labels"])

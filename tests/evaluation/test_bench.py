@@ -20,7 +20,7 @@ from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.evaluation.suites import cosines
 from edgedistill.session import Session, silent
 
-PLAN = speed.Plan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
+PLAN = speed.MeasurementPlan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
 WORDS = {"zero": 0, "ten": 10, "thirty": 30, "sixty": 60, "ninety": 90, "more": 150}
 TABLE = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t4\nzero\tsixty\t2\nzero\tninety\t1\nzero\tmore\t0\nten\tninety\t1.5\n"
 
@@ -176,7 +176,7 @@ def test_every_precision_and_the_size_a_device_needs(shelf: Path, measured: tupl
 
 def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_bundle(shelf: Path) -> None:
     lines: list[str] = []
-    quick = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+    quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
     assert "`retained` stays empty; to compare with t, edgedistill train teacher-minilm --out runs/teacher, then " in line
@@ -217,7 +217,7 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
 def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(CheckFailed) as no:
-        run(shelf, ["braggart", "teacher"], lines, outputs=bench.Outputs(tmp_path / "r.json"), plan=speed.Plan(2, 1, 1, 0.0, 2))
+        run(shelf, ["braggart", "teacher"], lines, outputs=bench.Outputs(tmp_path / "r.json"), plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2))
     assert "braggart:w8: sts on suite is 0." in str(no.value)
     assert "sts_kept on suite is 0." in str(no.value)
     assert "size_mb in w8 is 0.00" in str(no.value)
@@ -294,7 +294,7 @@ def test_children_alternate(shelf: Path) -> None:
 
 def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    quick = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+    quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     assert run(shelf, ["student"], threads=None, plan=quick)["reports"][0]["threads"] == 3
 
 

@@ -31,7 +31,7 @@ def round_of(single: list[float], rate: float = 100.0, load: float = 50.0) -> di
 
 
 def test_rounds_are_pooled_by_hand() -> None:
-    plan = speed.Plan(queries=4, rounds=2, resamples=20)
+    plan = speed.MeasurementPlan(queries=4, rounds=2, resamples=20)
     rounds = [round_of([1.0, 2.0, 3.0, 4.0], 100, 50), round_of([1.0, 2.0, 3.0, 14.0], 300, 70)]
     found = speed.summary(rounds, {"peak_rss_bytes": 7, "loaded_rss_bytes": 5}, plan)  # type: ignore[arg-type]
     single = found["single"]

@@ -288,7 +288,7 @@ def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> No
     assert manifest["kind"] == "teacher"
     assert "these are the teacher's own weights" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
     texts = sentences(10, seed=2)
-    vectors = encoder.Teacher(recipe.Teacher(model=str(world.teacher), dtype="fp32")).embed(texts)  # not as fast as the machine can
+    vectors = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), dtype="fp32")).embed(texts)  # not as fast as the machine can
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), vectors, atol=1e-5)
 
 

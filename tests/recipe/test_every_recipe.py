@@ -26,7 +26,7 @@ from tests.conftest import make_tokenizer, sentences
 from tests.training.test_views import make_masked_model, make_translator, wordnet_is_here
 from tests.vocabulary.test_trim_tokenizer import unigram
 
-PLAN = speed.Plan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
+PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 UNLABELED = "coco_captions fever_claims gutenberg onestopenglish scitldr sgd_dialogues tatoeba_en wikipedia_misc wikisplit".split()
 WIDTH = 32  # of the tiny teacher, in place of 384

@@ -17,7 +17,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.session import QUIET, Session
 from edgedistill.students import embedding_tables, kinds, narrow_bert
-from edgedistill.teacher.encoder import Teacher
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher
@@ -154,7 +154,7 @@ def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str]
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = open_teacher(spec.teacher, world.data)
-    assert spec.corpus is not None and isinstance(teacher, Teacher)
+    assert spec.corpus is not None and isinstance(teacher, TeacherEncoder)
     texts = corpus.build(spec.corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
     sample = corpus_sample.sample(spec, words, texts, Session(log=print))

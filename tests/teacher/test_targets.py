@@ -239,7 +239,7 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     bundle_writer.export(tmp_path / "reduced", precisions, tmp_path / "bundle", lambda line: None)
     spec = recipe.parse(world.recipe(student=BARE, targets=WAYS[way]), "test")
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-    loaded = encoder.Teacher(spec.teacher)
+    loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
     data = targets.FittingData(lambda of: embed_corpus(loaded, texts, QUIET), texts.training_count, lambda rows: np.empty(0), 0)
     wanted = targets.load_or_fit(spec.targets, data, tmp_path / "student" / "targets")[rows]  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
     for align in ("none", "procrustes", "signed_permutation"):
         spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
         texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-        loaded = encoder.Teacher(spec.teacher)
+        loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
         made = prepare.target_embeddings(spec, loaded, texts, student, Session(data=world.data, log=lambda line: None), tmp_path / align)
         rows = np.arange(texts.training_count)
@@ -303,11 +303,11 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
         world.recipe(targets={"kind": "concat", "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}], "dims": 64}), "test"
     )
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-    loaded = encoder.Teacher(spec.teacher)
+    loaded = encoder.TeacherEncoder(spec.teacher)
     made = prepare.target_embeddings(spec, loaded, texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
     rows = np.arange(25)
     one, two = (
-        encoder.Teacher(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
+        encoder.TeacherEncoder(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
     )
     assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
     assert not np.allclose(gram(one), gram(two), atol=2e-3)
@@ -338,7 +338,9 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
         go(world, tmp_path / "runs" / name, name=name, student={"kind": "teacher"}, stages=[], **more)
         bundle_writer.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
     measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
-    made = bench.bench(measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, plan=speed.Plan(2, 1, 1, 0.0, 2))
+    made = bench.bench(
+        measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2)
+    )
     kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
     assert kept["teacher"]["tiny"] == 1
     assert kept["reduced"]["tiny"] != 1
@@ -350,7 +352,9 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
 def closed(world: World, folder: Path, vectors: np.ndarray | None = None, texts: list[str] | None = None) -> dict[str, Any]:
     """A closed teacher's file: the corpus' texts in another order, twice the length, more texts than needed."""
     texts = texts if texts is not None else [*reversed(sentences(440)), "One text more."]
-    vectors = vectors if vectors is not None else 2 * encoder.Teacher(recipe.Teacher(model=str(world.teacher), max_tokens=32)).embed(texts)
+    vectors = (
+        vectors if vectors is not None else 2 * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), max_tokens=32)).embed(texts)
+    )
     folder.mkdir(exist_ok=True)
     np.save(folder / "closed.npy", vectors)
     (folder / "closed.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -377,7 +381,7 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
 
     texts = built(world)
     spec = closed(world, tmp_path)
-    expected = embed_corpus(encoder.Teacher(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
+    expected = embed_corpus(encoder.TeacherEncoder(recipe.parse(world.recipe(), "x").teacher), texts, QUIET)
     rows = np.arange(len(texts))
     found = precomputed_embeddings.corpus_embeddings(
         precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), None), texts, QUIET

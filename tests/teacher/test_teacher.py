@@ -21,8 +21,8 @@ from tests.conftest import World, sentences
 ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
 
 
-def load(folder: Path, **options: object) -> encoder.Teacher:
-    return encoder.Teacher(recipe.Teacher.model_validate({"model": str(folder), "dtype": "fp32", **options}))
+def load(folder: Path, **options: object) -> encoder.TeacherEncoder:
+    return encoder.TeacherEncoder(recipe.Teacher.model_validate({"model": str(folder), "dtype": "fp32", **options}))
 
 
 def test_equals_sentence_transformers(world: World) -> None:
@@ -67,7 +67,7 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     assert np.abs(loaded.embed(texts) - expected).max() < 1e-5
 
 
-def load_plain(world: World, pooling: str) -> encoder.Teacher:
+def load_plain(world: World, pooling: str) -> encoder.TeacherEncoder:
     folder = world.folder / "plain"
     if not folder.exists():
         shutil.copytree(world.teacher, folder, ignore=shutil.ignore_patterns("modules.json", "1_Pooling", "sentence_bert_config.json"))
@@ -107,11 +107,11 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     ):
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
-        encoder.Teacher(recipe.Teacher(model="packaged:all-minilm"))
+        encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
     with pytest.raises(UserError, match="no folder 'nowhere'"):
-        encoder.Teacher(recipe.Teacher(model="nowhere"))
+        encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
     with pytest.raises(UserError, match="the hub id 'a/b' needs a revision"):
-        encoder.Teacher(recipe.Teacher(model="a/b"))
+        encoder.TeacherEncoder(recipe.Teacher(model="a/b"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no config.json, so not a model folder"):
         load(tmp_path / "empty")
@@ -197,7 +197,7 @@ def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
         shutil.copytree(world.teacher, folder)
         change(folder)
         with pytest.raises(UserError, match=says):
-            encoder.Teacher(recipe.Teacher(model=str(folder)))
+            encoder.TeacherEncoder(recipe.Teacher(model=str(folder)))
 
     def one_layer_more(folder: Path) -> None:
         files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3})

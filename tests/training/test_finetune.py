@@ -33,7 +33,7 @@ from tests.conftest import World, sentences
 
 ANIMALS = ("cat", "dog")
 BILSTM = {"kind": "bilstm", "width": 12, "hidden": 8}
-PLAN = speed.Plan(queries=4, warmups=1, rounds=1, seconds=0.0, resamples=2)
+PLAN = speed.MeasurementPlan(queries=4, warmups=1, rounds=1, seconds=0.0, resamples=2)
 
 
 def quiet(line: str) -> None:

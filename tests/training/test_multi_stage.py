@@ -153,7 +153,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
     models = open_models(spec, data)
-    assert models.assistant is not None and isinstance(models.teacher, encoder.Teacher)
+    assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
     tokenized = pair_batches.tokenize(spec, pairs, StudentTokenizer(words, 32), Session(log=quiet))
     embedded = pair_batches.EmbeddedSides(pairs, models, Session(log=quiet))
@@ -240,7 +240,7 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
         [str(data / "suite.yaml"), str(suite)],
         Session(data=data, log=said.append),
         1,
-        plan=speed.Plan(2, 1, 1, 0.0, 2),
+        plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2),
     )
     report = found["reports"][0]
     assert set(report["quality"][next(iter(report["quality"]))]["tasks"]) == {"en-xx"}

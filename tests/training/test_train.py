@@ -46,7 +46,7 @@ def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> Non
     from edgedistill.teacher import encoder
 
     texts = sentences(60, seed=9)
-    targets = encoder.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+    targets = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(texts)
 
     def closeness(steps: int) -> float:
         stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
@@ -313,7 +313,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     spec = recipe.parse(world.recipe(student=student), "test")
     from edgedistill.teacher import encoder
 
-    loaded = encoder.Teacher(spec.teacher)
+    loaded = encoder.TeacherEncoder(spec.teacher)
     module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
@@ -326,7 +326,7 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
 
     student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
-    loaded = encoder.Teacher(spec.teacher)
+    loaded = encoder.TeacherEncoder(spec.teacher)
     module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
@@ -349,7 +349,7 @@ def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world:
     texts = (world.data / "texts.txt").read_text(encoding="utf-8").splitlines()
     counts = np.bincount([piece for text in texts for piece in words(text)["input_ids"]], minlength=len(words))
     share = counts / counts.sum()
-    loaded = encoder.Teacher(recipe.Teacher(model=str(world.teacher)))
+    loaded = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher)))
     found = student.weights.detach().numpy()
     assert np.allclose(found, 1e-3 / (1e-3 + share), rtol=1e-5)
     assert counts.min() == 0
@@ -367,7 +367,7 @@ def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, t
     from edgedistill.teacher import encoder
 
     texts = sentences(60, seed=9)
-    targets = encoder.Teacher(recipe.Teacher(model=str(world.teacher))).embed(texts)
+    targets = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(texts)
     close = {}
     for name in ("before", "after"):
         opened = run.open_run(tmp_path / name)
@@ -384,7 +384,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
 
     spec = recipe.parse(world.recipe(), "test")
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
-    cut = token_cache.tokenize(built, encoder.Teacher(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET)
+    cut = token_cache.tokenize(built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET)
     lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
     short = cut.rows_up_to(middle, built.training_count)
@@ -423,7 +423,7 @@ def test_trimming_needs_texts(world: World) -> None:
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
     with pytest.raises(UserError, match="student.trim: keeps the tokens of the corpus, and the recipe has none"):
-        student_tokenizer.build(spec, Models(encoder.Teacher(spec.teacher)), None, QUIET)
+        student_tokenizer.build(spec, Models(encoder.TeacherEncoder(spec.teacher)), None, QUIET)
 
 
 def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_path: Path) -> None:

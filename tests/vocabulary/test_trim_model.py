@@ -40,7 +40,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def vectors(folder: Path, given: list[str], pooling: str | None = None) -> np.ndarray:
-    return teachers.Teacher(recipe.Teacher(model=str(folder), pooling=pooling, max_tokens=32, dtype="fp32")).embed(given)  # type: ignore[arg-type]
+    return teachers.TeacherEncoder(recipe.Teacher(model=str(folder), pooling=pooling, max_tokens=32, dtype="fp32")).embed(given)  # type: ignore[arg-type]
 
 
 def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class TaskSuite(Part):
 
 
 @dataclass(frozen=True)
-class LabelledTask:
+class TaskTestRows:
     """One task: texts or pairs with their labels."""
 
     rows: LabelledRows
@@ -52,13 +52,13 @@ class LabelledTask:
         return [item[0] if len(item) == 1 else list(item) for item in self.rows.items]
 
 
-def read(spec: TaskSuite, find: Find) -> tuple[list[str], dict[str, LabelledTask]]:
+def read(spec: TaskSuite, find: Find) -> tuple[list[str], dict[str, TaskTestRows]]:
     """Returns (no texts, because nothing is embedded; each task by name)."""
     found = {part.name: (part, labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)) for part in spec.tasks}
-    return [], {name: LabelledTask(rows, part.positive) for name, (part, rows) in found.items()}
+    return [], {name: TaskTestRows(rows, part.positive) for name, (part, rows) in found.items()}
 
 
-def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, LabelledTask]:
+def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, TaskTestRows]:
     """The test rows of the task that a bundle's recipe names or, with `file`, that table read by the task's columns.
 
     Raises UserError: the recipe names no test split, or there is no such file.
@@ -72,16 +72,16 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
                 f"--suite task:{file}: no such file; give a table with the columns {', '.join([*stage.task.texts, stage.task.label])}"
             )
         return {
-            path.name: LabelledTask(
+            path.name: TaskTestRows(
                 labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"), stage.positive_label
             )
         }
     if stage.task.test is None:
         raise UserError("--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE")
-    return {"test": LabelledTask(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label)}
+    return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label)}
 
 
-def check(labels: list[str], tasks: dict[str, LabelledTask]) -> None:
+def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
     """Raises UserError where a task has a label that is not among the bundle's."""
     for name, task in tasks.items():
         unknown = sorted(set(task.rows.labels) - set(labels))
@@ -91,12 +91,12 @@ def check(labels: list[str], tasks: dict[str, LabelledTask]) -> None:
             )
 
 
-def score(texts: list[str], tasks: dict[str, LabelledTask], classify: Classify) -> dict[str, dict[str, Any]]:
+def score(texts: list[str], tasks: dict[str, TaskTestRows], classify: Classify) -> dict[str, dict[str, Any]]:
     """Per task `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
     return {name: _score_task(task, classify) for name, task in tasks.items()}
 
 
-def _score_task(task: LabelledTask, classify: Classify) -> dict[str, Any]:
+def _score_task(task: TaskTestRows, classify: Classify) -> dict[str, Any]:
     predicted, _ = classify(task.items)
     names = labelled_tasks.ordered_labels(task.rows.labels + predicted, "the task's and the predicted labels")
     index = {name: at for at, name in enumerate(names)}

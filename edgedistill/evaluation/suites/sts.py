@@ -43,7 +43,7 @@ class StsSuite(Part):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ScoredPairs:
     """One STS task: pairs as rows of the suite's texts, gold scores, subset of each pair."""
 
     first: Ints  # (n,) into Suite.texts
@@ -52,14 +52,14 @@ class Pairs:
     subset: npt.NDArray[np.str_]  # (n,)
 
 
-def read(spec: StsSuite, find: Find) -> tuple[list[str], dict[str, Pairs]]:
+def read(spec: StsSuite, find: Find) -> tuple[list[str], dict[str, ScoredPairs]]:
     """Returns (every distinct text of the suite once, each task's pairs by name)."""
     rows: dict[str, int] = {}
     tasks = {part.name: _read_pairs(part, find, rows) for part in spec.tasks}
     return list(rows), tasks
 
 
-def score(texts: list[str], tasks: dict[str, Pairs], encode: Encode) -> dict[str, dict[str, Any]]:
+def score(texts: list[str], tasks: dict[str, ScoredPairs], encode: Encode) -> dict[str, dict[str, Any]]:
     """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs), `alignment`, `uniformity`."""
     embeddings = unit(encoded(encode, texts))
     return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
@@ -83,7 +83,7 @@ def uniformity(x: Floats) -> float | None:
     return float(np.log(max(total / (len(x) * (len(x) - 1)), 1e-12)))
 
 
-def _score_pairs(pairs: Pairs, embeddings: Floats) -> dict[str, Any]:
+def _score_pairs(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
     cosine = dot(embeddings[pairs.first], embeddings[pairs.second])
     subsets, weights = {}, {}
     for name in dict.fromkeys(pairs.subset.tolist()):
@@ -103,7 +103,7 @@ def _score_pairs(pairs: Pairs, embeddings: Floats) -> dict[str, Any]:
     }
 
 
-def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> Pairs:
+def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> ScoredPairs:
     """Read a table of pairs; new texts are added to `rows` (text -> index). Pairs without a score are dropped."""
     path = find(part.file)
     wanted = {part.subset} if isinstance(part.subset, str) else set(part.subset or ())
@@ -124,7 +124,7 @@ def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> Pairs:
     if missing or not gold:
         fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
-    return Pairs(np.array(first, np.int64), np.array(second, np.int64), np.array(gold), np.array(subset, dtype=np.str_))
+    return ScoredPairs(np.array(first, np.int64), np.array(second, np.int64), np.array(gold), np.array(subset, dtype=np.str_))
 
 
 def _translated(path: Path, table: Iterator[tuple[int, Any]], other: Path, part: StsFile) -> Iterator[tuple[int, dict[str, str]]]:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from edgedistill import files
 from edgedistill.students import classifier, kinds
 from edgedistill.students.classifier import Classifier
-from edgedistill.training.finetuning.finetuning_plan import Plan, check_batch
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, check_batch
 from edgedistill.training.finetuning.learning_rate_trials import Tuning
 from edgedistill.training.finetuning.training_rows import training_rows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -19,7 +19,7 @@ from edgedistill.training.run_in_progress import RunInProgress
 
 
 def finetune(
-    plan: Plan, student: PreparedStudent, run: RunInProgress, selected: dict[str, Any] | None = None
+    plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress, selected: dict[str, Any] | None = None
 ) -> tuple[Classifier, dict[str, Any]]:
     """Train on the task, keep the weights that score best on dev, measure them once on test.
 
@@ -32,7 +32,7 @@ def finetune(
     return module, Tuning(plan, module, rows, student, run, selected).train()
 
 
-def new_classifier(plan: Plan, student: torch.nn.Module) -> Classifier:
+def new_classifier(plan: FinetuningPlan, student: torch.nn.Module) -> Classifier:
     """A randomly initialised head for the plan's task behind a student."""
     stage = plan.stage.spec
     return Classifier(student, kinds.dims(student), len(plan.task.labels), plan.pairs, stage.hidden, stage.dropout)

@@ -18,7 +18,7 @@ from edgedistill.training.stages import NumberedStage, finetuning_stage
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetuningPlan:
     """A fine-tuning stage, its task, and the parts of speech for its transfer set (None without one).
 
     rows: the number of training rows; with a transfer set, the most there can be.
@@ -35,7 +35,7 @@ class Plan:
         return len(self.stage.spec.task.texts) == 2
 
 
-def plan(spec: recipe.Recipe, session: Session) -> Plan | None:
+def plan(spec: recipe.Recipe, session: Session) -> FinetuningPlan | None:
     """The plan of a recipe's fine-tuning stage, or None where it has none.
 
     Raises UserError where something it names is missing or does not fit: rows, a start, the task's teacher, a label, a tagger, a batch.
@@ -56,7 +56,7 @@ def plan(spec: recipe.Recipe, session: Session) -> Plan | None:
         tagger = rule_augmentation.tagger(augment, session, task.train.items, f"{stage.place}.augment")
         rows = max(rows, min(augment.limit, rows * (1 + rule_augmentation.rounds(augment, len(stage.spec.task.texts) == 2))))
     check_batch(stage, rows)
-    return Plan(stage, task, rows, tagger)
+    return FinetuningPlan(stage, task, rows, tagger)
 
 
 def learning_rates(stage: recipe.Finetune) -> list[float]:

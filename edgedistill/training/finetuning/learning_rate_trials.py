@@ -22,7 +22,7 @@ from edgedistill.evaluation import classification_metrics
 from edgedistill.students.classifier import Classifier
 from edgedistill.training import checkpoint, resume
 from edgedistill.training.checkpoint import Checkpoint
-from edgedistill.training.finetuning.finetuning_plan import Plan, learning_rates
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
 from edgedistill.training.finetuning.training_rows import TrainingRows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -65,7 +65,7 @@ class Tuning:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: FinetuningPlan,
         module: Classifier,
         rows: TrainingRows,
         student: PreparedStudent,

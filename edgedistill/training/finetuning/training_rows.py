@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.training.finetuning import rule_augmentation
-from edgedistill.training.finetuning.finetuning_plan import Plan, mask_token, task_teacher
+from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, mask_token, task_teacher
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.run_in_progress import RunInProgress
@@ -27,7 +27,7 @@ class TrainingRows(NamedTuple):
     teacher_logits: np.ndarray | None
 
 
-def training_rows(plan: Plan, student: PreparedStudent, run: RunInProgress) -> TrainingRows:
+def training_rows(plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress) -> TrainingRows:
     """The task's training rows; with `augment` followed by the transfer set, which the task's teacher labels."""
     stage, items = plan.stage.spec, list(plan.task.train.items)
     labels, teacher_logits = plan.task.label_ids(plan.task.train), None
@@ -40,7 +40,7 @@ def training_rows(plan: Plan, student: PreparedStudent, run: RunInProgress) -> T
     return TrainingRows(ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, teacher_logits)
 
 
-def _transfer_set(plan: Plan, items: list[Item], tokenizer: PreTrainedTokenizerBase, run: RunInProgress) -> list[Item]:
+def _transfer_set(plan: FinetuningPlan, items: list[Item], tokenizer: PreTrainedTokenizerBase, run: RunInProgress) -> list[Item]:
     """New items made from the task's by rule."""
     augment, place = plan.stage.spec.augment, f"{plan.stage.place}.augment"
     assert augment is not None and plan.tagger is not None
@@ -52,7 +52,7 @@ def _transfer_set(plan: Plan, items: list[Item], tokenizer: PreTrainedTokenizerB
     return found
 
 
-def _teacher_logits(plan: Plan, items: list[Item], run: RunInProgress) -> np.ndarray:
+def _teacher_logits(plan: FinetuningPlan, items: list[Item], run: RunInProgress) -> np.ndarray:
     """The task teacher's logits of every item, (n, C); computed once, then read from the unfinished run's folder."""
     teacher, place, device = plan.stage.spec.teacher, f"{plan.stage.place}.teacher", run.accelerator.device
     assert teacher is not None

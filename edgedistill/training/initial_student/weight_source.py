@@ -61,7 +61,7 @@ def find(student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: Pre
     return _of_folder(student, tokenizer, accepted)
 
 
-def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.Teacher, accepted: _Accepted) -> WeightSource:
+def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherEncoder, accepted: _Accepted) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
     model: Any = getattr(opened.module, "model", None)
     if type(model).__name__ not in accepted.model_types:

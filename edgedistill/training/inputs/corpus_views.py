@@ -13,7 +13,7 @@ from edgedistill.data import corpus, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
 from edgedistill.teacher import locate_teacher
-from edgedistill.training.inputs.model_views import BackTranslation, MaskedRefill, Translator
+from edgedistill.training.inputs.model_views import BackTranslator, MaskedRefill, TranslationModel
 from edgedistill.training.inputs.synonyms import Synonyms
 from edgedistill.training.inputs.view_file import ViewFiles
 
@@ -61,8 +61,8 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
 
 def back_translation(folders: list[Path], beams: int, device: str, place: str) -> MakeViews:
     """Translation by the first folder's model and back by the second's."""
-    forward, backward = (Translator(folder, beams, device, place) for folder in folders)
-    return BackTranslation(forward, backward)
+    forward, backward = (TranslationModel(folder, beams, device, place) for folder in folders)
+    return BackTranslator(forward, backward)
 
 
 def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:

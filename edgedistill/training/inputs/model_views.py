@@ -98,7 +98,7 @@ def _chosen(encoding: Any, count: int, key: np.uint64) -> list[int]:
     return [possible[rank] for rank in np.argsort(draws(key, len(possible)), kind="stable")[: max(1, count)]]
 
 
-class Translator:
+class TranslationModel:
     """Texts -> their most likely translations, by greedy or beam search."""
 
     def __init__(self, folder: Path, beams: int, device: str, place: str) -> None:
@@ -126,10 +126,10 @@ class Translator:
         return out
 
 
-class BackTranslation:
+class BackTranslator:
     """Texts -> their translations into another language and back."""
 
-    def __init__(self, forward: Translator, backward: Translator) -> None:
+    def __init__(self, forward: TranslationModel, backward: TranslationModel) -> None:
         self.forward, self.backward = forward, backward
 
     def __call__(self, texts: list[str], first: int) -> list[str]:

@@ -15,8 +15,8 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import assistant, precomputed_embeddings
 from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.teacher.encoder import Teacher
-from edgedistill.teacher.targets import Embeddings
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs.text_batches import Batches, Ids, View
 from edgedistill.training.load_models import Models
@@ -41,7 +41,7 @@ class SideTokens:
 class PairBatches(Batches):
     """Two views, the source and the target side; the target embeddings of a batch are (n, 2, d)."""
 
-    def __init__(self, sides: list[SideTokens], max_tokens: int, targets: Embeddings) -> None:
+    def __init__(self, sides: list[SideTokens], max_tokens: int, targets: EmbeddingRows) -> None:
         views: list[View] = [_view(side, max_tokens) for side in sides]
         super().__init__(views, list(sides), len(sides[0].rows), targets)
 
@@ -57,7 +57,7 @@ def _view(side: SideTokens, max_tokens: int) -> View:
 class PairTargets:
     """What the two sides of each pair are to match, (n, 2, d) float32: each its own embedding, or both the source side's."""
 
-    def __init__(self, index: np.ndarray, source: Embeddings, target: Embeddings | None) -> None:
+    def __init__(self, index: np.ndarray, source: EmbeddingRows, target: EmbeddingRows | None) -> None:
         """index (pairs, 2): the texts of each pair. target: None where both sides match the source side's embedding."""
         self.index, self.source, self.target = index, source, target
         self.dims = source.dims
@@ -90,16 +90,16 @@ class EmbeddedSides:
 
     def __init__(self, pairs: ParallelCorpus, models: Models, session: Session) -> None:
         self.pairs, self.models, self.session = pairs, models, session
-        self.found: dict[tuple[str, str, str], Embeddings] = {}
+        self.found: dict[tuple[str, str, str], EmbeddingRows] = {}
 
-    def rows(self, match: recipe.Match, side: str) -> Embeddings:
+    def rows(self, match: recipe.Match, side: str) -> EmbeddingRows:
         """The embeddings of a side, `first` or `second`, as the model gives them: not of unit length, as in the paper."""
         key = (match.of, match.layer, side)
         if key not in self.found:
             self.found[key] = self._embed(match, self.pairs.source_side if side == "first" else self.pairs.target_side, side)
         return self.found[key]
 
-    def _embed(self, match: recipe.Match, texts: Corpus, side: str) -> Embeddings:
+    def _embed(self, match: recipe.Match, texts: Corpus, side: str) -> EmbeddingRows:
         model = embedding_model(match, self.models)
         if model is None:
             assert isinstance(self.models.teacher, precomputed_embeddings.PrecomputedEmbeddings)
@@ -122,10 +122,10 @@ def of_pairs(stage: recipe.Stage, tokenized: TokenizedPairs, embedded: EmbeddedS
     return PairBatches(sides, min(stage.max_tokens, max_tokens), targets)
 
 
-def embedding_model(match: recipe.Match, models: Models) -> Teacher | None:
+def embedding_model(match: recipe.Match, models: Models) -> TeacherEncoder | None:
     """The model whose embeddings a stage matches; None where they are read from a file."""
     if match.of == "teacher":
-        return models.teacher if isinstance(models.teacher, Teacher) else None
+        return models.teacher if isinstance(models.teacher, TeacherEncoder) else None
     assert models.assistant is not None, "the recipe's own checks guarantee it"
     return models.assistant if match.layer == "output" else assistant.EmbeddingLayer(models.assistant)
 

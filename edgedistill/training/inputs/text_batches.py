@@ -14,7 +14,7 @@ from edgedistill.data.token_cache import TokenCache, WordTokenCache, tokenize_by
 from edgedistill.data.triples import Triples
 from edgedistill.session import Session
 from edgedistill.teacher import token_batches
-from edgedistill.teacher.targets import Embeddings
+from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import corpus_views, word_edits
 from edgedistill.training.inputs.batch_order import Lengths
@@ -28,7 +28,7 @@ View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts
 class Batches:
     """The views of `texts` texts, and their target embeddings if the stage has any: a pure function of (row, pass)."""
 
-    def __init__(self, views: list[View], tokens: Sequence[Lengths], texts: int, targets: Embeddings | None) -> None:
+    def __init__(self, views: list[View], tokens: Sequence[Lengths], texts: int, targets: EmbeddingRows | None) -> None:
         """tokens: of the views whose tokens are known beforehand, the text itself first."""
         self.views, self.tokens, self.texts, self.targets = views, tokens, texts, targets
 
@@ -55,7 +55,11 @@ class TokenizedCorpus(NamedTuple):
 
 
 def of_texts(
-    stage: NumberedStage[recipe.Stage], corpus: TokenizedCorpus, tokenizer: StudentTokenizer, targets: Embeddings | None, session: Session
+    stage: NumberedStage[recipe.Stage],
+    corpus: TokenizedCorpus,
+    tokenizer: StudentTokenizer,
+    targets: EmbeddingRows | None,
+    session: Session,
 ) -> Batches:
     """The texts of a corpus, with a second view of each where the stage has one. tokenizer: with the student's own limit."""
     texts, tokens = corpus
