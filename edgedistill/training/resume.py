@@ -2,7 +2,7 @@
 
 Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`open_folder`): NAME.partial is there, of the same
 recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or `unfinished_finetuning` if this
-stage has one; otherwise the stage starts anew. What a checkpoint holds is in checkpoint.py.
+stage has one; otherwise the stage starts from the beginning. What a checkpoint holds is in checkpoint.py.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
 
 
 def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts anew."""
+    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts from the beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and found.state["step"] > 0 else None
 
 
 def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`, a fine-tuning stage; otherwise None, and the stage starts anew."""
+    """The newest checkpoint if it lies within stage `number`, a fine-tuning stage; otherwise None, and the stage starts from the beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

@@ -83,14 +83,14 @@ def compare(
 
 def summary_line(report: dict[str, Any]) -> str:
     """The report on a tokenizer in one line."""
-    tokens = report["pieces"]
+    tokens = report["tokens"]
     shares = (f"{source['identical']:.1%} of {source['name']}" for source in report["sources"] if source["texts"])
     return f"{tokens['after']:,} of {tokens['before']:,} tokens kept; tokenized as before: {', '.join(shares)}"
 
 
 def summary(report: dict[str, Any]) -> str:
     """The report on a trimmed model: a line of totals, then one line per file."""
-    tokens, size = report["pieces"], report["size_bytes"]
+    tokens, size = report["tokens"], report["size_bytes"]
     lines = [
         f"{tokens['after']:,} of {tokens['before']:,} tokens; {size['after'] / 1e6:.1f} of {size['before'] / 1e6:.1f} MB; "
         f"token embeddings of {report['compared']} unchanged texts differ by {report['max_difference']:.1e} at most"

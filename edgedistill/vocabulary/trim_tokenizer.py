@@ -62,7 +62,7 @@ def trimmed(
     expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
     smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
     sources, examples = compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
-    return TrimmedTokenizer(smaller, old_ids, {"pieces": {"before": len(ids), "after": len(old_ids)}, "sources": sources}, examples)
+    return TrimmedTokenizer(smaller, old_ids, {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources}, examples)
 
 
 def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTexts]:

@@ -297,7 +297,7 @@ def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path:
     student = recipe.Recurrent.model_validate({**STUDENT, "trim": {}})
     info = train.train(spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", Session(data=data, log=quiet))
     lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
-    assert [source["name"] for source in lost["sources"]][:2] == ["first side, trained on", "second side, trained on"]
+    assert [source["name"] for source in lost["sources"]][:2] == ["source side, trained on", "target side, trained on"]
     assert info["parameters"]["total"] > 0
 
 

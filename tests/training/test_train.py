@@ -303,7 +303,7 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
     assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
     assert lost["sources"][0]["identical"] == 1
-    assert lost["pieces"]["after"] == len(one.tokenizer()) < lost["pieces"]["before"] == len(other.tokenizer())
+    assert lost["tokens"]["after"] == len(one.tokenizer()) < lost["tokens"]["before"] == len(other.tokenizer())
     assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (len(other.tokenizer()) - len(one.tokenizer()))
 
 

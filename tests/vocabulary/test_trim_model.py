@@ -49,7 +49,7 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
     kept = sentences(12, seed=2)
     assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
     assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
-    pieces = found["pieces"]
+    pieces = found["tokens"]
     assert pieces["after"] < pieces["before"] == files.read_json(world.teacher / "config.json")["vocab_size"]
     assert files.read_json(out / "config.json")["vocab_size"] == pieces["after"]
     table = load_file(out / "model.safetensors")["embeddings.word_embeddings.weight"]
@@ -99,7 +99,7 @@ def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, 
     before, after = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
     assert before.keys() == after.keys()
     ids = after["lm_head.bias"].long()
-    assert len(ids) == found["pieces"]["after"]
+    assert len(ids) == found["tokens"]["after"]
     assert torch.equal(after["lm_head.decoder.weight"], before["lm_head.decoder.weight"][ids])
     assert torch.equal(after["roberta.embeddings.position_embeddings.weight"], before["roberta.embeddings.position_embeddings.weight"])
     assert files.read_json(out / "config.json")["pad_token_id"] == 1

@@ -116,7 +116,7 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
     chosen, rest = made.report["sources"]
     assert round(chosen["identical"] * len(texts) + rest["identical"] * len(others)) == identical > 0
     assert rest["dropped"]["texts"] > 0
-    assert made.report["pieces"] == {"before": len(old), "after": len(new)}
+    assert made.report["tokens"] == {"before": len(old), "after": len(new)}
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -200,7 +200,7 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     made = trim_tokenizer.trimmed(
         tokenizer, [source("chosen", ["a b", "a", "a b"])], [source("others", ["ab a", "q", "a z", ""])], min_count=2
     )
-    assert made.report["pieces"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
+    assert made.report["tokens"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
     chosen, others = made.report["sources"]
     assert (chosen["texts"], chosen["identical"], chosen["dropped"]["texts"]) == (3, 1.0, 0)
     assert others["identical"] == 0.5

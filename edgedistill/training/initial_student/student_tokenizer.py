@@ -68,7 +68,7 @@ def _trimmed(tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], spec: re
     """(the tokenizer with the tokens of the corpus only, the content of trim.json)."""
     if not corpora:
         raise UserError("student.trim: keeps the tokens of the corpus, and the recipe has none; add a corpus, or leave it out")
-    names = ("first side, ", "second side, ") if len(corpora) > 1 else ("",)
+    names = ("source side, ", "target side, ") if len(corpora) > 1 else ("",)
     sources = [trim_tokenizer.corpus_texts(each, name) for each, name in zip(corpora, names, strict=True)]
     trained, held_out = [trained for trained, _ in sources], [held for _, held in sources]
     found = trim_tokenizer.trimmed(tokenizer, trained, held_out, spec.min_count)
