@@ -7,6 +7,7 @@ from typing import Any
 from edgedistill.data.corpus import PARAGRAPHS
 from edgedistill.export.quantize import PRECISIONS
 
+SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above"}  # names of sources that records keep, as readers see them
 BATCH_INSENSITIVE = 0.99999  # from this single vs. batched cosine on, only float32's last digits differ
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
@@ -92,7 +93,7 @@ def _precisions(manifest: dict[str, Any]) -> str:
 
 def _batch_sensitivity(manifest: dict[str, Any]) -> str:
     measured = (
-        "The cosines are measured on the golden texts in `parity.json`, difficult ones on purpose. Cosine to torch compares with the "
+        "The cosines are measured on the golden texts in `parity.json`, chosen to be difficult. Cosine to torch compares with the "
         "trained student in torch; single vs. batched compares a text run by itself with the same text in a batch. `edgedistill bench` "
         "measures accuracy, latency and memory on your machine."
     )
@@ -125,10 +126,11 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
     if "sentence-transformers" in libraries:
         parts.append(
             "sentence-transformers opens the folder with its ONNX backend (there are no torch weights):\n\n```python\n"
+            'from sentence_transformers import SentenceTransformer\n\n'
             'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
         )
     elif manifest["kind"] in ("bert", "recurrent", "teacher"):
-        parts.append("sentence-transformers cannot open this bundle: its ONNX backend needs the fp32 graph, which was not exported.")
+        parts.append("The ONNX backend of sentence-transformers looks for the fp32 graph `onnx/model.onnx`, which was not exported.")
     if "transformers.js" in libraries:
         parts.append(_javascript(manifest))
     return "\n\n".join(parts)
@@ -167,7 +169,7 @@ def _sources(manifest: dict[str, Any]) -> str:
     lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     licences = {PARAGRAPHS: "those of the files above", **licences}
     lines += [
-        f"| {each['name']} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
+        f"| {SHOWN.get(each['name'], each['name'])} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
         for each in manifest["run"]["corpus"]["sources"]
     ]
     return "\n".join(lines)

@@ -113,7 +113,7 @@ PRECISIONS: dict[str, Precision] = {
     "w8": Precision(
         convert=_w8,
         file="onnx/model_w8.onnx",
-        description="8-bit weights in blocks of 32, int8 products; the default",
+        description="8-bit weights per block of 32, int8 matrix multiplication; the default",
         # a six-layer encoder reaches 0.998 on ordinary text, and every row is quantized by itself
         single_cosine=0.99,
         batched_cosine=0.99,
@@ -124,7 +124,7 @@ PRECISIONS: dict[str, Precision] = {
     "int8": Precision(
         convert=_int8,
         file="onnx/model_quantized.onnx",  # transformers.js looks for its q8, the default in a browser, under this name
-        description="int8 weights and activations, one activation scale per batch; fastest at batch 1",
+        description="dynamic int8, one activation scale per tensor; fastest for single texts",
         # the same encoder reaches 0.978 by itself and 0.967 in a batch; batch sensitivity is reported, not limited, so that only a
         # wrong graph fails here
         single_cosine=0.95,
@@ -137,7 +137,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def _check_count(model: onnx.ModelProto, op: str, expected: int) -> None:
-    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not recognise."""
+    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not recognize."""
     found = sum(node.op_type == op for node in model.graph.node)
     if found != expected:
         raise RuntimeError(f"{expected} nodes should have become {op}, {found} did")

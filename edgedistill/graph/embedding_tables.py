@@ -1,4 +1,4 @@
-"""Embedding tables as ONNX nodes: token ids -> token embeddings, for full, factorised and product-quantized tables."""
+"""Embedding tables as ONNX nodes: token ids -> token embeddings, for full, factorized and product-quantized tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from onnx import TensorProto
 
 from edgedistill.graph.writer import GraphWriter
-from edgedistill.students.embedding_tables import FactorisedEmbedding
+from edgedistill.students.embedding_tables import FactorizedEmbedding
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 
@@ -15,7 +15,7 @@ def lookup(writer: GraphWriter, table: Any, ids: str) -> str:
     """Write the lookup of ids (A, B) in a table: (A, B, H)."""
     if isinstance(table, ProductQuantizedEmbedding):
         return _product_quantized(writer, table, ids)
-    if isinstance(table, FactorisedEmbedding):
+    if isinstance(table, FactorizedEmbedding):
         return writer.linear(writer.add("Gather", writer.constant(table.table.weight, "word_table"), ids), table.project, "word_project")
     return writer.add("Gather", writer.constant(table.weight, "word_table"), ids)
 

@@ -28,7 +28,7 @@ class Select(Section):
         0.0, ge=0, description="Prefer later weights whose score is at most this much below the best: differences the suite cannot resolve."
     )
     patience: int | None = Field(None, ge=1, description="Stop after this many evaluations without improvement.")
-    languages_without_dev: list[str] = Field([], description="Languages of a parallel corpus that the suite knowingly has no task for.")
+    languages_without_dev: list[str] = Field([], description="Languages of the corpus that the suite may lack.")
 
 
 class Requirements(Section):
@@ -104,7 +104,7 @@ class Recipe(Section):
                 self._views_differ(f"stages[{number}]", stage, self.student)
                 if isinstance(self.student, Static) and stage.optimizer == "muon":
                     raise ValueError(
-                        f"stages[{number}].optimizer: muon optimises the matrices of layers, and a static student has none; leave it out"
+                        f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static student has none; leave it out"
                     )
         return self
 

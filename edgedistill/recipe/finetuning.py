@@ -65,7 +65,7 @@ class TaskTeacher(Section):
 
 
 class Augment(Section):
-    """A rule-augmented set: words masked or replaced by words of the same part of speech, n-grams (Tang et al. 2019; SRA's TS)."""
+    """Rule-based augmentation: words masked or replaced by others of the same part of speech, n-grams (Tang et al. 2019; SRA's transfer set, TS)."""
 
     mask: float = Field(0.1, ge=0, lt=1, description="Probability that a word becomes the tokenizer's mask token.")
     pos: float = Field(0.1, ge=0, lt=1, description="Probability that a word is replaced by a training word with the same part of speech.")
@@ -94,7 +94,7 @@ class Finetune(Section):
     task: Task = Field(description="The labelled task.")
     start: str | None = Field(None, description="Folder of a run of the same student to start from, instead of earlier stages.")
     teacher: TaskTeacher | None = Field(None, description="A fine-tuned model to learn from. Default: labels only.")
-    augment: Augment | None = Field(None, description="Also train on a rule-augmented set, labelled by the task's `teacher`.")
+    augment: Augment | None = Field(None, description="Also train on augmented texts, labelled by the task's `teacher`.")
     fraction: float = Field(
         1.0,
         gt=0,

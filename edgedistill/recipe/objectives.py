@@ -1,4 +1,4 @@
-"""The objectives: which loss is minimised, and which views, pairs and teacher embeddings each one reads."""
+"""The objectives: which loss is minimized, and which views, pairs and teacher embeddings each one reads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Mse(Section):
     scale: float | None = Field(
         None,
         gt=0,
-        description="Multiplies the teacher's embeddings. Default: √dims where they have unit length: the mean square per dimension "
-        "is 1 as in the papers' pooled outputs (with 1/dims the student collapses to zero); else 1.",
+        description="Multiplies the teacher's embeddings. Default: √dims for embeddings of unit length, else 1. Without it their mean square "
+        "per dimension is 1/dims, and the student collapses to zero.",
     )
 
 
@@ -61,7 +61,7 @@ class Congen(Section):
 
     kind: Literal["congen"]
     queue: int = Field(
-        16_384, ge=0, description="Filled with training texts at the start, which are then not trained on; the batch is added to it."
+        16_384, ge=0, description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest."
     )
     temperature: float = Field(
         0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."

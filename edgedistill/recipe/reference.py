@@ -55,7 +55,7 @@ def updated(text: str) -> str:
 def _heading(name: str, section: dict[str, Any]) -> str:
     """The kind that selects a section, or its name where nothing selects it."""
     kinds = [kind for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name]
-    where = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    where = {"JoinedTeacher": "one teacher"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     return f"`kind: {kinds[0]}`." if kinds and "kind" in section.get("properties", {}) else f"{where[0].upper()}{where[1:]}."
 
 

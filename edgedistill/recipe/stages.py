@@ -1,4 +1,4 @@
-"""A distillation stage: its objective, what it reads (views, triples, pairs), and how it is optimised."""
+"""A distillation stage: its objective, what it reads (views, triples, pairs), and how it is optimized."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Match(Section):
 
 
 class Stage(Section):
-    """One distillation stage: an objective and how it is optimised."""
+    """One distillation stage: an objective and how it is optimized."""
 
     kind: Literal["distil"] = "distil"
     name: str = Field(description="Appears in logs and metrics.")
@@ -93,7 +93,7 @@ class Stage(Section):
     betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="muon: orthogonalised momentum (Jordan et al. 2024) for the matrices of the student's layers, AdamW for all else; "
+        description="muon: orthogonalized momentum (Jordan et al. 2024) for the matrices of the student's layers, AdamW for all else; "
         "needs torch 2.9.",
     )
     clip: float | None = Field(1.0, gt=0, description="Maximum gradient norm; null: no clipping.")

@@ -10,20 +10,20 @@ from edgedistill.recipe.section import Head, HeadDims, Pooling, Section, Tokeniz
 
 
 class Embeddings(Section):
-    """How the token embedding table is initialised."""
+    """How the token embedding table is initialized."""
 
     source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from", description="Whose token embeddings are used.")
     of: Literal["token_embeddings", "outputs", "translations"] = Field(
         "token_embeddings",
-        description="What is taken from the teacher. token_embeddings: its embedding table, by token text. outputs: its embedding "
-        "of each token as a text. translations: the token embeddings of the tokens it is translated by in a parallel corpus.",
+        description="What is taken from the teacher. token_embeddings: its embedding table, by token text. outputs: its sentence embedding "
+        "of the token alone. translations: the mean embedding of the tokens that translate it, counted in a parallel corpus.",
     )
     reduce: Literal["pca"] = Field("pca", description="How the teacher's token embeddings are reduced to the student's width.")
     file: str | None = Field(
         None, description="For glove: a text file with a word and its embedding per line. Relative paths start from --data."
     )
     weighting: Literal["none", "frequency"] = Field(
-        "none", description="frequency: a reduction or factorisation of the table weights each token by its count in the corpus plus 1."
+        "none", description="frequency: a reduction or factorization of the table weights each token by its count in the corpus plus 1."
     )
     count_exponent: float = Field(
         0.75,
@@ -44,7 +44,7 @@ class Embeddings(Section):
 
     @property
     def plain(self) -> bool:
-        """Whether the table is initialised as by default, apart from its weighting."""
+        """Whether the table is initialized as by default, apart from its weighting."""
         return self == Embeddings(weighting=self.weighting, count_exponent=self.count_exponent)
 
 
@@ -78,19 +78,19 @@ PQBytes = Annotated[
 ]
 Bottleneck = Annotated[
     int | None,
-    Field(ge=1, description="Factorise the embedding table into vocabulary × bottleneck and bottleneck × width, initialised by SVD."),
+    Field(ge=1, description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, initialized by SVD."),
 ]
 HeadKind = Annotated[Head, Field(description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).")]
 HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
 HeadKept = Annotated[bool, Field(description="false: the head is used in training only and dropped from the finished student.")]
 Dropout = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
-MaxTokens = Annotated[int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, on the device too.")]
+MaxTokens = Annotated[int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, in the exported bundle too.")]
 HubRevision = Annotated[str | None, Field(description="Commit, tag or branch where `weights` is a hub id.")]
 PoolingKind = Annotated[Pooling, Field(description="How token embeddings become one embedding.")]
 
 
 class Bert(Section):
-    """A BERT encoder: randomly initialised, from a model, or from chosen layers of the teacher."""
+    """A BERT encoder: randomly initialized, from a model, or from chosen layers of the teacher."""
 
     kind: Literal["bert"]
     weights: str = Field("random", description="Initial weights: random, teacher, assistant, a model or run folder, or a hub id.")
@@ -112,7 +112,7 @@ class Bert(Section):
     max_positions: int | None = Field(None, ge=8, description="Rows of the position table. Default: the source's; with random weights 512.")
     bottleneck: Bottleneck = None
     pq_bytes: PQBytes = None
-    embeddings: Embeddings = Field(Embeddings(), description="Initialisation of the token embedding table.")
+    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
     unigram: LearnedUnigram = None
@@ -189,7 +189,7 @@ class BiLSTM(Section):
     width: int = Field(300, ge=2, description="Width of the token embeddings.")
     pq_bytes: PQBytes = None
     hidden: int = Field(512, ge=1, description="Hidden units per direction.")
-    embeddings: Embeddings = Field(Embeddings(), description="Initialisation of the token embedding table.")
+    embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
     unigram: LearnedUnigram = None
@@ -212,7 +212,7 @@ class BiLSTM(Section):
 
 
 class Recurrent(Section):
-    """A shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table (Ding et al. 2022)."""
+    """A transformer: a shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
     weights: str = Field(
@@ -230,7 +230,7 @@ class Recurrent(Section):
         "source", description="Where position ids start: after the padding id (pad, as XLM-R), at 0 (zero, as BERT), or as in the source."
     )
     embeddings: Annotated[
-        Embeddings, Field(description="from: teacher takes the source's tables; from: random initialises all of them randomly.")
+        Embeddings, Field(description="from: teacher takes the source's tables; from: random initializes all of them randomly.")
     ] = Embeddings()
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
@@ -264,7 +264,7 @@ class Static(Section):
     kind: Literal["static"]
     width: int = Field(256, ge=2, description="Width of the token embeddings, and the student's dimensions where it has no head.")
     pq_bytes: PQBytes = None
-    embeddings: Annotated[Embeddings, Field(description="Default: the teacher's embedding of each token as a text.")] = Embeddings(
+    embeddings: Annotated[Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")] = Embeddings(
         of="outputs"
     )
     token_weights: Literal["sif", "equal"] = Field(

@@ -1,4 +1,4 @@
-"""BERT students: randomly initialised, or initialised from a model's weights or from chosen layers of the teacher."""
+"""BERT students: randomly initialized, or initialized from a model's weights or from chosen layers of the teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedistill.students import embedding_tables, head
 from edgedistill.students.pooling import pool
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
-POSITIONS = 512  # rows of a randomly initialised position table, as in BERT
+POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
 
 
 class BertStudent(nn.Module):
@@ -101,7 +101,7 @@ def shape(
 
 
 def source_layers(spec: recipe.Bert, source: BertConfig) -> list[int]:
-    """The source's layers that initialise the student's, counted from 0; a count selects them evenly, the last one included.
+    """The source's layers that initialize the student's, counted from 0; a count selects them evenly, the last one included.
 
     Raises UserError for layers that the source does not have.
     """
@@ -128,7 +128,7 @@ def build(shape: dict[str, Any]) -> BertStudent:
     return BertStudent(model, shape["pooling"], linear, shape["tanh"])
 
 
-def initialise(
+def initialize(
     student: BertStudent,
     layers: list[int] | None,
     source: BertModel | None,
@@ -138,10 +138,10 @@ def initialise(
 ) -> None:
     """Set the initial weights in place: chosen layers of a source, and the embedding table.
 
-    layers, source: None leaves the layers randomly initialised; behind copied layers a linear head that keeps the width is initialised
+    layers, source: None leaves the layers randomly initialized; behind copied layers a linear head that keeps the width is initialized
     as the identity. token_embeddings (V, w), None: the table stays random; they are reduced by PCA where they are wider, then by the
-    truncated SVD for a factorised table or by k-means for a product-quantized one. outputs: the token embeddings are the teacher's
-    outputs, so a linear head is initialised to reconstruct them from the reduced ones. token_weights (V,): of each token in these
+    truncated SVD for a factorized table or by k-means for a product-quantized one. outputs: the token embeddings are the teacher's
+    outputs, so a linear head is initialized to reconstruct them from the reduced ones. token_weights (V,): of each token in these
     reductions.
     """
     if source is not None and layers is not None:
@@ -151,7 +151,7 @@ def initialise(
     with torch.no_grad():
         width = student.model.config.hidden_size
         rows = embedding_tables.reduce_width(token_embeddings, width, token_weights)
-        embedding_tables.initialise(student.model.embeddings.word_embeddings, rows, token_weights)
+        embedding_tables.initialize(student.model.embeddings.word_embeddings, rows, token_weights)
         if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > width:
             student.head.weight.copy_(embedding_tables.principal_directions(token_embeddings, width, token_weights))
             if student.head.bias is not None:

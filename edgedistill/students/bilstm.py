@@ -76,15 +76,15 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 
 
-def initialise(student: BiLSTMStudent, token_embeddings: Tensor | None, token_weights: Tensor | None = None) -> None:
+def initialize(student: BiLSTMStudent, token_embeddings: Tensor | None, token_weights: Tensor | None = None) -> None:
     """Set the embedding table in place from token embeddings (V, w), reduced by PCA where they are wider.
 
-    None: it stays randomly initialised. token_weights (V,): of each token in the PCA.
+    None: it stays randomly initialized. token_weights (V,): of each token in the PCA.
     """
     if token_embeddings is not None:
         with torch.no_grad():
             rows = embedding_tables.reduce_width(token_embeddings, student.embedding.embedding_dim, token_weights)
-            embedding_tables.initialise(student.embedding, rows * (TOKEN_STD / rows.std()), token_weights)
+            embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), token_weights)
 
 
 def parameters(student: BiLSTMStudent) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Embedding tables: full, factorised or product-quantized; and how other token embeddings are reduced to a table's width."""
+"""Embedding tables: full, factorized or product-quantized; and how other token embeddings are reduced to a table's width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgedistill.errors import UserError
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
 
-class FactorisedEmbedding(nn.Module):
+class FactorizedEmbedding(nn.Module):
     """An embedding table (V, H) as a product of a table (V, r) and a projection r → H: V·r + r·H parameters instead of V·H."""
 
     def __init__(self, vocabulary_size: int, rank: int, width: int, pad: int) -> None:
@@ -41,7 +41,7 @@ def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std
     """The table of a student's shape (`bottleneck`, `codes`), drawn from a normal distribution; None: the shape has a full table."""
     table: Any = None
     if shape.get("bottleneck"):
-        table = FactorisedEmbedding(vocabulary_size, shape["bottleneck"], width, pad)
+        table = FactorizedEmbedding(vocabulary_size, shape["bottleneck"], width, pad)
         parts = [table.table, table.project]
     elif shape.get("codes"):
         table = ProductQuantizedEmbedding(vocabulary_size, width, shape["codes"])
@@ -52,9 +52,9 @@ def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std
 
 
 @torch.no_grad()
-def initialise(table: Any, token_embeddings: Tensor, token_weights: Tensor | None = None) -> None:
+def initialize(table: Any, token_embeddings: Tensor, token_weights: Tensor | None = None) -> None:
     """Set a table in place to token embeddings (V, H), or to the nearest that it can represent; token_weights (V,) weight the errors."""
-    if isinstance(table, FactorisedEmbedding):
+    if isinstance(table, FactorizedEmbedding):
         narrow, wide = factors(token_embeddings, table.table.embedding_dim, token_weights)
         table.table.weight.copy_(narrow)
         table.project.weight.copy_(wide)
@@ -65,9 +65,9 @@ def initialise(table: Any, token_embeddings: Tensor, token_weights: Tensor | Non
 
 
 def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Factorise (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD (Eckart-Young).
+    """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD (Eckart-Young).
 
-    token_weights (V,): minimises Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v · row_v. Most rows of an embedding table
+    token_weights (V,): minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v · row_v. Most rows of an embedding table
     belong to rare tokens, and with equal weights most of the rank is spent on those.
     """
     if token_weights is None:

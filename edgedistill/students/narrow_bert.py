@@ -40,7 +40,7 @@ def shape(spec: recipe.Bert, source: BertConfig) -> dict[str, int]:
 
 
 @torch.no_grad()
-def initialise(
+def initialize(
     student: bert.BertStudent,
     source: BertModel,
     layers: list[int],
@@ -51,7 +51,7 @@ def initialise(
     """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z = Pᵀ x.
 
     token_embeddings (V, H): the source's, for the student's vocabulary; sample: (ids, mask), each (B, T), of some texts of the corpus;
-    token_weights (V,): of each token where the embedding table is factorised or quantized.
+    token_weights (V,): of each token where the embedding table is factorized or quantized.
 
     P (H, w) are the principal directions of the source's states on those texts, rotated so that the mean over a narrow state, which
     LayerNorm subtracts, lies along the last of them. A projection alone is wrong in three ways: it does not commute with LayerNorm's
@@ -140,7 +140,7 @@ def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
 
 def _set_tables(model: BertModel, source: BertModel, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None) -> None:
     """Set token, position and segment tables, projected together with the first LayerNorm's gain."""
-    embedding_tables.initialise(model.embeddings.word_embeddings, tokens, token_weights)
+    embedding_tables.initialize(model.embeddings.word_embeddings, tokens, token_weights)
     for name in ("position_embeddings", "token_type_embeddings"):
         mine = getattr(model.embeddings, name).weight
         mine.copy_(getattr(source.embeddings, name).weight[: len(mine)] @ normed_space)
@@ -209,7 +209,7 @@ def _set_attention(mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, 
 def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
     """Maps (s, size) that reduce a head's queries, keys and values: the first two preserve q·k best, the last the head's output.
 
-    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimises E (q·k − q'·k')². The queries' map also
+    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimizes E (q·k − q'·k')². The queries' map also
     corrects for the scores' division by the root of the head size.
     """
     long = part.attention_head_size

@@ -131,7 +131,7 @@ def build(shape: dict[str, Any]) -> RecurrentStudent:
     return RecurrentStudent(bert.build(shape), shape["times"], shape["pad"] if shape["positions"] == "pad" else None)
 
 
-def initialise(
+def initialize(
     student: RecurrentStudent,
     layers: list[int],
     source: Any,
@@ -142,8 +142,8 @@ def initialise(
     """Set the initial weights in place: chosen layers of a source encoder, and all embedding tables.
 
     counted_from: where the source counts positions from, `pad` or `zero`. token_embeddings (V, H): the source's, for the student's
-    vocabulary; a factorised table takes their truncated SVD, a product-quantized one their k-means, both with token_weights (V,).
-    None: all tables are randomly initialised as in the paper's code, N(0, 1), and the projection as torch draws it.
+    vocabulary; a factorized table takes their truncated SVD, a product-quantized one their k-means, both with token_weights (V,).
+    None: all tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch draws it.
     """
     for mine, theirs in enumerate(layers):
         student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
@@ -155,7 +155,7 @@ def initialise(
             if isinstance(table, nn.Embedding | nn.Linear):
                 table.reset_parameters()
         return
-    bert.initialise(student, None, None, token_embeddings, token_weights=token_weights)
+    bert.initialize(student, None, None, token_embeddings, token_weights=token_weights)
     embeddings.LayerNorm.load_state_dict(source.embeddings.LayerNorm.state_dict())
     with torch.no_grad():
         segments = embeddings.token_type_embeddings.weight

@@ -68,10 +68,10 @@ def build(shape: dict[str, Any]) -> StaticStudent:
     return StaticStudent(embedding, linear, shape["tanh"])
 
 
-def initialise(student: StaticStudent, token_embeddings: Tensor | None, outputs: bool, token_weights: Tensor | None = None) -> None:
-    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it stays randomly initialised.
+def initialize(student: StaticStudent, token_embeddings: Tensor | None, outputs: bool, token_weights: Tensor | None = None) -> None:
+    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it stays randomly initialized.
 
-    outputs: the token embeddings are the teacher's outputs, so a linear head is initialised to reconstruct them from the reduced ones.
+    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct them from the reduced ones.
     A head's bias is set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have in common. token_weights
     (V,): of each token in the PCA.
     """
@@ -80,7 +80,7 @@ def initialise(student: StaticStudent, token_embeddings: Tensor | None, outputs:
     with torch.no_grad():
         table = student.embedding
         rows = embedding_tables.reduce_width(token_embeddings, table.embedding_dim, token_weights)
-        embedding_tables.initialise(table, rows, token_weights)
+        embedding_tables.initialize(table, rows, token_weights)
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
         if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > table.embedding_dim:

@@ -117,7 +117,7 @@ def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
 
 def test_muon_wants_layers() -> None:
     stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    assert any("muon optimises the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
+    assert any("muon optimizes the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
     recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
 
 

@@ -96,7 +96,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     models = Models(teacher)
     modules = [initial_weights.build(spec, models, words, world.data, each).module for spec, each in zip(specs, samples, strict=True)]
     plain, heeded = (
-        next(part.weight for part in module.modules() if type(part).__name__ in ("FactorisedEmbedding", "Embedding")) for module in modules
+        next(part.weight for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")) for module in modules
     )
     assert isinstance(plain, torch.Tensor) and isinstance(heeded, torch.Tensor)
     assert plain.shape == heeded.shape and not torch.allclose(plain, heeded, atol=1e-3)

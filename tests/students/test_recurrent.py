@@ -81,7 +81,7 @@ def made(source: Any, pad: int, counted: str, **spec: Any) -> recurrent.Recurren
     wanted = recipe.Recurrent(kind="recurrent", **spec)
     student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, recurrent.LayerSource(source.config, counted)))
     words = None if wanted.embeddings.source == "random" else source.get_input_embeddings().weight.detach()
-    recurrent.initialise(student, recurrent.source_layers(wanted, source.config), source, counted, words)
+    recurrent.initialize(student, recurrent.source_layers(wanted, source.config), source, counted, words)
     return student.eval()
 
 
@@ -105,7 +105,7 @@ def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, po
         assert torch.allclose(mine[mask == 1], theirs[0][mask == 1], atol=1e-6)
         if pooling == "cls_pooler":
             assert torch.allclose(student(ids, mask), theirs[1], atol=1e-6)
-    full = made(source, pad, counted, layers=4, bottleneck=16)  # a factorisation of full rank is the table
+    full = made(source, pad, counted, layers=4, bottleneck=16)  # a factorization of full rank is the table
     with torch.inference_mode():
         assert torch.allclose(full.tokens(ids, mask)[mask == 1], theirs[0][mask == 1], atol=1e-4)
 

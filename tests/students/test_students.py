@@ -108,7 +108,7 @@ def test_a_static_head_leads_reduced_rows_back() -> None:
     words = torch.randn(30, 3) @ torch.randn(3, 8) + 2.0
     spec = recipe.Static(kind="static", width=3, head="linear", head_bias=True)
     student = static.build(static.shape(spec, 30, 0, 8))
-    static.initialise(student, words, outputs=True)
+    static.initialize(student, words, outputs=True)
     one = student(torch.arange(1, 30)[:, None], torch.ones(29, 1, dtype=torch.long))
     assert torch.allclose(one, (words - words.mean(0))[1:], atol=1e-4)
 
@@ -126,7 +126,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
     words = torch.randn(50, 12) @ torch.diag(torch.linspace(3, 0.01, 12))
     spec = recipe.Bert(kind="bert", layers=1, width=12, heads=2, intermediate=12, bottleneck=5)
     student = bert.build(bert.shape(spec, 50, 0, 12, None))
-    bert.initialise(student, None, None, words)
+    bert.initialize(student, None, None, words)
     error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
     assert error.item() == pytest.approx(torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4)
 
