@@ -33,6 +33,10 @@ app = typer.Typer(
 )
 
 
+class Interrupted(Exception):
+    """Ctrl-C with a message of its own. A KeyboardInterrupt would lose it: typer turns that into an exit."""
+
+
 def _known_device(device: str) -> str:
     if device not in DEVICES:
         raise UserError(f"--device: {unknown_name('device', device, DEVICES)}")
@@ -72,6 +76,12 @@ def options(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     pass
+
+
+def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
+    """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
+    if not overwrite:
+        raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
 
 
 def log(line: str) -> None:
@@ -178,30 +188,33 @@ def train(
         info = training.train(specs[0], out, session, resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
-            log(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work")
+            raise Interrupted(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work") from None
         raise
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
 @app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision w8,int8"))
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, which train has written.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder written by train.")],
     precision: Annotated[
         str, typer.Option("--precision", metavar="LIST", help="Any of fp32, w8, int8, separated by commas.")
     ] = "fp32,w8,int8",
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")] = False,
     as_json: Json = False,
 ) -> None:
     """Export a run as an ONNX bundle.
 
-    Every graph is compared with torch first. The bundle is written atomically after its checks pass.
+    Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks pass.
     """
     from edgedistill.errors import require
 
+    out = out or Path("bundles") / run.resolve().name
+    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
+        _refuse_existing(str(out), "--out", overwrite)
     require("torch", "export", "train")
     from edgedistill.export import bundle_writer
 
-    out = out or Path("bundles") / run.resolve().name
     found = bundle_writer.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, log)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
@@ -229,12 +242,16 @@ def bench(
     device: RuntimeDevice = "cpu",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files --out and --html if they exist.")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
 
     Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle is measured too.
     """
+    for option, file in (("--out", out), ("--html", html)):
+        if file is not None and file.is_file():
+            _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.evaluation import bench as benchmark
 
     found = benchmark.bench(bundles, suite or [], Session(data=data, device=device, log=log), threads, benchmark.Outputs(out, html))
@@ -314,9 +331,9 @@ def trim(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Remove tokens that a corpus does not use from a model.
+    """Remove from a model the tokens that a corpus does not use.
 
-    The texts of the corpus keep their token embeddings, which is checked before the model is written.
+    Texts of the corpus are tokenized and embedded as before, which is checked before the model is written.
     """
     from edgedistill.errors import require
 
@@ -334,7 +351,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """Train, export and measure two small students in minutes.
+    """Train, export and measure two small students: 3 minutes of training, about 15 minutes in all.
 
     The texts are the documentation of Python and of installed packages, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
@@ -362,6 +379,8 @@ def main() -> None:
         code, message, details = 2, str(error), {"problems": list(error.problems), **error.details}
     except CheckFailed as error:
         code, message, details = 1, str(error), error.details
+    except Interrupted as error:
+        code, message = INTERRUPTED, str(error)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`

@@ -91,6 +91,8 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     if not names:
         return f"no {what} {name!r}; there is none to choose from"
     near = difflib.get_close_matches(str(name), names, n=1)
+    if len(names) == 1 and not near:
+        return f"no {what} {name!r}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
     return f"no {what} {name!r}; {hint}({closest_names(str(name), names)})"
 

@@ -48,9 +48,10 @@ def find(what: str, name: str | Path) -> Path:
         return known[str(name)]
     if path.is_dir():
         raise UserError(f"{name}: a folder; give the path of the {what} file")
+    listed = "; `edgedistill recipes` lists them" if what == "recipe" else ""
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({closest_names(str(name), known)})")
-    raise UserError(unknown_name(what, str(name), known))
+        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({closest_names(str(name), known)}){listed}")
+    raise UserError(unknown_name(what, str(name), known) + listed)
 
 
 def cache_folder() -> Path:

@@ -20,6 +20,7 @@ import edgedistill
 from edgedistill import cli, files
 from edgedistill.cli import app
 from edgedistill.runtime import verify
+from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,6 +105,15 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     assert exported.returncode == 0, exported.stderr
     assert (tmp_path / "bundles/tiny/manifest.json").exists()
 
+    again = call("export", "runs/tiny", folder=tmp_path)
+    refusal = "bundles/tiny: exists already; add --overwrite to replace it, or choose another --out\n"
+    assert (again.returncode, again.stderr) == (2, refusal)
+    assert call("export", "runs/tiny", "--precision", "w8,int8,fp32", "--overwrite", folder=tmp_path).returncode == 0
+    (tmp_path / "r.json").touch()
+    again = call("bench", "bundles/tiny", "--out", "r.json", folder=tmp_path)
+    refusal = "--out r.json: exists already; add --overwrite to replace it, or choose another --out\n"
+    assert (again.returncode, again.stderr) == (2, refusal)
+
     verified = call("verify", "bundles/tiny", folder=tmp_path)
     assert verified.returncode == 0
     assert re.fullmatch(
@@ -118,6 +128,8 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     runner = [sys.executable, str(ROOT / "export/python/embed.py"), str(tmp_path / "bundles/tiny"), "int8"]
     golden = subprocess.run([*runner, "--check"], capture_output=True, text=True, check=False)
     assert golden.returncode == 0, golden.stderr + golden.stdout
+    unknown = subprocess.run([*runner[:-1], "w4"], capture_output=True, text=True, check=False)
+    assert (unknown.returncode, unknown.stderr) == (2, f"{runner[2]}: no precision 'w4'; choose fp32 or w8 or int8\n")
     plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
     ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
     assert np.allclose(json.loads(plain.stdout), json.loads(ours.stdout)["embedding"], atol=1e-6)
@@ -216,16 +228,33 @@ def test_json_prints_its_object_however_the_command_ends(tmp_path: Path, monkeyp
     assert done.stderr.splitlines() == ["interrupted"]
 
 
+def test_an_interrupted_training_says_so_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(spec: object, out: Path, *rest: object) -> None:
+        out.with_name(f"{out.name}.partial").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "train", interrupt)
+    recipe = tmp_path / "r.json"
+    recipe.write_text(json.dumps(world.recipe()), encoding="utf-8")
+    done = call("train", recipe, folder=tmp_path, data=world.data)
+    message = "runs/tiny: interrupted; continue with --resume, which repeats at most a minute of work"
+    assert (done.returncode, done.stderr.splitlines()) == (130, [message])
+
+
 def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, ")
-    assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more)\n")
+    assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more); `edgedistill recipes` lists them\n")
 
 
 def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
     recipe = tmp_path / "r.json"
-    changes = {"corpus": {"texts": ["none-*.txt"], "exclude": ["no/*.tsv"]}, "select": {"suite": "minni"}}
+    changes = {
+        "corpus": {"texts": ["none-*.txt"], "exclude": ["no/*.tsv"]},
+        "select": {"suite": "minni"},
+        "requirements": {"sts": 0.5, "suite": "stss7"},
+    }
     recipe.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
     code = "import sys; sys.argv[1:] = sys.argv[2:]; from edgedistill import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run(
@@ -237,8 +266,8 @@ def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "False\n")
     lines = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["corpus.texts", "corpus.exclude", "select.suite"]
-    assert "did you mean 'mini'?" in lines[2]
+    assert [line.split(":")[0] for line in lines] == ["corpus.texts", "corpus.exclude", "select.suite", "requirements.suite"]
+    assert "did you mean 'mini'?" in lines[2] and "did you mean 'sts7'?" in lines[3]
     assert "no such folder" in call("train", recipe, "--data", tmp_path / "nodir", folder=tmp_path).stderr
 
 
@@ -251,7 +280,8 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
     assert (done.returncode, files.sha256_folder(tmp_path / "runs/tiny")) == (0, before)
     assert "runs/tiny: finished already" in done.stderr
     done = call("train", recipe, "--resume", "--set", "seed=3", folder=tmp_path, data=world.data)
-    assert (done.returncode, done.stderr.strip()) == (2, "runs/tiny: a run of another recipe; delete it, or rename the recipe")
+    message = "runs/tiny: a finished run of another recipe (seed was 0, is now 3); give another --out, or delete it"
+    assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
 def test_version(tmp_path: Path) -> None:

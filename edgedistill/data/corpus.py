@@ -200,7 +200,7 @@ def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets
     with path.open("wb") as lines:
         for source in sources:
             start = row
-            for text in map(readers.normalise, source.texts()):
+            for text in map(readers.normalize, source.texts()):
                 if source.excluded:
                     buckets.add(digest(text), EXCLUDED)
                     continue

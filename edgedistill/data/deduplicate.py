@@ -24,7 +24,7 @@ def digest(text: str) -> bytes:
 
 def excluded_digests(paths: list[Path]) -> set[bytes]:
     """Digests of every text in those files, whatever its column: texts that must not be trained on."""
-    return {digest(readers.normalise(text)) for path in paths for text in readers.texts_in_every_column(path)} - {digest("")}
+    return {digest(readers.normalize(text)) for path in paths for text in readers.texts_in_every_column(path)} - {digest("")}
 
 
 class DigestBuckets:

@@ -67,7 +67,7 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
 
 
 def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
-    """All rows of one split, texts normalised. Raises UserError: no row, a blank label, no such file or column."""
+    """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or column."""
     rows = _file_rows(spec, name, data, place) if isinstance(spec, recipe.TaskFiles) else _hub_rows(spec, name, place)
     items, labels = [], []
     for number, cells in enumerate(rows, 1):
@@ -136,7 +136,7 @@ def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str
     names = getattr(table.features[spec.label], "names", None)
     for number, row in enumerate(table, 1):
         yield (
-            *(readers.normalise(str(row[column])) for column in spec.texts),
+            *(readers.normalize(str(row[column])) for column in spec.texts),
             _label_name(row[spec.label], names, f"{place}.{name}: row {number:,}"),
         )
 
@@ -144,7 +144,7 @@ def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str
 def _label_name(value: Any, names: list[str] | None, place: str) -> str:
     """A label as text; a class number by its name."""
     if names is None or value is None:
-        return "" if value is None else readers.normalise(str(value))
+        return "" if value is None else readers.normalize(str(value))
     if not 0 <= value < len(names):
         raise UserError(f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out")
     return names[value]

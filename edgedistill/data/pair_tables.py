@@ -75,7 +75,7 @@ def _rows_by_number(path: Path, columns: list[str | int], place: str) -> Iterato
         if len(cells) <= last:
             fact = f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
             raise UserError(f"{path}: {fact}; correct the line, or {place}.columns")
-        yield tuple(readers.normalise(cells[int(column)]) for column in columns)
+        yield tuple(readers.normalize(cells[int(column)]) for column in columns)
 
 
 def _hub_pairs(part: recipe.Pairs, place: str) -> Iterator[Pair]:
@@ -85,14 +85,14 @@ def _hub_pairs(part: recipe.Pairs, place: str) -> Iterator[Pair]:
 
 
 def _cell(row: dict[str, Any], column: str, name: str, place: str) -> str:
-    """A column of a hub row, normalised; `translation.de` is the key `de` inside the column `translation`."""
+    """A column of a hub row, normalized; `translation.de` is the key `de` inside the column `translation`."""
     value: Any = row
     for key in [column] if column in row else column.split("."):
         if not isinstance(value, dict) or key not in value:
             known = value if isinstance(value, dict) else []
             raise UserError(f"{name}: {unknown_name('column', column, known)}; set {place}.columns")
         value = value[key]
-    return readers.normalise("" if value is None else str(value))
+    return readers.normalize("" if value is None else str(value))
 
 
 def _above_min_score(rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, place: str) -> Iterator[Pair]:

@@ -149,7 +149,7 @@ def _spool(
                 if excluded and any(deduplicate.digest(text) in excluded for text in pair):
                     leaked += 1
                     continue
-                line = "\t".join(pair)  # normalised texts hold no tabs
+                line = "\t".join(pair)  # normalized texts hold no tabs
                 lines.write(line.encode("utf-8", "replace") + b"\n")
                 buckets.add(deduplicate.digest(line), row)
                 row += 1

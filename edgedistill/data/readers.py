@@ -38,7 +38,7 @@ def texts_in(path: Path, column: str = "text", field: str | None = None) -> Iter
 
 
 def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Those columns of the rows of a table file, normalised.
+    """Those columns of the rows of a table file, normalized.
 
     `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files may hold as numbers
     (scores, labels). Raises UserError as `texts_in`, and for a .txt file.
@@ -47,7 +47,7 @@ def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[
         raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
     read = _READERS[_suffix(path)]
     rows = zip(*(read(path, column, _TEXT_OR_NUMBER if column in numeric else _TEXT, field) for column in columns), strict=True)
-    return (tuple(normalise(text) for text in row) for row in rows)
+    return (tuple(normalize(text) for text in row) for row in rows)
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
@@ -256,6 +256,6 @@ def _checked(text: str, path: Path, number: int) -> str:
     return text
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """The text on one line: white space and control characters become single spaces, and the ends are trimmed."""
     return " ".join(text.replace("\0", " ").split())

@@ -96,4 +96,4 @@ def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place
             if not isinstance(row.get(column), str):
                 known = [name for name, value in row.items() if isinstance(value, str)]
                 raise UserError(f"{spec.dataset}: {unknown_name('text column', column, known)}; set {place}.columns")
-        yield tuple(readers.normalise(row[column]) for column in spec.columns)
+        yield tuple(readers.normalize(row[column]) for column in spec.columns)

@@ -40,18 +40,25 @@ NO_FILES = Outputs()
 
 @dataclass
 class Measured:
-    """One bundle in one precision, and what has been measured of it so far."""
+    """One bundle in one precision, and what has been measured of it so far.
+
+    name: its name in reports; by default that of its folder, because several bundles can be exported from one recipe.
+    """
 
     folder: Path
     precision: str
     manifest: dict[str, Any]
+    name: str = ""
     quality: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        self.name = self.name or Path(os.path.abspath(self.folder)).name
+
     @property
     def title(self) -> str:
-        return f"{self.folder}:{self.precision}"
+        return f"{self.name}:{self.precision}"
 
     @property
     def is_teacher(self) -> bool:
@@ -84,14 +91,14 @@ def bench(
     threads = threads or machine.default_threads()
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
-    measured = [target for name in bundles for target in targets(name)]
+    measured = distinguishable([target for name in bundles for target in targets(name)])
     opened = _suites(suites, measured, session.data)
     _log_missing_teacher(measured, session.log)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
     with _Progress(steps, session.log) as progress:
         _accuracy(measured, opened, session, _opener(threads, session.device), progress)
         texts = opened[0].sample(plan.queries, plan.seed)
-        timed = [speed.Target(target.folder, target.precision) for target in measured]
+        timed = [speed.Target(target.folder, target.precision, target.name) for target in measured]
         for target, found in zip(measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True):
             target.speed = found
     reports = [assemble(target, measured, opened[0].name) for target in measured]
@@ -114,6 +121,14 @@ def targets(name: str) -> list[Measured]:
     return [Measured(opened.folder, precision, opened.manifest) for precision in chosen]
 
 
+def distinguishable(measured: list[Measured]) -> list[Measured]:
+    """The same bundles; those in different folders of the same name are named by their paths."""
+    folders: dict[str, set[Path]] = {}
+    for target in measured:
+        folders.setdefault(target.name, set()).add(target.folder.resolve())
+    return [replace(target, name=str(target.folder)) if len(folders[target.name]) > 1 else target for target in measured]
+
+
 def reference(measured: list[Measured]) -> Measured | None:
     """The teacher that students are compared with: in fp32, where that is measured."""
     return min((target for target in measured if target.is_teacher), key=lambda target: target.precision != "fp32", default=None)
@@ -128,7 +143,7 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
         "schema": report.SCHEMA,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "bundle": {
-            "name": manifest["name"],
+            "name": target.name,
             "kind": manifest["kind"],
             "precision": target.precision,
             "sha256": graph["sha256"],
@@ -169,7 +184,7 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     if len(label_sets) > 1:
         raise UserError("edgedistill bench: some bundles return different labels, or embeddings; measure them in separate runs")
     classifies = bool(next(iter(label_sets)))
-    bundle_name = measured[0].manifest["name"]
+    bundle_name = measured[0].name
     found = []
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
         own, _, file = name.partition(":")
@@ -185,7 +200,7 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
 
 
 def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
-    """Without a teacher among the bundles: log that `retained` stays empty, and how to make the teacher's bundle."""
+    """Without a teacher among the bundles: log that the share retained is not shown, and how to make the teacher's bundle."""
     if reference(measured) is not None or measured[0].manifest.get("labels"):
         return
     manifest = measured[0].manifest
@@ -195,7 +210,7 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     described = f"{{model: {model}{f', revision: {revision}' if revision else ''}}}"
     change = "" if model == packaged else f" --set 'teacher={described}'"
     log(
-        f"no teacher among the bundles: `retained` stays empty; to compare with {manifest['teacher']}, "
+        f"no teacher among the bundles, so the share retained is not shown; to compare with {manifest['teacher']}, "
         f"edgedistill train {name}{change} --out runs/teacher, then edgedistill export runs/teacher --out bundles/teacher, "
         "and name bundles/teacher:fp32 too"
     )
@@ -222,7 +237,7 @@ def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Se
                     f'{target.title} on {suite.name}: {fact}, {unknown["tokens"]:.1%} of all tokens, first "{unknown["first"][:60]}"'
                 )
         if references is not None and target is not teacher and not opened.labels:
-            held_out = references.of(target.manifest)
+            held_out = references.of(target.manifest, target.name)
             found = teacher_agreement.agreement(opened.encode(held_out.texts), held_out.embeddings, held_out.lengths)
             target.agreement = {**found, "source": held_out.source}
 

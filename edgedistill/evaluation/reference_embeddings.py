@@ -34,13 +34,13 @@ class ReferenceEmbeddings:
         self.open_teacher, self.suites, self.session = open_teacher, suites, session
         self.by_corpus: dict[str, Reference] = {}
 
-    def of(self, manifest: dict[str, Any]) -> Reference:
-        """The reference for a bundle: texts that its recipe held out from training, else the texts of the suites."""
+    def of(self, manifest: dict[str, Any], name: str) -> Reference:
+        """The reference for a bundle: texts that its recipe held out from training, else the texts of the suites. `name`: for the log."""
         described = manifest.get("recipe") or {}
         key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
         if key not in self.by_corpus:
-            texts, source = self._texts(described, manifest["name"])
-            self.session.log(f"agreement of {manifest['name']} with the teacher: {len(texts):,} {source}")
+            texts, source = self._texts(described, name)
+            self.session.log(f"agreement of {name} with the teacher: {len(texts):,} {source}")
             teacher = self.open_teacher()
             lengths = np.array([len(ids) for ids in teacher.tokenize(texts)])
             self.by_corpus[key] = Reference(texts, teacher.encode(texts), lengths, source)
@@ -59,7 +59,9 @@ class ReferenceEmbeddings:
                 at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MAX_TEXTS, len(built.held_out))).astype(int)]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as error:
-            self.session.log(f"{name}: cannot read its recipe's held-out texts ({error.problems[0]}); using the suites' texts instead")
+            needs_data = (described.get("corpus") or {}).get("kind", "files") in ("files", "parallel")
+            reason = " without --data" if needs_data and self.session.data is None else f" ({error.problems[0]})"
+            self.session.log(f"{name}: held-out texts not available{reason}; agreement is measured on the suite's texts")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:MAX_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from edgedistill.errors import CheckFailed
-from edgedistill.evaluation import report
+from edgedistill.evaluation import report, scoring
 from edgedistill.session import Log
 
 
@@ -24,6 +25,8 @@ def check(manifest: dict[str, Any], measured: report.Report) -> list[dict[str, A
         checks.append({"bundle": name, "requirement": what, "required": required, "found": found, "met": met_or_unknown})
 
     named = requirements.get("suite")
+    if named and Path(named).is_file():
+        named = scoring.title(named)
     for suite in [named] if named else [each for each, scores in measured["quality"].items() if scores["kind"] == "sts"]:
         if (required := requirements.get("sts")) is not None:
             found = (measured["quality"].get(suite) or {}).get("average")

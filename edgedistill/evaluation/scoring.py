@@ -17,7 +17,7 @@ from edgedistill.evaluation.suites import MEASURES, labelled_task, suite_files, 
 from edgedistill.evaluation.suites.cosines import Encode
 from edgedistill.evaluation.suites.retrieval import Collection
 
-__all__ = ["Encode", "Suite", "evaluate", "languages", "suite", "task_suite"]
+__all__ = ["Encode", "Suite", "evaluate", "languages", "suite", "task_suite", "title"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = Non
     tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
     labelled_task.check(manifest["labels"], tasks)
     return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
+
+
+def title(name: str | Path) -> str:
+    """What a suite is called in reports, by its path or shipped name. Reads suite.yaml only. Raises UserError as `suite`."""
+    return _described(name)[0]
 
 
 def languages(name: str | Path) -> set[str]:

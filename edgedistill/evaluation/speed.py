@@ -26,14 +26,15 @@ IMPORT_ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the p
 
 @dataclass(frozen=True)
 class Target:
-    """One precision of a bundle, to be measured."""
+    """One precision of a bundle, to be measured; name: for the log, by default the folder's."""
 
     folder: Path
     precision: str
+    name: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.folder.name}:{self.precision}"
+        return f"{self.name or self.folder.name}:{self.precision}"
 
 
 @dataclass(frozen=True)

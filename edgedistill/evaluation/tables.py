@@ -53,8 +53,11 @@ def markdown(reports: list[Report]) -> str:
 
 def _score_columns(reports: list[Report], names: list[str]) -> list[Column]:
     """The score on each suite and, where any report has one, the share of the teacher's score."""
-    compared = any(retained(report, name) for report in reports for name in suites(reports))
-    return [(name, show) for name in names for show in ([score, retained] if compared else [score])]
+    return [(name, show) for name in names for show in ([score, retained] if _compared(reports) else [score])]
+
+
+def _compared(reports: list[Report]) -> bool:
+    return any(retained(report, name) for report in reports for name in suites(reports))
 
 
 def _score_heads(columns: list[Column], width: int = 1000) -> list[str]:
@@ -108,7 +111,8 @@ def _table(reports: list[Report], heads: list[str], rows: list[list[str]]) -> Ta
 def _notes(reports: list[Report]) -> list[str]:
     """Conditions and what the columns mean, each line at most WIDTH characters."""
     notes: list[Any] = [shorten(line, WIDTH) for line in dict.fromkeys(conditions(report) for report in reports)]
-    notes.append("batch sens.: largest 1 − cosine, single vs. batched. retained: share of the teacher's score.")
+    legend = "batch sens.: largest 1 − cosine, single vs. batched."
+    notes.append(f"{legend} retained: share of the teacher's score." if _compared(reports) else legend)
     if any(noisy(report) for report in reports):
         notes.append(f"~ noisy machine: p50 of the same bundle differed by more than {NOISY:.0%} between rounds.")
     return notes

@@ -91,9 +91,9 @@ def _known(precisions: list[str]) -> list[str]:
     """The requested precisions, each once, fp32 first."""
     if not precisions:
         raise UserError(f"--precision: none given; choose from {', '.join(PRECISIONS)}")
-    for precision in precisions:
-        if precision not in PRECISIONS:
-            raise UserError(f"--precision: {unknown_name('precision', precision, PRECISIONS)}")
+    unknown = [precision for precision in precisions if precision not in PRECISIONS]
+    if unknown:
+        raise UserError(*(f"--precision: {unknown_name('precision', precision, PRECISIONS)}" for precision in dict.fromkeys(unknown)))
     return [precision for precision in PRECISIONS if precision in precisions]
 
 

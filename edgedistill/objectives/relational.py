@@ -31,7 +31,7 @@ def congen(views: list[Tensor], weights: list[float], teacher: Tensor, queue: Te
 
     P_T = softmax(t_i·Q / τ_T), P_v = softmax(v_i·Q / τ_S), Q = [queue; teacher]: the batch itself is among the columns.
     views (B, d) each, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows. Returns (): a cross-entropy, never below
-    the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalisation.
+    the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalization.
     Relation: one view is SEED with the batch in its queue; τ_T → 0 is `ckd`.
     """
     teacher = normalize(teacher.detach(), dim=-1)
@@ -69,7 +69,7 @@ class CongenLoss(nn.Module):
 
 
 class SeedLoss(nn.Module):
-    """`seed` with its queue, which is randomly initialised; a batch is pushed after it is scored."""
+    """`seed` with its queue, which is randomly initialized; a batch is pushed after it is scored."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float) -> None:
         super().__init__()

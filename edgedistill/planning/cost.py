@@ -83,7 +83,8 @@ def table(found: dict[str, Any]) -> str:
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
         total, *parts = (_duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))
-        lines.append(f"estimated training time on this machine: about {total} (teacher {parts[0]}, student {parts[1]})")
+        about = "" if total.startswith("less") else "about "
+        lines.append(f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student {parts[1]})")
     return "\n".join(lines)
 
 
@@ -99,7 +100,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     if "max_tokens" in found:
         rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
     rows.append(("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items())))
-    rows.append((f"p50, 1 × {TOKENS} tokens", "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())))
+    latencies = "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())
+    rows.append(("p50, initial student", f"{latencies}  (a single text of {TOKENS} tokens)"))
     if "texts" in found:
         rows.append(("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out"))
         rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))
@@ -113,9 +115,9 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _duration(seconds: float) -> str:
-    """Rounded for people: 0 min, 40 s, 12 min, 3.5 h."""
-    if seconds < 0.5:
-        return "0 min"
+    """Rounded for people: less than 1 s, 40 s, 12 min, 3.5 h."""
+    if seconds < 1:
+        return "less than 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

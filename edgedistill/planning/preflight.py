@@ -22,7 +22,7 @@ def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raises one UserError with all of these: globs that match no file, a suite that cannot be read, an optimizer that torch lacks."""
+    """Raises one UserError with all of these: globs that match no file, suites that cannot be read, an optimizer that torch lacks."""
     problems = Problems()
     for patterns, place in _patterns(spec):
         with problems.collect():
@@ -34,6 +34,11 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             shipped = spec.select.suite in files.shipped("suite") and not isinstance(spec.corpus, recipe.Parallel)
             other = ", or --set select.suite=mini, which needs no data" if shipped else ""
             problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
+    if spec.requirements is not None and spec.requirements.suite is not None:
+        try:
+            scoring.title(spec.requirements.suite)
+        except UserError as error:
+            problems.found += [f"requirements.suite: {problem}" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
     if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
         fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"

@@ -127,11 +127,9 @@ def _set(data: dict[str, Any], change: str) -> None:
         raise UserError(f"--set {change}: no '='; write --set stages.0.epochs=1")
     *parents, last = path.split(".")
     at: Any = data
-    for part in parents:
+    for depth, part in enumerate(parents):
         if isinstance(at, list):
-            if not part.isdigit() or int(part) >= len(at):
-                raise UserError(f"--set {change}: no item {part!r} among {len(at)}; count from 0")
-            at = at[int(part)]
+            at = at[_item(at, part, ".".join(parents[:depth]), change)]
         elif isinstance(at, dict):
             at = at.setdefault(part, {})
         else:
@@ -141,13 +139,21 @@ def _set(data: dict[str, Any], change: str) -> None:
         with suppress(ValueError):
             parsed = float(parsed)
     if isinstance(at, list):
-        if not last.isdigit() or int(last) >= len(at):
-            raise UserError(f"--set {change}: no item {last!r} among {len(at)}; count from 0")
-        at[int(last)] = parsed
+        at[_item(at, last, ".".join(parents), change)] = parsed
     elif isinstance(at, dict):
         at[last] = parsed
     else:
         raise UserError(f"--set {change}: {last!r} is inside a plain value; check the path")
+
+
+def _item(items: list[Any], index: str, path: str, change: str) -> int:
+    """The index of a list item named in a change. Raises UserError where the list at `path` has no such item."""
+    if index.isdigit() and int(index) < len(items):
+        return int(index)
+    if not items:
+        raise UserError(f"--set {change}: {path} is empty; add its items in the recipe")
+    last = f", the last {path}.{len(items) - 1}" if len(items) > 1 else ""
+    raise UserError(f"--set {change}: {path} has {len(items)} item{'s' if len(items) > 1 else ''}; the first is {path}.0{last}")
 
 
 def _line(place: str, problem: Any) -> str:
@@ -167,12 +173,76 @@ def _line(place: str, problem: Any) -> str:
         return f"{place}: {where}: {_unknown_key(problem['loc'])}"
     if kind == "missing":
         return f"{place}: {where}: missing; this key is required"
+    if kind in _EXPECTED or kind == "string_pattern_mismatch":
+        return f"{place}: {where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
     fact = fact[0].lower() + fact[1:]
     if kind == "literal_error" and problem["input"] in renamed_keys.RENAMED_VALUES:
         return f"{place}: {where}: {problem['input']!r} was renamed; use {renamed_keys.RENAMED_VALUES[problem['input']]!r}"
     got = f", not {problem['input']!r}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
     return f"{place}: {where + ': ' if where else ''}{fact}{got}"
+
+
+# pydantic's errors about types: what was expected, in words
+_MAPPING, _LIST = "a mapping", "a list"
+_EXPECTED = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), _MAPPING),
+    "list_type": _LIST,
+    **dict.fromkeys(("int_type", "int_from_float"), "a whole number"),
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+_WAYS_OUT = {
+    "a whole number": "one without quotes, such as 3",
+    "a number": "one without quotes, such as 0.5",
+    "true or false": "true or false",
+    "text": "text in quotes",
+}
+_LISTS_OF_SECTIONS = ("stages", "terms", "pairs")
+# A section that was given as one value: the key that the value belongs to, and a value for the example where none can be used.
+_MAIN_KEYS = {
+    "objective": ("kind", "cosine"),
+    "student": ("kind", "bilstm"),
+    "view": ("kind", "crop"),
+    "teacher": ("model", "packaged:all-MiniLM-L6-v2"),
+    "assistant": ("model", "runs/assistant"),
+    "corpus": ("texts", ["*.txt"]),
+    "select": ("suite", "sts-dev"),
+    "requirements": ("sts", 0.7),
+    "size_mb": ("w8", 5),
+}
+
+
+def _wrong_type(problem: Any) -> str:
+    """A value of another type than expected: *fact; way out*."""
+    value, kind = problem["input"], problem["type"]
+    got = "no value" if value is None else _MAPPING if isinstance(value, dict) else _LIST if isinstance(value, list) else repr(value)
+    if kind == "string_pattern_mismatch":
+        return f"{got} is not a valid name; use lower-case letters, digits, dots and dashes"
+    expected = _EXPECTED[kind]
+    fact = "no value" if value is None else f"{got} is not {expected}"
+    if _TYPE.fullmatch(str(problem["loc"][-1])):  # one choice of several, such as a number or a list
+        return fact
+    if expected == _MAPPING:
+        return f"{fact}; write a mapping{_example_mapping(problem['loc'], value)}"
+    if expected == _LIST:
+        plain = isinstance(value, str | int | float) and problem["loc"][-1] not in _LISTS_OF_SECTIONS
+        return f"{fact}; write a list{': ' + json.dumps([value], ensure_ascii=False) if plain else ', each item after a dash'}"
+    if expected == "text" and isinstance(value, int | float):
+        return f'{fact}; write "{value}"'
+    return f"{fact}; write {_WAYS_OUT[expected]}"
+
+
+def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
+    """A mapping that a section accepts, with the value that was given in place of it where that fits; "" where none is known."""
+    section = _section(loc)
+    if section not in _MAIN_KEYS:
+        return ""
+    key, example = _MAIN_KEYS[section]
+    if isinstance(value, str) and section != "requirements" and (key != "kind" or value in KINDS[section]):
+        example = [value] if isinstance(example, list) else value
+    return f", such as {{{key}: {json.dumps(example) if isinstance(example, list) else example}}}"
 
 
 def _unknown_key(loc: tuple[Any, ...]) -> str:

@@ -67,7 +67,7 @@ class Bundle:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one embedding, (d,).
 
         texts: strings; those above `max_tokens` are truncated, the empty string is allowed.
-        dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalised again.
+        dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalized again.
         batch_tokens: tokens per batch with padding, by default 1,024 on cpu and 16,384 on cuda. Larger batches take more memory.
         progress: show a progress bar on stderr.
 

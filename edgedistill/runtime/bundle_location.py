@@ -53,7 +53,7 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None) 
     way_out = f"choose {' or '.join(available)}"
     if not shipped:
         way_out += f", or export the run again with --precision {asked}"
-    raise UserError(f"{place}: has no precision {asked}; {way_out}")
+    raise UserError(f"{place}: no precision {asked!r}; {way_out}")
 
 
 def _folder(name: str) -> Path | None:

@@ -77,6 +77,6 @@ class EmbeddingLayer(TeacherEncoder):
         return torch_forward(self.module.to(device), torch.device(device))
 
 
-def open_assistant(spec: recipe.Teacher) -> TeacherEncoder:
-    """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision."""
-    return RunTeacher(spec) if run.is_run(spec.model) else TeacherEncoder(spec)
+def open_assistant(spec: recipe.Teacher, place: str = "assistant") -> TeacherEncoder:
+    """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision. `place`: the recipe's section."""
+    return RunTeacher(spec) if run.is_run(spec.model) else TeacherEncoder(spec, place)

@@ -23,7 +23,7 @@ class Identified(Protocol):
 def cache_key(teacher: Identified, corpus: Corpus, unit: bool = True) -> str:
     """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines the embeddings.
 
-    `unit`: embeddings of unit length, otherwise as the model returns them before it normalises them.
+    `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them.
     """
     how = {} if unit else {"unit": False}
     return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())

@@ -53,7 +53,7 @@ def embed_corpus(
 ) -> CachedEmbeddings:
     """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was damaged is embedded again.
 
-    `unit`: embeddings of unit length, otherwise as the model returns them before it normalises them. `name`: the label of log and
+    `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them. `name`: the label of log and
     progress bar. Raises UserError when the disk is full.
     """
     folder = embeddings_folder(teacher, corpus, session, unit)

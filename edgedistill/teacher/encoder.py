@@ -24,9 +24,9 @@ Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B
 class TeacherEncoder:
     """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key."""
 
-    def __init__(self, spec: recipe.Teacher) -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher") -> None:
         self.spec = spec
-        self.folder = locate(spec)
+        self.folder = locate(spec, place)
         self.tokenizer = load_tokenizer(self.folder, spec.trust_remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, spec.trust_remote_code)
         self.prompt = prompt_of(spec, self.folder)
@@ -49,7 +49,7 @@ class TeacherEncoder:
         }
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
-        """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalised; batches are of similar length."""
+        """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are of similar length."""
         return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit)
 
     def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
@@ -58,7 +58,7 @@ class TeacherEncoder:
         return embed_in_batches(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens, unit)
 
     def _forward(self, device: str) -> Forward:
-        """(ids, mask) -> unnormalised embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as torch; otherwise by torch."""
+        """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as torch; otherwise by torch."""
         if device == "cpu" and self.dtype == torch.float32:
             return self._session()
         return torch_forward(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)

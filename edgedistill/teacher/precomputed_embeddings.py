@@ -83,12 +83,12 @@ def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, sessio
 
 def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
     """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
-    hashes = text_hashes(map(readers.normalise, readers.texts_in(precomputed.texts, precomputed.spec.text_column)))
+    hashes = text_hashes(map(readers.normalize, readers.texts_in(precomputed.texts, precomputed.spec.text_column)))
     index = HashIndex(hashes)
     out = np.empty(len(corpus), np.int64)
     done, missing, example = 0, 0, ""
     for chunk in corpus.chunks(BLOCK):
-        rows = index.find(text_hashes(map(readers.normalise, chunk)))
+        rows = index.find(text_hashes(map(readers.normalize, chunk)))
         absent = rows < 0
         if absent.any():
             example = example or chunk[int(np.argmax(absent))]

@@ -33,7 +33,9 @@ def open_assistant(spec: recipe.Recipe) -> teachers.TeacherEncoder | None:
 
 def open_teacher(spec: recipe.Teacher, data: Path | None) -> AnyTeacher:
     """A teacher model (possibly a finished run), or the file of its precomputed embeddings. `data`: where relative paths start."""
-    return assistants.open_assistant(spec) if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
+    return (
+        assistants.open_assistant(spec, "teacher") if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
+    )
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
@@ -46,5 +48,5 @@ def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
 def find_model(name: str, revision: str | None, place: str) -> Path:
     """The folder of `packaged:NAME`, of a local model or of a hub id. Raises UserError where it is not found; `place`: the recipe key."""
     if name.startswith("packaged:"):
-        return locate_teacher.locate(recipe.Teacher(model=name))
+        return locate_teacher.locate(recipe.Teacher(model=name), place.rpartition(".")[0])
     return locate_teacher.model_folder(name, revision, place)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
@@ -24,7 +26,8 @@ def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]
     """The content of run.json of a run that is finished. Raises UserError where it is a run of another recipe."""
     found = run.open_run(out)
     if recipe.dump(found.recipe) != recipe.dump(spec):
-        raise UserError(f"{out}: a run of another recipe; delete it, or rename the recipe")
+        difference = _difference(recipe.dump(found.recipe), recipe.dump(spec))
+        raise UserError(f"{out}: a finished run of another recipe ({difference}); give another --out, or delete it")
     session.log(f"{out}: finished already")
     return found.info
 
@@ -46,18 +49,32 @@ def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
     text = recipe.dump(spec)
     if resume and written.read_text(encoding="utf-8") != text:
         difference = _difference(written.read_text(encoding="utf-8"), text)
-        raise UserError(f"{partial}: started from another recipe ({difference}); give that recipe, or another --out")
+        raise UserError(f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or delete it")
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
     return partial
 
 
 def _difference(before: str, now: str) -> str:
-    """The first lines in which two recipes differ."""
-    for old, new in zip(before.splitlines(), now.splitlines(), strict=False):
-        if old != new:
-            return f"it has {old.strip()!r}, this one {new.strip()!r}"
-    return "their lengths differ"
+    """The first key in which two recipes differ, with both values."""
+    old, new = (dict(_leaves(yaml.safe_load(text))) for text in (before, now))
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key) or (key in old) != (key in new):
+            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
+            return f"{key} was {was}, is now {is_now}"
+    return "its keys were in another order"
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) of every plain value of a recipe; keys as in errors, such as stages[0].epochs."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value:
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{key}[{number}]")
+    else:
+        yield key, value
 
 
 @contextmanager
@@ -84,6 +101,6 @@ def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
 
 
 def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`, a fine-tuning stage; otherwise None, and the stage starts from the beginning."""
+    """The newest checkpoint if it lies within stage `number`, a fine-tuning one; otherwise None: the stage starts from the beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

@@ -21,7 +21,7 @@ CHUNK = 8_192  # texts read at a time
 
 
 def learn_wordpiece(like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int) -> PreTrainedTokenizerBase:
-    """A WordPiece tokenizer of at most `vocabulary_size` tokens for the corpora, with the normalisation and special tokens of `like`.
+    """A WordPiece tokenizer of at most `vocabulary_size` tokens for the corpora, with the normalization and special tokens of `like`.
 
     Raises UserError where `like` is no WordPiece tokenizer.
     """

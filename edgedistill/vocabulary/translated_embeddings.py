@@ -84,7 +84,7 @@ def associated_rows(own: np.ndarray, rows: np.ndarray, teacher: csr_matrix, sour
 
 
 def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher: csr_matrix) -> np.ndarray:
-    """The table X (V, w) that minimises Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS of conjugate gradients.
+    """The table X (V, w) that minimizes Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS of conjugate gradients.
 
     texts (n, V), teacher (n, T): how often each token occurs in text t, and in its translation; n_t: tokens in text t. rows (T, w).
     """

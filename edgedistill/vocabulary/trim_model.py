@@ -90,7 +90,8 @@ def _check_model(model: str, revision: str | None) -> None:
             f"{model}: a bundle; trim needs a model folder or a hub id: trim what the bundle was exported from, then export that"
         )
     if not model.startswith("packaged:") and not Path(model).is_dir() and revision is None:
-        raise UserError(f"{model}: no such folder; a hub id needs --revision, so that its files cannot change unnoticed")
+        way_out = "if it is a hub id, add --revision" if locate_teacher.HUB_ID.fullmatch(model) else "give a folder or a hub id"
+        raise UserError(f"{model}: no such folder; {way_out}")
 
 
 def _prompts(folder: Path) -> list[str]:

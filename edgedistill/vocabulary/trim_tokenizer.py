@@ -117,7 +117,7 @@ def _count(backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any])
 
 
 def _words(backend: Tokenizer, text: str) -> list[str]:
-    """The text as the tokenizer normalises and pre-tokenizes it."""
+    """The text as the tokenizer normalizes and pre-tokenizes it."""
     text = backend.normalizer.normalize_str(text) if backend.normalizer else text
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
 

@@ -18,6 +18,11 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 
+def precisions(folder: Path) -> list[str]:
+    """The precisions that a bundle has."""
+    return list(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["precisions"])
+
+
 def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
     """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -48,6 +53,9 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder, precision = Path(plain[0]), plain[1] if len(plain) == 2 else "w8"
+    if precision not in precisions(folder):
+        print(f"{folder}: no precision {precision!r}; choose {' or '.join(precisions(folder))}", file=sys.stderr)
+        return 2
     embed = open_bundle(folder, precision)
     if "--check" in arguments:
         return check(folder, embed, precision)

@@ -179,7 +179,7 @@ def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_b
     quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
-    assert "`retained` stays empty; to compare with t, edgedistill train teacher-minilm --out runs/teacher, then " in line
+    assert "so the share retained is not shown; to compare with t, edgedistill train teacher-minilm --out runs/teacher, then " in line
     assert "edgedistill export runs/teacher --out bundles/teacher, and name bundles/teacher:fp32 too" in line
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
@@ -203,15 +203,17 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
     lines: list[str] = []
     load = bench._opener(1, "cpu")
     session = Session(data=tmp_path / "data", log=lines.append)
-    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest)
+    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest, "x")
     assert len(texts) == len(set(texts)) == len(embeddings) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
     session = Session(data=tmp_path / "nowhere", log=lines.append)
-    texts, _, _, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest)
+    texts, _, _, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest, "x")
     assert sorted(texts) == sorted(WORDS)
     assert source == "texts of suite"
-    assert "cannot read its recipe's held-out texts" in lines[-2]
+    assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith("agreement is measured on the suite's texts")
+    ReferenceEmbeddings(lambda: load(teacher), suites, Session(log=lines.append)).of(manifest, "y")
+    assert lines[-2] == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
 
 
 def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
@@ -239,6 +241,13 @@ def test_what_was_not_measured_is_not_checked() -> None:
     checks = requirement_check.check(every_sts_suite, made)
     assert [(c["requirement"], c["met"]) for c in checks] == [("sts on mini", True), ("sts_kept on mini", None)]
     assert requirement_check.check({"recipe": {"requirements": None}}, made) == requirement_check.check({}, made) == []
+
+
+def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
+    manifest = {"name": "starter", "kind": "bert"}
+    one, two, other = (bench.Measured(Path(folder), "w8", manifest) for folder in ("bundles/one", "bundles/two", "more/two"))
+    assert [each.title for each in bench.distinguishable([one, two])] == ["one:w8", "two:w8"]
+    assert [each.title for each in bench.distinguishable([one, two, other])] == ["one:w8", "bundles/two:w8", "more/two:w8"]
 
 
 def test_the_reference_is_the_teacher_in_fp32() -> None:

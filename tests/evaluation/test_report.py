@@ -181,6 +181,7 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
     assert not readme.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
+    assert "retained" in tables.terminal(reports(2)) and "retained" not in tables.terminal(alone)
     assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(alone)  # no teacher, no column of shares
     path.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):

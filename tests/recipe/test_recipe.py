@@ -45,19 +45,41 @@ def test_unknown_kind_names_the_nearest() -> None:
     assert line.startswith("recipes/x.yaml: stages[0].objective.kind: no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine, ")
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"teacher": "packaged:x"}, "teacher: 'packaged:x' is not a mapping; write a mapping, such as {model: packaged:x}"),
+        ({"student": "bilstm"}, "student: 'bilstm' is not a mapping; write a mapping, such as {kind: bilstm}"),
+        ({"student": None}, "student: no value; write a mapping, such as {kind: bilstm}"),
+        ({"corpus": "a.txt"}, """corpus: 'a.txt' is not a mapping; write a mapping, such as {texts: ["a.txt"]}"""),
+        ({"corpus": {"texts": "*.txt"}}, """corpus.texts: '*.txt' is not a list; write a list: ["*.txt"]"""),
+        (
+            {"stages": [{"name": "a", "objective": "mse"}]},
+            "stages[0].objective: 'mse' is not a mapping; write a mapping, such as {kind: mse}",
+        ),
+        ({"stages": {"name": "a"}}, "stages: a mapping is not a list; write a list, each item after a dash"),
+        ({"name": "My Recipe"}, "name: 'My Recipe' is not a valid name; use lower-case letters, digits, dots and dashes"),
+        ({"seed": 1.5}, "seed: 1.5 is not a whole number; write one without quotes, such as 3"),
+        ({"about": 3}, 'about: 3 is not text; write "3"'),
+    ],
+)
+def test_wrong_types_are_described_in_plain_words(changes: dict, expected: str) -> None:
+    assert f"recipes/x.yaml: {expected}" in problems(**changes)
+
+
 def test_all_the_problems_at_once() -> None:
     found = problems(
         seed="one", extra=1, student={"kind": "bert", "layers": 2, "width": 128, "widht": 3}, stages=[{"name": "a", "batch": 0}]
     )
     text = "\n".join(found)
     assert len(found) == 5
-    assert "seed: input should be a valid integer, not 'one'" in text
+    assert "seed: 'one' is not a whole number; write one without quotes, such as 3" in text
     assert "extra: no key 'extra'" in text
     assert "student.widht: no key 'widht'; did you mean 'width'?" in text
     assert "stages[0].objective: missing" in text
     assert "stages[0].batch: input should be greater than or equal to 1, not 0" in text
     assert problems(student={"kind": "bert", "layers": "two"}) == [
-        f"recipes/x.yaml: student.layers: input should be a valid {choice}, not 'two'" for choice in ("integer", "list")
+        f"recipes/x.yaml: student.layers: 'two' is not a {choice}" for choice in ("whole number", "list")
     ]
 
 
@@ -195,7 +217,7 @@ def test_changes_apply_before_the_check(tmp_path: Path) -> None:
     assert (changed.stages[0].epochs, changed.stages[0].learning_rate, changed.student.layers) == (3, 1e-4, 1)
     for change, says in [
         ("seed", "no '='"),
-        ("stages.7.epochs=1", "no item '7' among 1"),
+        ("stages.7.epochs=1", "stages has 1 item; the first is stages.0"),
         ("name.first=1", "inside a plain value"),
         ("stages.0.epoch=1", "no key 'epoch'; did you mean 'epochs'?"),
     ]:

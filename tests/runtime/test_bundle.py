@@ -85,7 +85,7 @@ def test_ids_must_fit(folder: Path, length: int) -> None:
         bundle.load(folder).encode_ids([np.array([2, 3]), np.full(length, 5)])
 
 
-def test_matryoshka_embeddings_are_cut_and_normalised(copy: Path) -> None:
+def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
     whole = bundle.load(copy).encode(TEXTS)
     with pytest.raises(UserError, match="dim=8: run has 24 dimensions; only Matryoshka students can be cut, leave dim out"):
         bundle.load(copy).encode(TEXTS, dim=8)

@@ -15,7 +15,7 @@ from edgedistill import files, recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import embedding_cache, encoder, token_batches
+from edgedistill.teacher import assistant, embedding_cache, encoder, token_batches
 from tests.conftest import World, sentences
 
 ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
@@ -108,10 +108,12 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
         encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
-    with pytest.raises(UserError, match="no folder 'nowhere'"):
+    with pytest.raises(UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"):
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
-    with pytest.raises(UserError, match="the hub id 'a/b' needs a revision"):
-        encoder.TeacherEncoder(recipe.Teacher(model="a/b"))
+    with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"):
+        assistant.open_assistant(recipe.Teacher(model="a/b"))
+    with pytest.raises(UserError, match="teacher.model: no such folder: './a/b'; give packaged:NAME"):
+        encoder.TeacherEncoder(recipe.Teacher(model="./a/b", revision="main"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no config.json, so not a model folder"):
         load(tmp_path / "empty")

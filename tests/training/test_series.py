@@ -81,7 +81,7 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
     assert any("resuming from step" in line for line in told)
     assert sha256_file(tmp_path / "b/student.safetensors") == whole
     assert (tmp_path / "a/run.json").stat().st_mtime_ns == first
-    with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: a run of another recipe") as theirs:
+    with pytest.raises(UserError, match=r"1 of 2 recipes failed, the others are done(.|\n)*a: a finished run of another recipe") as theirs:
         go([made(world, "a", steps=5), specs[3]], world, tmp_path, resume=True)
     assert [each["status"] for each in theirs.value.details["runs"]] == ["failed", "kept"]
     with pytest.raises(UserError, match="a: exists already; continue with --resume, which keeps finished runs"):

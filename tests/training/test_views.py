@@ -239,7 +239,7 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
     views = corpus_views.build(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert said == ["views: making 10 in 3 shards, 2 of them done before"]
     assert len(views) == 10 and views[2] != built[2]
-    assert views[2] == readers.normalise(whole([built[2]], 2)[0])  # alone as among others
+    assert views[2] == readers.normalize(whole([built[2]], 2)[0])  # alone as among others
     corpus_views.build(spec, 0, built, Session(log=said.append), "stages[0].view")
     assert len(said) == 1
     assert not list(views.folder.parent.glob("*.shards"))
@@ -250,9 +250,9 @@ def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -
     with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher does not open as AutoModelForSeq2SeqLM \("):
         corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
     nowhere = spec.model_copy(update={"backward": recipe.Translator(model="owner/name")})
-    with pytest.raises(UserError, match=r"the hub id 'owner/name' needs a revision, .*set stages\[0\].view.backward.revision"):
+    with pytest.raises(UserError, match=r"view.backward.model: no folder 'owner/name' here; .*set stages\[0\].view.backward.revision"):
         corpus_views.build(nowhere, 0, built, QUIET, "stages[0].view")
-    with pytest.raises(UserError, match=r"stages\[0\].view: the hub id 'owner/name' needs a revision"):
+    with pytest.raises(UserError, match=r"stages\[0\].view.model: no folder 'owner/name' here"):
         corpus_views.build(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, QUIET, "stages[0].view")
 
 

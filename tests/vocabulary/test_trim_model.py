@@ -142,7 +142,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp
     absolute = trim_model.TrimCorpus([str(texts / "kept.txt")], ["kept.txt"])
     refused("--report: 'kept.txt' is relative, and there is no data folder", absolute, data=None)
     refused(r"no column 'fr'; .*\(de, en\); set --corpus GLOB:COLUMN", trim_model.TrimCorpus(["others.tsv:fr"]))
-    refused("nowhere/at/all: no such folder; a hub id needs --revision", model="nowhere/at/all")
+    refused("nowhere/at: no such folder; if it is a hub id, add --revision", model="nowhere/at")
     refused("nano: a bundle; trim needs a model folder or a hub id", model="nano")
     refused("min_count: no token occurs 5,000 times", trim_model.TrimCorpus(["kept.txt"], min_count=5000))
     (texts / "empty.txt").write_text("")

@@ -33,7 +33,7 @@ def finetune(
 
 
 def new_classifier(plan: FinetuningPlan, student: torch.nn.Module) -> Classifier:
-    """A randomly initialised head for the plan's task behind a student."""
+    """A randomly initialized head for the plan's task behind a student."""
     stage = plan.stage.spec
     return Classifier(student, kinds.dims(student), len(plan.task.labels), plan.pairs, stage.hidden, stage.dropout)
 

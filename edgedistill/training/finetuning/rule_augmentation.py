@@ -90,7 +90,7 @@ def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
     table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
-    names = {readers.normalise(word).lower() for item in items for text in item for word in text.split()}
+    names = {readers.normalize(word).lower() for item in items for text in item for word in text.split()}
     known = sum(name in table for name in names)
     if not known:
         raise UserError(f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table of this language")

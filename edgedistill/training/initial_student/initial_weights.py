@@ -25,7 +25,7 @@ from edgedistill.training.load_models import Models
 
 @dataclass(frozen=True)
 class Start:
-    """What a student of any kind is built and initialised from.
+    """What a student of any kind is built and initialized from.
 
     dims: of the embeddings it is to give. embeddings (V, w): rows for its tokens, or None for random ones. source: where its layers come
     from, None for random ones. sample: of the training texts, None where it is not needed or not at hand.
@@ -62,7 +62,7 @@ def build(
     data: the folder that relative data paths start from. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
     Raises UserError where the recipe's student does not fit its models or its targets.
     """
-    module, shape = _initialised(spec, models, tokenizer, data, sample)
+    module, shape = _initialized(spec, models, tokenizer, data, sample)
     if isinstance(spec.targets, recipe.Split):
         if kinds.dims(module) != spec.targets.width:
             blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
@@ -72,7 +72,7 @@ def build(
     return PreparedStudent(module, shape, tokenizer)
 
 
-def _initialised(
+def _initialized(
     spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase, data: Path | None, sample: CorpusSample | None
 ) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
@@ -87,14 +87,14 @@ def _initialised(
 def _bilstm(student: recipe.BiLSTM, start: Start) -> tuple[nn.Module, dict[str, Any]]:
     shape = bilstm.shape(student, start.vocabulary_size, start.pad_id, start.dims)
     module: nn.Module = bilstm.build(shape)
-    bilstm.initialise(module, start.embeddings, start.token_weights)  # type: ignore[arg-type]
+    bilstm.initialize(module, start.embeddings, start.token_weights)  # type: ignore[arg-type]
     return module, shape
 
 
 def _static(student: recipe.Static, start: Start) -> tuple[nn.Module, dict[str, Any]]:
     shape = static.shape(student, start.vocabulary_size, start.pad_id, start.dims)
     module = static.build(shape)
-    static.initialise(module, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
+    static.initialize(module, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
     return module, shape
 
 
@@ -109,7 +109,7 @@ def _recurrent(student: recipe.Recurrent, start: Start) -> tuple[nn.Module, dict
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
     module = recurrent.build(shape)
-    recurrent.initialise(module, recurrent.source_layers(student, config), source.model, counted, start.embeddings, start.token_weights)
+    recurrent.initialize(module, recurrent.source_layers(student, config), source.model, counted, start.embeddings, start.token_weights)
     _start_head(module, source)
     return module, shape
 
@@ -122,16 +122,16 @@ def _bert(student: recipe.Bert, start: Start) -> tuple[nn.Module, dict[str, Any]
     module = bert.build(shape)
     layers = bert.source_layers(student, config) if model else None
     if not student.reduced:
-        bert.initialise(module, layers, model, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
+        bert.initialize(module, layers, model, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
         _start_head(module, start.source)
         return module, shape
     assert layers is not None and start.embeddings is not None
     if start.sample is not None:
-        narrow_bert.initialise(module, model, layers, start.embeddings, start.sample.batch, start.token_weights)
+        narrow_bert.initialize(module, model, layers, start.embeddings, start.sample.batch, start.token_weights)
     return module, shape
 
 
-# From the student's kind to the function that builds and initialises it.
+# From the student's kind to the function that builds and initializes it.
 INITIALISE: dict[str, Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]] = {
     "bert": _bert,
     "bilstm": _bilstm,
@@ -145,7 +145,7 @@ def _limited_to_trained_positions(
 ) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
-    Where the table is randomly initialised, that is what the stages train; where it comes from a run, what that run or the stages train.
+    Where the table is randomly initialized, that is what the stages train; where it comes from a run, what that run or the stages train.
     """
     student = spec.student
     assert not isinstance(student, recipe.TeacherItself)

@@ -61,6 +61,9 @@ def _named(student: head.StudentSpec, models: Models) -> PreTrainedTokenizerBase
         return models.assistant.tokenizer
     if run.is_run(student.tokenizer):
         return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
+    has_revision = "revision" in type(student).model_fields
+    if not has_revision and not student.tokenizer.startswith("packaged:") and not Path(student.tokenizer).is_dir():
+        raise UserError(f"student.tokenizer: no such folder: {student.tokenizer!r}; give packaged:NAME, or a folder with tokenizer.json")
     return tokenizer_files.load_tokenizer(find_model(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
 
 

@@ -24,7 +24,7 @@ def initial_token_embeddings(
     data: Path | None,
     pairs: ParallelCorpus | None,
 ) -> Tensor | None:
-    """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialised.
+    """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialized.
 
     w is the source's width: a student that is narrower reduces them. data: where the path of GloVe vectors starts. pairs: translations
     to which the rows are fitted, where the recipe asks for that.

@@ -30,7 +30,7 @@ def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: 
     elif isinstance(spec, recipe.ViewFile):
         build(spec, seed, texts, replace(session, device="cpu"), place)
     elif isinstance(spec, recipe.Mlm):
-        locate_teacher.model_folder(spec.model, spec.revision, place)
+        locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
     elif isinstance(spec, recipe.BackTranslation):
         _translators(spec, place)
 
@@ -51,7 +51,7 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
 
         return _cached(texts, made_of, from_files, session)
     if isinstance(spec, recipe.Mlm):
-        folder = locate_teacher.model_folder(spec.model, spec.revision, place)
+        folder = locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
         made_of = {"mlm": files.sha256_folder(folder, locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _cached(texts, made_of, lambda _: MaskedRefill(folder, spec.fraction, seed, session.device, place), session)
     folders = _translators(spec, place)
@@ -67,7 +67,7 @@ def back_translation(folders: list[Path], beams: int, device: str, place: str) -
 
 def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
     pair = (("forward", spec.forward), ("backward", spec.backward))
-    return [locate_teacher.model_folder(each.model, each.revision, f"{place}.{way}") for way, each in pair]
+    return [locate_teacher.model_folder(each.model, each.revision, f"{place}.{way}.model") for way, each in pair]
 
 
 def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path], MakeViews], session: Session) -> Corpus:
@@ -87,7 +87,7 @@ def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path],
         for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
             if not name.exists():
                 views = zip(chunk, make_views(chunk, number * SHARD), strict=True)
-                files.write_text(name, "".join(f"{readers.normalise(view) or text}\n" for text, view in views))
+                files.write_text(name, "".join(f"{readers.normalize(view) or text}\n" for text, view in views))
         with files.new_folder(folder) as temporary:
             lines = (line for name in names for line in name.read_text(encoding="utf-8").split("\n")[:-1])
             corpus.write(temporary, lines, texts.training_count, texts.sources)
