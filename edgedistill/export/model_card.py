@@ -126,7 +126,7 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
     if "sentence-transformers" in libraries:
         parts.append(
             "sentence-transformers opens the folder with its ONNX backend (there are no torch weights):\n\n```python\n"
-            'from sentence_transformers import SentenceTransformer\n\n'
+            "from sentence_transformers import SentenceTransformer\n\n"
             'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
         )
     elif manifest["kind"] in ("bert", "recurrent", "teacher"):

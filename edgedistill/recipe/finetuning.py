@@ -65,7 +65,7 @@ class TaskTeacher(Section):
 
 
 class Augment(Section):
-    """Rule-based augmentation: words masked or replaced by others of the same part of speech, n-grams (Tang et al. 2019; SRA's transfer set, TS)."""
+    """Rule-based augmentation: words masked or replaced within their part of speech, n-grams (Tang et al. 2019; SRA's TS)."""
 
     mask: float = Field(0.1, ge=0, lt=1, description="Probability that a word becomes the tokenizer's mask token.")
     pos: float = Field(0.1, ge=0, lt=1, description="Probability that a word is replaced by a training word with the same part of speech.")

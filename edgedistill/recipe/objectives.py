@@ -17,7 +17,7 @@ class Mse(Section):
     scale: float | None = Field(
         None,
         gt=0,
-        description="Multiplies the teacher's embeddings. Default: √dims for embeddings of unit length, else 1. Without it their mean square "
+        description="Multiplies the teacher's embeddings. Default: √dims for unit-length embeddings, else 1. Without it their mean square "
         "per dimension is 1/dims, and the student collapses to zero.",
     )
 

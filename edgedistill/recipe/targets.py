@@ -123,7 +123,7 @@ class JoinedTeacher(Section):
     """One teacher of a concatenation."""
 
     teacher: OwnTeacher = None
-    weight: float = Field(1.0, gt=0, description="Weight of this teacher's cosine in the cosine of the concatenation; weights are scaled to sum to 1.")
+    weight: float = Field(1.0, gt=0, description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1.")
 
 
 class Concat(Projected):

@@ -357,6 +357,7 @@ def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
     ("precisions", "message"),
     [
         (["fp32", "int4"], "--precision: no precision 'int4'; did you mean 'int8'? (fp32, int8, w8)"),
+        (["w4", "fp16"], "\n".join(f"--precision: no precision {each!r}; choose one: (fp32, int8, w8)" for each in ("w4", "fp16"))),
         ([], "--precision: none given; choose from fp32, w8, int8"),
     ],
 )

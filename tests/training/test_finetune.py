@@ -539,7 +539,7 @@ def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> Non
     assert found["offline"]["texts_s"] > 0
     assert found["agreement"] is None
     assert "accuracy × 100" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="--suite mini: needs embeddings, tiny returns labels; use --suite task"):
+    with pytest.raises(UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"):
         measure(["one:w8"], ["mini"])
     with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])

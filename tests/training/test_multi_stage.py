@@ -349,7 +349,7 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
         ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
         ({"student": {**STUDENT, "weights": "runs/of-no-name"}}, "runs/of-no-name: no such run here"),
         ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns its own tokenizer; leave `trim` out"),
-        ({"assistant": {"model": str(world.folder / "nowhere")}}, "no folder"),
+        ({"assistant": {"model": str(world.folder / "nowhere")}}, "no such folder"),
     ):
         with pytest.raises(UserError, match=says):
             refused(world, data, taught, **changes)

@@ -406,13 +406,13 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
         "student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]}
     )
     refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
-    refused("no such model folder|no folder", teacher={"model": "/nowhere/at/all"})
+    refused("teacher.model: no such folder", teacher={"model": "/nowhere/at/all"})
     unit = {"kind": "recurrent"}
     refused("student.layers: a block of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
     refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
     for student in ({**unit, "layers": 1}, {"kind": "bert", "weights": "teacher", "layers": [1]}):
         refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33})
-    refused("needs a revision", teacher={"model": "owner/name"})
+    refused("if it is a hub id, set teacher.revision", teacher={"model": "owner/name"})
     refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):
         go(world, tmp_path / "x", resume=True)
