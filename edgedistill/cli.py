@@ -351,8 +351,9 @@ def demo(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """Train, export and measure two small students: 3 minutes of training, about 15 minutes in all.
+    """Train, export and measure two small students.
 
+    Takes 3 minutes of training, about 15 minutes in all.
     The texts are the documentation of Python and of installed packages, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
     from edgedistill.errors import require

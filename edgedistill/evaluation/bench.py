@@ -211,8 +211,8 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     change = "" if model == packaged else f" --set 'teacher={described}'"
     log(
         f"no teacher among the bundles, so the share retained is not shown; to compare with {manifest['teacher']}, "
-        f"edgedistill train {name}{change} --out runs/teacher, then edgedistill export runs/teacher --out bundles/teacher, "
-        "and name bundles/teacher:fp32 too"
+        f"run `edgedistill train {name}{change} --out runs/teacher`, then `edgedistill export runs/teacher --out bundles/teacher`, "
+        "and add bundles/teacher:fp32 to this command"
     )
 
 

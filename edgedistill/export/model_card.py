@@ -72,9 +72,16 @@ def _about(manifest: dict[str, Any]) -> str:
     prompt = f" The prompt `{manifest['prompt']}` is prepended to every text." if manifest["prompt"] else ""
     return (
         f"{about}{what}. A text gives an embedding of {manifest['dims'][0]} dimensions and unit length. Texts are truncated to "
-        f"{manifest['max_tokens']} tokens.{prompt}\n\n{parameters['total']:,} parameters: {parameters['embedding']:,} in the embeddings, "
+        f"{manifest['max_tokens']} tokens.{prompt}\n\n{parameters['total']:,} parameters: "
+        f"{parameters['embedding']:,} in the embeddings{_quantized(recipe)}, "
         f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the head."
     )
+
+
+def _quantized(recipe: dict[str, Any]) -> str:
+    """What a parameter of a product-quantized embedding table is."""
+    codes = recipe["student"].get("pq_bytes")
+    return f" (product-quantized: {codes} codes of one byte per token, each counted as a parameter)" if codes else ""
 
 
 def _precisions(manifest: dict[str, Any]) -> str:
@@ -130,7 +137,9 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
             'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
         )
     elif manifest["kind"] in ("bert", "recurrent", "teacher"):
-        parts.append("The ONNX backend of sentence-transformers looks for the fp32 graph `onnx/model.onnx`, which was not exported.")
+        parts.append(
+            "The ONNX backend of sentence-transformers looks for `onnx/model.onnx` by default, which this bundle lacks: fp32 was not exported."
+        )
     if "transformers.js" in libraries:
         parts.append(_javascript(manifest))
     return "\n\n".join(parts)

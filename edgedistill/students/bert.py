@@ -109,7 +109,7 @@ def source_layers(spec: recipe.Bert, source: BertConfig) -> list[int]:
     if isinstance(spec.layers, list):
         for layer in spec.layers:
             if not 0 <= layer < depth:
-                raise UserError(f"student.layers: layer {layer} of a teacher with {depth} layers (0 to {depth - 1})")
+                raise UserError(f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}")
         return spec.layers
     count = spec.layers or depth
     if count > depth:

@@ -60,7 +60,7 @@ def embed_corpus(
     shards = -(-len(corpus) // SHARD)
     done = _intact_shards(folder, session.log)
     if len(done) < shards:
-        session.log(f"{name}: embedding {len(corpus):,} texts in {shards} shards, {len(done)} of them already done")
+        session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
         files.write_json(folder / "teacher.json", {"teacher": encoder_key(teacher, unit)})
         started, embedded = time.perf_counter(), 0
         others = OtherCorpora(path for path, sha in _other_shards(teacher, unit, but=folder) if files.sha256_file(path) == sha)

@@ -403,7 +403,8 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
         assert not (tmp_path / out).exists() and not run.partial(tmp_path / out).exists()
 
     refused(
-        "student.layers: layer 7 of a teacher with 2 layers \\(0 to 1\\)", student={"kind": "bert", "weights": "teacher", "layers": [7]}
+        "student.layers: no layer 7 in a model with 2 layers; choose from 0 to 1",
+        student={"kind": "bert", "weights": "teacher", "layers": [7]},
     )
     refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
     refused("teacher.model: no such folder", teacher={"model": "/nowhere/at/all"})
