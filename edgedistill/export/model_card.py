@@ -138,7 +138,7 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
         )
     elif manifest["kind"] in ("bert", "recurrent", "teacher"):
         parts.append(
-            "The ONNX backend of sentence-transformers looks for `onnx/model.onnx` by default, which this bundle lacks: fp32 was not exported."
+            "The ONNX backend of sentence-transformers looks for `onnx/model.onnx` by default, which is missing: fp32 was not exported."
         )
     if "transformers.js" in libraries:
         parts.append(_javascript(manifest))
