@@ -333,7 +333,8 @@ def trim(
 ) -> None:
     """Remove from a model the tokens that a corpus does not use.
 
-    Texts of the corpus are tokenized and embedded as before, which is checked before the model is written.
+    Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded as before; this is
+    checked before the model is written.
     """
     from edgedistill.errors import require
 

@@ -121,13 +121,15 @@ def _tokenize(manifest: dict[str, Any]) -> str:
 def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
     first = "w8" if "w8" in manifest["precisions"] else next(iter(manifest["precisions"]))
     prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
+    transformer = manifest["kind"] in ("bert", "recurrent", "teacher")
+    hidden = "; and `last_hidden_state`, the token embeddings before pooling" if transformer else ""
     parts = [
         "## Use",
         "```python\nimport edgedistill\n\n"
         f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
         f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit length\n```',
         f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any batch size, any length up to "
-        "that limit). Output: `sentence_embedding`, already of unit length. `parity.json` holds texts, token ids and embeddings to test a "
+        f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds texts, token ids and embeddings to test a "
         "runner with; `edgedistill verify` runs that test.",
     ]
     if "sentence-transformers" in libraries:
@@ -136,7 +138,7 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
             "from sentence_transformers import SentenceTransformer\n\n"
             'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
         )
-    elif manifest["kind"] in ("bert", "recurrent", "teacher"):
+    elif transformer:
         parts.append(
             "The ONNX backend of sentence-transformers looks for `onnx/model.onnx` by default, which is missing: fp32 was not exported."
         )
