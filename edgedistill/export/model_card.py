@@ -129,8 +129,8 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
         f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
         f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit length\n```',
         f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any batch size, any length up to "
-        f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds texts, token ids and embeddings to test a "
-        "runner with; `edgedistill verify` runs that test.",
+        f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds texts, token ids and embeddings "
+        "to test a runner with; `edgedistill verify` runs that test.",
     ]
     if "sentence-transformers" in libraries:
         parts.append(
