@@ -248,10 +248,9 @@ def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
 def _unknown_key(loc: tuple[Any, ...]) -> str:
     """Name the key to use instead where it was renamed or is known by another name, else the nearest one."""
     known, key = _keys(loc[:-1]), str(loc[-1])
-    section = _section(loc[:-1])
-    if key in renamed_keys.RENAMED.get(section, {}) and (name := renamed_keys.new_name(section, key, known)):
+    if name := renamed_keys.new_name(_section(loc[:-1]), key, known):
         return f"this key was renamed; use `{name}`"
-    if name := renamed_keys.new_name(section, key, known):
+    if name := renamed_keys.own_name(key, known):
         return f"no key {key!r}; did you mean {name!r}?"
     return unknown_name("key", key, known)
 

@@ -64,9 +64,12 @@ ALIASES: dict[str, str] = {
 
 
 def new_name(section: str, key: str, known: list[str]) -> str | None:
-    """The key to use instead: what it was renamed to, or what others call it; None where neither is known in this section."""
-    renamed = RENAMED.get(section, {}).get(key)
-    if renamed is not None and any(part in known for part in renamed.split(" or ")):
-        return " or ".join(part for part in renamed.split(" or ") if part in known)
+    """What a key of this section was renamed to; None where that is not among the known keys."""
+    names = RENAMED.get(section, {}).get(key, "").split(" or ")
+    return " or ".join(name for name in names if name in known) or None
+
+
+def own_name(key: str, known: list[str]) -> str | None:
+    """Our name of a key known from other tools; None where that is not among the known keys."""
     alias = ALIASES.get(key.lower().replace("-", "_"))
     return alias if alias in known else None

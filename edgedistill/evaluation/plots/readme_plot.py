@@ -10,7 +10,7 @@ from edgedistill import files
 from edgedistill.evaluation.number_format import milliseconds, score
 from edgedistill.evaluation.plots import labels
 from edgedistill.evaluation.plots.scales import grid, linear_scale, log_scale, log_ticks
-from edgedistill.evaluation.plots.svg import Box, Circle, line
+from edgedistill.evaluation.plots.svg import Box, Circle, latency_axes, line
 from edgedistill.evaluation.plots.tradeoff import frontier, measure, radius, size_key
 from edgedistill.evaluation.report import Report, is_teacher, reference, suites
 
@@ -51,7 +51,7 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
     steps = frontier(points)
     parts = [
         grid(x, log_ticks(times), y, y_ticks, FRAME),
-        _axes(f"{suite}, {measure(shown[0], suite)}"),
+        latency_axes(FRAME, f"{suite}, {measure(shown[0], suite)}", HIGH - 10, FRAME.top - 26),
         *[line("frontier", s) for s in steps],
     ]
     drawn = list(steps)
@@ -70,15 +70,6 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
         f"<title>Accuracy against latency on {escape(suite)}</title><desc>{escape(about)}</desc><style>{_style(theme)}</style>\n"
         + "\n".join(parts)
         + "\n</svg>\n"
-    )
-
-
-def _axes(measure: str) -> str:
-    middle_x, middle_y = FRAME.centre
-    return (
-        f'<text class="axis" x="{middle_x:g}" y="{HIGH - 10:g}" text-anchor="middle">milliseconds per text, p50, log scale</text>'
-        f'<text class="axis" transform="translate(16 {middle_y:g}) rotate(-90)" text-anchor="middle">{escape(measure)}</text>'
-        f'<text class="hint" x="{FRAME.left:g}" y="{FRAME.top - 26:g}">↖ better and faster</text>'
     )
 
 

@@ -59,6 +59,16 @@ def drawing(wide: float, high: float, caption: Caption, parts: list[str]) -> str
     )
 
 
+def latency_axes(frame: Box, measure: str, baseline: float, hint: float) -> str:
+    """The titles of latency below and of an accuracy measure beside a plot, and where it is better. baseline, hint: their y."""
+    middle_x, middle_y = frame.centre
+    return (
+        f'<text class="axis" x="{middle_x:g}" y="{baseline:g}" text-anchor="middle">milliseconds per text, p50, log scale</text>'
+        f'<text class="axis" transform="translate(16 {middle_y:g}) rotate(-90)" text-anchor="middle">{escape(measure)}</text>'
+        f'<text class="hint" x="{frame.left:g}" y="{hint:g}">↖ better and faster</text>'
+    )
+
+
 def line(kind: str, box: Box) -> str:
     """A line of a style-sheet class from (left, top) to (right, bottom)."""
     return f'<line class="{kind}" x1="{box.left:.1f}" y1="{box.top:.1f}" x2="{box.right:.1f}" y2="{box.bottom:.1f}"/>'

@@ -8,7 +8,7 @@ from html import escape
 from edgedistill.evaluation.number_format import megabytes, millions, milliseconds, retained, score, shorten
 from edgedistill.evaluation.plots import labels
 from edgedistill.evaluation.plots.scales import Scale, grid, linear_scale, log_scale, log_ticks
-from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, line
+from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, latency_axes, line
 from edgedistill.evaluation.report import Report, is_teacher, reference
 from edgedistill.evaluation.suites import MEASURES
 
@@ -80,7 +80,7 @@ def _plot(reports: list[Report], suite: str, colours: dict[str, str], number: in
     points = [Circle(x(r["single"]["p50_ms"]), y(100 * r["quality"][suite]["average"]), radius(r, largest)) for r in shown]
     steps = frontier(points)
     drawn = list(steps)
-    parts = [grid(x, log_ticks(times), y, y_ticks, FRAME), _axes(measure(shown[0], suite))]
+    parts = [grid(x, log_ticks(times), y, y_ticks, FRAME), latency_axes(FRAME, measure(shown[0], suite), HIGH - 12, FRAME.top - 14)]
     if (teacher := reference(shown)) is not None:
         at = y(100 * teacher["quality"][suite]["average"])
         parts.append(f'<line class="teacher-line" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
@@ -95,15 +95,6 @@ def _plot(reports: list[Report], suite: str, colours: dict[str, str], number: in
         f"{r['bundle']['name']} {r['bundle']['precision']}: {score(r, suite)} at {milliseconds(r['single']['p50_ms'])} ms" for r in shown
     )
     return drawing(WIDE, HIGH, Caption(f"plot{number}", f"{suite}: accuracy against latency", about), parts)
-
-
-def _axes(measure: str) -> str:
-    middle_x, middle_y = FRAME.centre
-    return (
-        f'<text class="axis" x="{middle_x}" y="{HIGH - 12}" text-anchor="middle">milliseconds per text, p50, log scale</text>'
-        f'<text class="axis" transform="translate(16 {middle_y}) rotate(-90)" text-anchor="middle">{measure}</text>'
-        f'<text class="hint" x="{FRAME.left}" y="{FRAME.top - 14}">↖ better and faster</text>'
-    )
 
 
 def _interval(report: Report) -> list[float]:
