@@ -51,6 +51,10 @@ class ParallelCorpus:
         """The held-out pairs, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
+    def side(self, name: str) -> Corpus:
+        """The corpus of one side, `source` or `target`."""
+        return {"source": self.source_side, "target": self.target_side}[name]
+
     def training_pairs(self, parts: list[str] | None) -> np.ndarray:
         """The `index` rows (m, 2) of the training pairs of those parts of the recipe; None: of all parts."""
         if parts is None:

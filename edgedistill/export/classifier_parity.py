@@ -98,10 +98,9 @@ def _require(precision: str, golden: GoldenItems, out: Path, logits: np.ndarray,
     at = int(np.argmax(difference))
     if difference[at] <= threshold:
         return
-    way_out = f"try --precision {required.fallback}" if required.fallback else "a bug in the graph, please report it"
     raise CheckFailed(
         f"{out} was not written: {_name(golden, at)} has a probability that differs by {difference[at]:.4f} from torch's{where}, "
-        f"{precision} must stay within {threshold}; token ids agree, so the loss is in the arithmetic: {way_out}",
+        f"{precision} must stay within {threshold}; token ids agree, so the loss is in the arithmetic: {required.remedy}",
         {"text": at, "apart": float(difference[at]), "allowed": threshold},
     )
 

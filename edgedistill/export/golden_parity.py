@@ -106,12 +106,10 @@ def _require(precision: str, golden: GoldenTexts, out: Path, cosines: np.ndarray
     at = int(np.argmin(cosines))
     if cosines[at] >= threshold:
         return
-    fallback = PRECISIONS[precision].fallback
-    way_out = f"try --precision {fallback}" if fallback else "a bug in the graph, please report it"
     cosine, needed = verify.format_cosines(cosines[at], threshold)
     raise CheckFailed(
         f"{out} was not written: {_name(golden, at)} came back at cosine {cosine}{where}, {precision} must reach {needed}; "
-        f"token ids agree, so the loss is in the arithmetic: {way_out}",
+        f"token ids agree, so the loss is in the arithmetic: {PRECISIONS[precision].remedy}",
         {"text": at, "cosine": float(cosines[at]), "needed": threshold},
     )
 

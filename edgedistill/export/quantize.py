@@ -96,6 +96,11 @@ class Precision(NamedTuple):
     probability_difference: float
     fallback: str | None
 
+    @property
+    def remedy(self) -> str:
+        """What to do where an export does not reach these."""
+        return f"try --precision {self.fallback}" if self.fallback else "a bug in the graph, please report it"
+
 
 # A new precision: its function above, and one entry in this table.
 PRECISIONS: dict[str, Precision] = {

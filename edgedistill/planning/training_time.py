@@ -65,7 +65,7 @@ def texts_to_embed(inspected: Inspected, session: Session) -> list[ToEmbed]:
         for match, side in pair_batches.embeddings_needed(spec):
             teacher = pair_batches.embedding_model(match, inspected.models)
             if match.layer == "output" and teacher is not None:
-                sides.append((teacher, corpus.source_side if side == "first" else corpus.target_side))
+                sides.append((teacher, corpus.side(side)))
         return [ToEmbed(teacher, side, len(side) - count_cached(teacher, side, session, unit=False)) for teacher, side in sides]
     if corpus is None:
         return []

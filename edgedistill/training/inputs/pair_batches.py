@@ -93,10 +93,10 @@ class EmbeddedSides:
         self.found: dict[tuple[str, str, str], EmbeddingRows] = {}
 
     def rows(self, match: recipe.Match, side: str) -> EmbeddingRows:
-        """The embeddings of a side, `first` or `second`, as the model gives them: not of unit length, as in the paper."""
+        """The embeddings of a side, `source` or `target`, as the model gives them: not of unit length, as in the paper."""
         key = (match.of, match.layer, side)
         if key not in self.found:
-            self.found[key] = self._embed(match, self.pairs.source_side if side == "first" else self.pairs.target_side, side)
+            self.found[key] = self._embed(match, self.pairs.side(side), side)
         return self.found[key]
 
     def _embed(self, match: recipe.Match, texts: Corpus, side: str) -> EmbeddingRows:
@@ -105,14 +105,13 @@ class EmbeddedSides:
             assert isinstance(self.models.teacher, precomputed_embeddings.PrecomputedEmbeddings)
             return precomputed_embeddings.corpus_embeddings(self.models.teacher, texts, self.session)
         layer = "" if match.layer == "output" else "'s embedding layer"
-        name = f"{match.of}{layer}, {'source' if side == 'first' else 'target'} side"
-        return embed_corpus(model, texts, self.session, unit=False, name=name)
+        return embed_corpus(model, texts, self.session, unit=False, name=f"{match.of}{layer}, {side} side")
 
     def targets(self, stage: recipe.Stage) -> PairTargets:
         """What the pairs of a stage are to match."""
         match = stage.match or recipe.Match()
-        source = self.rows(match, "first")
-        return PairTargets(self.pairs.training_pairs(stage.pairs), source, self.rows(match, "second") if match.language == "own" else None)
+        source = self.rows(match, "source")
+        return PairTargets(self.pairs.training_pairs(stage.pairs), source, self.rows(match, "target") if match.language == "own" else None)
 
 
 def of_pairs(stage: recipe.Stage, tokenized: TokenizedPairs, embedded: EmbeddedSides, max_tokens: int) -> PairBatches:
@@ -131,11 +130,11 @@ def embedding_model(match: recipe.Match, models: Models) -> TeacherEncoder | Non
 
 
 def embeddings_needed(spec: recipe.Recipe) -> list[tuple[recipe.Match, str]]:
-    """Which embeddings of which side (`first`, `second`) the stages need, each once."""
+    """Which embeddings of which side (`source`, `target`) the stages need, each once."""
     found: dict[tuple[str, str, str], tuple[recipe.Match, str]] = {}
     for stage in spec.distilling:
         match = stage.match or recipe.Match()
-        for side in ("first", "second") if match.language == "own" else ("first",):
+        for side in ("source", "target") if match.language == "own" else ("source",):
             if stage.triples is None:
                 found.setdefault((match.of, match.layer, side), (match, side))
     return list(found.values())
