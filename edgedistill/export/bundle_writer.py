@@ -7,11 +7,11 @@ from typing import Any
 
 import onnx
 
-from edgedistill import files, graph
+from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.export import classifier_parity, golden_parity, library_files, model_card
 from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.export.quantize import PRECISIONS, quantize
+from edgedistill.quantization import PRECISIONS
 from edgedistill.run import Run, open_run
 from edgedistill.runtime import bundle
 from edgedistill.session import Log
@@ -39,7 +39,7 @@ def _export_encoder(run: Run, precisions: list[str], out: Path, log: Log) -> dic
     with files.new_folder(out) as folder:
         library_files.write(folder, run, student, half="fp32" not in precisions)
         for precision in precisions:
-            quantized = quantize(model, precision)
+            quantized = quantization.convert(model, precision)
             worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
             # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
             if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
@@ -74,7 +74,7 @@ def _export_classifier(run: Run, precisions: list[str], out: Path, log: Log) -> 
     with files.new_folder(out) as folder:
         library_files.write_classifier(folder, run)
         for precision in precisions:
-            found[precision] = _write_graph(folder, quantize(model, precision), precision)
+            found[precision] = _write_graph(folder, quantization.convert(model, precision), precision)
         files.write_json(folder / "parity.json", classifier_parity.parity_file(run, golden, precisions), compact=True)
         for precision in precisions:
             files.write_json(folder / "manifest.json", manifest(folder, run, found) | entries)

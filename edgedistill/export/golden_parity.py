@@ -12,7 +12,7 @@ from torch import nn
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files
 from edgedistill.export.golden_texts import golden_texts
-from edgedistill.export.quantize import PRECISIONS
+from edgedistill.quantization import PRECISIONS
 from edgedistill.run import Run
 from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle

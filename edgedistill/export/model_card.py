@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgedistill.data.corpus import PARAGRAPHS
-from edgedistill.export.quantize import PRECISIONS
+from edgedistill.quantization import PRECISIONS
 
 SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above"}  # names of sources that records keep, as readers see them
 BATCH_INSENSITIVE = 0.99999  # from this single vs. batched cosine on, only float32's last digits differ

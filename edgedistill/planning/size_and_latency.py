@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from edgedistill import graph
-from edgedistill.export import quantize
+from edgedistill import graph, quantization
 
 ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
@@ -23,8 +22,8 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
     sizes: dict[str, int] = {}
     sessions: dict[str, onnxruntime.InferenceSession] = {}
     fp32 = graph.build(student)
-    for precision in quantize.PRECISIONS:
-        model = fp32 if precision == "fp32" else quantize.quantize(fp32, precision)
+    for precision in quantization.PRECISIONS:
+        model = fp32 if precision == "fp32" else quantization.convert(fp32, precision)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
         sessions[precision] = _open(serialized)

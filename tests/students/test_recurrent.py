@@ -12,9 +12,9 @@ import torch
 from onnx import numpy_helper
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
-from edgedistill import files, graph, recipe, run
+from edgedistill import files, graph, quantization, recipe, run
 from edgedistill.errors import UserError
-from edgedistill.export import bundle_writer, quantize
+from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.students import bert, recurrent
@@ -179,12 +179,12 @@ def test_no_positions_behind_the_padding_id() -> None:
         recurrent.shape(spec, 900, 600, 768, recurrent.LayerSource(SOURCES["XLM-R"][0], "pad"))
 
 
-@pytest.mark.parametrize("precision", quantize.PRECISIONS)
+@pytest.mark.parametrize("precision", quantization.PRECISIONS)
 def test_a_graph_holds_the_unit_once(precision: str) -> None:
     def bytes_of(model: onnx.ModelProto) -> int:
         return sum(numpy_helper.to_array(constant).nbytes for constant in model.graph.initializer)
 
-    once, often = (quantize.quantize(graph.build(make_recurrent(times)), precision) for times in (1, 8))
+    once, often = (quantization.convert(graph.build(make_recurrent(times)), precision) for times in (1, 8))
     assert len(once.graph.initializer) == len(often.graph.initializer)
     assert bytes_of(once) == bytes_of(often) > 10_000
     # what grows are nodes: names and attributes, some kilobytes whatever the width

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph
+from edgedistill import graph, quantization
 from edgedistill.errors import UserError
-from edgedistill.export import quantize
+from edgedistill.quantization import embedding_tables
 from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
 
 MAKE: dict[str, Any] = {
@@ -51,7 +51,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def test_close_to_fp32_in_a_third_of_the_bytes(graphs: dict[str, onnx.ModelProto], name: str, precision: str) -> None:
     fp32 = graphs[name]
     before = fp32.SerializeToString()
-    made = quantize.quantize(fp32, precision)
+    made = quantization.convert(fp32, precision)
     inputs = some_ids(8, 20)
     assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > 0.998
     assert not np.array_equal(run(made, *inputs), run(fp32, *inputs))
@@ -62,7 +62,7 @@ def test_close_to_fp32_in_a_third_of_the_bytes(graphs: dict[str, onnx.ModelProto
 
 @pytest.mark.parametrize("name", MAKE)
 def test_w8_does_not_see_the_batch(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = quantize.quantize(graphs[name], "w8")
+    made = quantization.convert(graphs[name], "w8")
     ids, mask = some_ids(8, 20)
     alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
     assert cosines(alone, run(made, ids, mask)).min() > 0.99999
@@ -72,7 +72,7 @@ def test_int8_sees_the_batch() -> None:
     """Why drift is measured: a neighbour with larger activations changes a text's vector."""
     student = make_bert(head=None)
     student.model.embeddings.word_embeddings.weight.data[7] *= 60
-    made = quantize.quantize(graph.build(student), "int8")
+    made = quantization.convert(graph.build(student), "int8")
     ids = np.array([[5, 6, 8, 9], [7, 7, 7, 7]])
     alone, together = (run(made, ids[:rows], np.ones_like(ids[:rows]))[:1] for rows in (1, 2))
     assert 0.9 < cosines(alone, together)[0] < 0.99999
@@ -92,7 +92,7 @@ def test_int8_sees_the_batch() -> None:
 )
 def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], name: str, products: int, lstms: int) -> None:
     fp32 = graphs[name]
-    w8, int8 = (quantize.quantize(fp32, precision) for precision in ("w8", "int8"))
+    w8, int8 = (quantization.convert(fp32, precision) for precision in ("w8", "int8"))
     assert count(w8, "MatMulNBits") == count(int8, "MatMulInteger") == products
     assert count(int8, "DynamicQuantizeLSTM") == count(fp32, "LSTM") == count(w8, "LSTM") == lstms
     assert count(int8, "LSTM") == 0
@@ -108,7 +108,7 @@ def test_the_arithmetic_is_really_in_8_bits(graphs: dict[str, onnx.ModelProto], 
 @pytest.mark.parametrize("precision", ["w8", "int8"])
 def test_a_static_table_is_the_same_rows_in_both(graphs: dict[str, onnx.ModelProto], precision: str) -> None:
     """Nothing but the table is there to quantize; no activation is, so neither sees the batch."""
-    made = quantize.quantize(graphs["static"], precision)
+    made = quantization.convert(graphs["static"], precision)
     assert [node.op_type for node in made.graph.node] == "Mul Gather Gather Cast Mul ReduceSum ReduceL2 Clip Div".split()
     assert len(made.SerializeToString()) < 90 * 40 + 90 * 4 + 1500
     ids, mask = some_ids(8, 20)
@@ -117,7 +117,7 @@ def test_a_static_table_is_the_same_rows_in_both(graphs: dict[str, onnx.ModelPro
 
 
 def test_int8_weights_leave_a_bit_for_the_sum(graphs: dict[str, onnx.ModelProto]) -> None:
-    made = quantize.quantize(graphs["bert"], "int8")
+    made = quantization.convert(graphs["bert"], "int8")
     weights = {node.input[1] for node in made.graph.node if node.op_type == "MatMulInteger"}
     arrays = [numpy_helper.to_array(constant) for constant in made.graph.initializer if constant.name in weights]
     assert len(arrays) == 9
@@ -125,7 +125,7 @@ def test_int8_weights_leave_a_bit_for_the_sum(graphs: dict[str, onnx.ModelProto]
 
 
 def test_rows_by_hand() -> None:
-    values, scale = quantize.quantize_rows(np.array([[1.27, -0.635, 0.0], [0, 0, 0], [-254, 2, 127]], np.float32))
+    values, scale = embedding_tables.quantize_rows(np.array([[1.27, -0.635, 0.0], [0, 0, 0], [-254, 2, 127]], np.float32))
     assert values.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 1, 64]]
     assert np.allclose(scale[[0, 2], 0], [0.01, 2])
 
@@ -139,7 +139,7 @@ def test_a_product_in_blocks_is_the_product(inputs: int) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="p")
     plain = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    made = quantize.quantize(helper.make_model(plain, opset_imports=opsets, ir_version=8), "w8")
+    made = quantization.convert(helper.make_model(plain, opset_imports=opsets, ir_version=8), "w8")
     y = session(made).run(["y"], {"x": x})[0]
     assert np.linalg.norm(y - x @ weight) < 0.02 * np.linalg.norm(x @ weight)  # 8 bits for numbers of 32: about 0.7%
     packed = numpy_helper.to_array(next(c for c in made.graph.initializer if c.name == "w_w8")).astype(float) - 128
@@ -149,12 +149,12 @@ def test_a_product_in_blocks_is_the_product(inputs: int) -> None:
 
 
 def test_fp32_is_what_it_was(graphs: dict[str, onnx.ModelProto]) -> None:
-    assert quantize.quantize(graphs["bert"], "fp32") is graphs["bert"]
+    assert quantization.convert(graphs["bert"], "fp32") is graphs["bert"]
 
 
 def test_an_unknown_precision_names_the_known(graphs: dict[str, onnx.ModelProto]) -> None:
     with pytest.raises(UserError, match=r"--precision: no precision 'int4'; did you mean 'int8'\? \(fp32, int8, w8\)"):
-        quantize.quantize(graphs["bert"], "int4")
+        quantization.convert(graphs["bert"], "int4")
 
 
 def test_what_the_quantizer_skips_is_not_shipped(graphs: dict[str, onnx.ModelProto]) -> None:
@@ -165,4 +165,4 @@ def test_what_the_quantizer_skips_is_not_shipped(graphs: dict[str, onnx.ModelPro
     lstm.input[2] = "turned"
     hidden.graph.node.insert(at, helper.make_node("Identity", [weights], ["turned"]))
     with pytest.raises(RuntimeError, match="1 nodes should have become DynamicQuantizeLSTM, 0 did"):
-        quantize.quantize(hidden, "int8")
+        quantization.convert(hidden, "int8")

@@ -1,0 +1,53 @@
+"""`w8`: 8-bit weights, one scale per block of 32; activations quantized in the same blocks inside the product (int8 products)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgedistill.quantization.embedding_tables import gather, quantize_rows, stored_in_8_bits, table
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
+
+BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
+ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
+
+
+def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+    editor = GraphEditor(model)
+    expected = editor.count("MatMul", editor.dense)
+    editor.rewrite(gather)
+    editor.rewrite(table)
+    editor.rewrite(_lstm)
+    editor.rewrite(_matmul_n_bits)
+    quantized = editor.finish()
+    check_count(quantized, "MatMulNBits", expected)
+    return quantized
+
+
+def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """LSTM weights W and R, a scale per gate row: 8 bits on disk, products in float32, since there is no LSTM with MatMulNBits."""
+    if node.op_type != "LSTM":
+        return None
+    nodes = []
+    for at in (1, 2):
+        nodes += stored_in_8_bits(editor, node.input[at])
+        node.input[at] = nodes[-1].output[0]
+    return [*nodes, node]
+
+
+def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and block."""
+    if node.op_type != "MatMul" or not editor.dense(node):
+        return None
+    weight, name = editor.array(node.input[1]), node.input[1]
+    assert weight is not None
+    inputs, outputs = weight.shape
+    blocks = -(-inputs // BLOCK)
+    padded = np.zeros((outputs, blocks * BLOCK), np.float32)
+    padded[:, :inputs] = weight.T
+    values, scale = quantize_rows(padded.reshape(-1, BLOCK))
+    packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(outputs, blocks, BLOCK)
+    names = [editor.constant(packed, f"{name}_w8"), editor.constant(scale.reshape(-1), f"{name}_w8_scale")]
+    shape = {"K": inputs, "N": outputs, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
+    return [helper.make_node("MatMulNBits", [node.input[0], *names], list(node.output), name=node.name, domain=MICROSOFT, **shape)]
