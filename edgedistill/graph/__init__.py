@@ -3,5 +3,6 @@
 from edgedistill.graph import classifier
 from edgedistill.graph.student_graph import before_unit, build
 from edgedistill.graph.torch_parity import compare, compare_probabilities
+from edgedistill.graph.writer import head_on_tokens, pools_to_embedding
 
-__all__ = ["before_unit", "build", "classifier", "compare", "compare_probabilities"]
+__all__ = ["before_unit", "build", "classifier", "compare", "compare_probabilities", "head_on_tokens", "pools_to_embedding"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import torch
 from onnx import TensorProto
-from torch import nn
+from torch import Tensor, nn
 
 from edgedistill.graph.embedding_tables import lookup
 from edgedistill.graph.pooling import pool
-from edgedistill.graph.writer import ACTIVATIONS, MASKED, MICROSOFT, GraphWriter, after_pooling, finish
+from edgedistill.graph.writer import ACTIVATIONS, MASKED, MICROSOFT, GraphWriter, after_pooling, finish, head_on_tokens
 
-GELUS = {"gelu": "BiasGelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
+GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
 
 def is_supported(student: Any) -> bool:
@@ -28,30 +27,50 @@ def is_supported(student: Any) -> bool:
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """Write the graph; `last_hidden_state` (B, T, H) is the last layer's output, or the embeddings where there are no layers."""
+    """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where there are no layers.
+
+    Behind a linear head it is (B, T, d), see `head_on_tokens`.
+    """
     writer, model, config = GraphWriter(), student.model, student.model.config
     mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
-    tokens = _embeddings(writer, model.embeddings, config, getattr(student, "pad", None))
-    weights = [_layer_weights(writer, layer) for layer in model.encoder.layer]
-    layers = weights * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
-    for number, layer in enumerate(layers):
-        output = "last_hidden_state" if number == len(layers) - 1 else f"layer_{number}"
-        tokens = _layer(writer, layer, config, tokens, mask, output)
-    if not layers:
-        tokens = writer.add("Identity", tokens, outputs=["last_hidden_state"])
+    final = "encoded" if head_on_tokens(student) else "last_hidden_state"
+    constants = [_layer(writer, layer, number) for number, layer in enumerate(model.encoder.layer)]
+    layers = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
+    biases = [layer.bias for layer in layers] + [np.zeros(config.hidden_size, np.float32)]
+    tokens = _embeddings(writer, model.embeddings, config, getattr(student, "pad", None), biases[0])
+    if layers:
+        shared = _shared(writer, config, mask, tokens)
+        rows, shifts = writer.add("Reshape", tokens, shared.to_rows), dict[tuple[int, bool], str]()
+        for number, (layer, carried) in enumerate(zip(layers, biases[1:], strict=True)):
+            key = (number % len(constants), number == len(layers) - 1)
+            if key not in shifts:
+                shifts[key] = writer.constant(_array(layer.module.output.LayerNorm.bias) + carried, "norm_bias")
+            rows = _layer_nodes(writer, layer, shared, rows, shifts[key])
+        tokens = writer.add("Reshape", rows, shared.to_sequences, outputs=[final])
+    else:
+        tokens = writer.add("Identity", tokens, outputs=[final])
     poolings = list(getattr(student, "poolings", None) or [student.pooling])
     if poolings == ["cls_pooler"]:
         pooled = writer.add("Tanh", writer.linear(pool(writer, tokens, "cls"), model.pooler.dense, "pooler"))
     else:
         parts = [pool(writer, tokens, pooling) for pooling in poolings]
         pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
-    return finish(writer, pooled, after_pooling(student), len(poolings) * config.hidden_size, config.hidden_size)
+    on_tokens = tokens if final == "encoded" else None
+    return finish(writer, pooled, after_pooling(student), len(poolings) * config.hidden_size, config.hidden_size, on_tokens)
 
 
-def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None) -> str:
+def _shared(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Shared:
+    """Write the shapes of tokens (B, T, H), which are known when the graph runs."""
+    batch_and_length, width = writer.add("Shape", tokens, start=0, end=2), config.hidden_size
+    to_sequences = writer.add("Concat", batch_and_length, writer.constant([width], "width"), axis=0)
+    return _Shared(config, mask, writer.constant([-1, width], "rows"), to_sequences)
+
+
+def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray) -> str:
     """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the position table here.
 
-    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0.
+    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0. carried (H,): what the
+    rows carry besides, see `_layer`.
     """
     tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
     table = writer.constant(embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0], "position_table")
@@ -62,7 +81,7 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
         positions = writer.add("Gather", table, _position_ids(writer, pad))
     tokens = writer.add("Add", tokens, positions)
     norm = embeddings.LayerNorm
-    scale, shift = writer.constant(norm.weight, "norm_weight"), writer.constant(norm.bias, "norm_bias")
+    scale, shift = writer.constant(norm.weight, "norm_weight"), writer.constant(_array(norm.bias) + carried, "norm_bias")
     return writer.add("LayerNormalization", tokens, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
 
 
@@ -74,45 +93,91 @@ def _position_ids(writer: GraphWriter, pad: int) -> str:
     return writer.add("Add", counted, pad_id)
 
 
-def _layer_weights(writer: GraphWriter, layer: Any) -> dict[str, str]:
-    """Write a layer's constants; returns their names. Queries, keys and values share one matrix product."""
-    projections = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
-    names = {
-        "qkv_bias": writer.constant(torch.cat([projection.bias for projection in projections]), "qkv_bias"),
-        "qkv_weight": writer.constant(torch.cat([projection.weight for projection in projections]).T, "qkv_weight"),
-        "inner_weight": writer.constant(layer.intermediate.dense.weight.T, "inner_weight"),
-        "inner_bias": writer.constant(layer.intermediate.dense.bias, "inner_bias"),
-    }
-    for part, block in (("attention", layer.attention.output), ("feed_forward", layer.output)):
-        names[f"{part}_weight"] = writer.constant(block.dense.weight.T, "out_weight")
-        names[f"{part}_scale"] = writer.constant(block.LayerNorm.weight, "norm_weight")
-        names[f"{part}_shift"] = writer.constant(block.LayerNorm.bias, "norm_bias")
-        names[f"{part}_bias"] = writer.constant(block.dense.bias, "out_bias")
-    return names
+class _Layer(NamedTuple):
+    """What a layer's nodes read: names of constants, and its module."""
+
+    module: Any
+    query: tuple[str, str]  # weight, bias
+    key: str
+    value: tuple[str, str]
+    attention: str
+    attention_norm: tuple[str, str]  # scale, shift
+    inner: tuple[str, str]
+    feed_forward: str
+    norm_scale: str
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The bias of the attention's output, which the layer's input carries."""
+        return _array(self.module.attention.output.dense.bias)
 
 
-def _layer(writer: GraphWriter, names: dict[str, str], config: Any, tokens: str, mask: str, output: str) -> str:
-    """Write attention and feed-forward with the constants of those names: (B, T, H) -> (B, T, H)."""
-    qkv = writer.add("MatMul", tokens, names["qkv_weight"])
-    parts = [f"{qkv}_{name}" for name in ("query", "key", "value")]
-    writer.add("Split", qkv, outputs=parts, axis=-1)
+def _array(value: Tensor) -> np.ndarray:
+    return np.asarray(value.detach().cpu().numpy(), np.float32)
+
+
+def _layer(writer: GraphWriter, layer: Any, number: int) -> _Layer:
+    """Write a layer's constants. Three of its biases cost nothing at run time:
+
+    The bias in front of a residual sum is carried by the residual, that is, added to the shift of the LayerNorm that writes it. Products
+    that read the residual have it subtracted in their own bias. A bias of the keys adds the same to all scores of a query, which softmax
+    ignores: it is left out.
+    """
+    attention, output, inner, out = layer.attention.self, layer.attention.output, layer.intermediate.dense, layer.output
+    name = f"layer_{number}_"
+
+    def weight(dense: nn.Linear, part: str) -> str:
+        return writer.constant(dense.weight.T, f"{name}{part}_weight")
+
+    def bias(dense: nn.Linear, carried: Tensor, part: str) -> str:
+        return writer.constant(dense.bias - dense.weight @ carried, f"{name}{part}_bias")
+
+    def with_bias(dense: nn.Linear, carried: Tensor, part: str) -> tuple[str, str]:
+        return weight(dense, part), bias(dense, carried, part)
+
+    shift = output.LayerNorm.bias + out.dense.bias
+    return _Layer(
+        module=layer,
+        query=with_bias(attention.query, output.dense.bias, "query"),
+        key=weight(attention.key, "key"),
+        value=with_bias(attention.value, output.dense.bias, "value"),
+        attention=weight(output.dense, "attention"),
+        attention_norm=(
+            writer.constant(output.LayerNorm.weight, f"{name}attention_norm_weight"),
+            writer.constant(shift, f"{name}attention_norm_bias"),
+        ),
+        inner=with_bias(inner, out.dense.bias, "inner"),
+        feed_forward=weight(out.dense, "feed_forward"),
+        norm_scale=writer.constant(out.LayerNorm.weight, f"{name}norm_weight"),
+    )
+
+
+class _Shared(NamedTuple):
+    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for attention."""
+
+    config: Any
+    mask: str
+    to_rows: str
+    to_sequences: str
+
+
+def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
+    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of the last LayerNorm."""
+    config = shared.config
+
+    def product(x: str, weight: str, bias: str | None = None) -> str:
+        y = writer.add("MatMul", x, weight)
+        return y if bias is None else writer.add("Add", y, bias)
+
+    def norm(x: str, scale: str, shift: str) -> str:
+        return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+
+    parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
+    sequences = [writer.add("Reshape", part, shared.to_sequences) for part in parts]
     heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
-    context = writer.add("MultiHeadAttention", *parts, names["qkv_bias"], mask, domain=MICROSOFT, **heads)
-    product = writer.add("MatMul", context, names["attention_weight"])
-    tokens = _skip_norm(writer, product, tokens, _norm_inputs(names, "attention"), epsilon=config.layer_norm_eps)
-    inner = writer.add("MatMul", tokens, names["inner_weight"])
-    if config.hidden_act == "relu":
-        inner = writer.add("Relu", writer.add("Add", inner, names["inner_bias"]))
-    else:
-        inner = writer.add(GELUS[config.hidden_act], inner, names["inner_bias"], domain=MICROSOFT)
-    product = writer.add("MatMul", inner, names["feed_forward_weight"])
-    return _skip_norm(writer, product, tokens, _norm_inputs(names, "feed_forward"), epsilon=config.layer_norm_eps, outputs=[output])
-
-
-def _norm_inputs(names: dict[str, str], block: str) -> list[str]:
-    return [names[f"{block}_{name}"] for name in ("scale", "shift", "bias")]
-
-
-def _skip_norm(writer: GraphWriter, product: str, residual: str, norm: list[str], **options: Any) -> str:
-    """LayerNorm(product + bias + residual); norm: the names of scale, shift and bias."""
-    return writer.add("SkipLayerNormalization", product, residual, *norm, domain=MICROSOFT, **options)
+    context = writer.add("MultiHeadAttention", *sequences, "", shared.mask, domain=MICROSOFT, **heads)
+    context = writer.add("Reshape", context, shared.to_rows)
+    rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
+    inner = product(rows, *layer.inner)
+    inner = writer.add("Relu", inner) if config.hidden_act == "relu" else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+    return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)

@@ -10,6 +10,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import nn
 
 from edgedistill.errors import CheckFailed
+from edgedistill.graph.writer import pools_to_embedding
 from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.classification import probability_difference
 from edgedistill.students.classifier import Classifier
@@ -22,6 +23,7 @@ ORT_ERRORS = (ort_state.Fail, ort_state.RuntimeException, ort_state.InvalidArgum
 def compare(student: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
     """The smallest cosine between torch's embeddings and the graph's over SHAPES, padded rows included.
 
+    Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
     Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than torch.
     """
     session = _session(model)
@@ -32,11 +34,21 @@ def compare(student: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabul
         mask = _mask(random, batch, tokens)
         with torch.inference_mode():
             expected = torch.nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
-        rows = _run(session, "sentence_embedding", {"input_ids": ids, "attention_mask": mask})
-        if rows.shape != expected.shape:
-            raise CheckFailed(f"the graph gives {rows.shape} at batch {batch}, {tokens} tokens; torch gives {expected.shape}")
-        worst = float(np.minimum(worst, (rows * expected).sum(-1).min()))  # keeps NaN, where min() may drop it
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        found = [_run(session, "sentence_embedding", inputs)]
+        if pools_to_embedding(student):
+            found.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
+        for rows in found:
+            if rows.shape != expected.shape:
+                raise CheckFailed(f"the graph gives {rows.shape} at batch {batch}, {tokens} tokens; torch gives {expected.shape}")
+            worst = float(np.minimum(worst, (rows * expected).sum(-1).min()))  # keeps NaN, where min() may drop it
     return worst
+
+
+def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
+    rows = (tokens * mask[:, :, None]).sum(1)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
 def compare_probabilities(classifier: Classifier, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:

@@ -41,21 +41,34 @@ class GraphWriter:
 
     def linear(self, x: str, layer: nn.Linear, name: str) -> str:
         """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
-        y = self.add("MatMul", x, self.constant(layer.weight.T, f"{name}_weight"))
-        return y if layer.bias is None else self.add("Add", y, self.constant(layer.bias, f"{name}_bias"))
+        return self.linear_each([x], layer, name)[0]
+
+    def linear_each(self, inputs: list[str], layer: nn.Linear, name: str) -> list[str]:
+        """`linear` of several inputs, which share its constants."""
+        weight = self.constant(layer.weight.T, f"{name}_weight")
+        bias = None if layer.bias is None else self.constant(layer.bias, f"{name}_bias")
+        products = [self.add("MatMul", x, weight) for x in inputs]
+        return products if bias is None else [self.add("Add", product, bias) for product in products]
 
 
-def finish(writer: GraphWriter, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None) -> onnx.ModelProto:
+def finish(
+    writer: GraphWriter, pooled: str, layers: list[nn.Module], dims: int, hidden: int | None, tokens: str | None = None
+) -> onnx.ModelProto:
     """Write the layers after pooling and the unit length, and make the model: its inputs, outputs, opsets.
 
-    dims: of the pooled embedding; hidden: the width of `last_hidden_state`, None where the graph has none.
+    dims: of the pooled embedding; hidden: the width of `last_hidden_state`, None where the graph has none. tokens: token embeddings
+    (B, T, H) that become `last_hidden_state` behind the same layers, see `head_on_tokens`; None where it is written already.
     """
+    rows = [pooled] if tokens is None else [pooled, tokens]
     for layer in layers:
         if isinstance(layer, nn.Linear):
-            pooled, dims = writer.linear(pooled, layer, "head"), layer.out_features
+            rows, dims = writer.linear_each(rows, layer, "head"), layer.out_features
         elif not isinstance(layer, nn.Identity):
-            pooled = writer.add(ACTIVATIONS[type(layer)], pooled)
-    unit_length(writer, pooled, outputs=["sentence_embedding"])
+            rows = [writer.add(ACTIVATIONS[type(layer)], each) for each in rows]
+    unit_length(writer, rows[0], outputs=["sentence_embedding"])
+    if tokens is not None:
+        last, hidden = next(node for node in writer.nodes if node.output[0] == rows[1]), dims
+        last.name = last.output[0] = "last_hidden_state"
     both = ["batch", "sequence"]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", dims])]
@@ -72,6 +85,20 @@ def after_pooling(student: Any) -> list[nn.Module]:
         return [layer for block in student.dense for layer in block]
     head = [student.head] if getattr(student, "head", None) is not None else []
     return [*head, nn.Tanh()] if getattr(student, "tanh", False) else head
+
+
+def pools_to_embedding(student: Any) -> bool:
+    """Whether the mean of `last_hidden_state` is the embedding, up to its length: the student pools by mean, and its head is linear."""
+    poolings = list(getattr(student, "poolings", None) or [getattr(student, "pooling", None)])
+    return poolings == ["mean"] and all(isinstance(layer, nn.Linear | nn.Identity) for layer in after_pooling(student))
+
+
+def head_on_tokens(student: Any) -> bool:
+    """Whether `last_hidden_state` is what the head gives for every token.
+
+    A linear map commutes with the mean: applied before pooling, it lets every library that pools by mean return the student's embedding.
+    """
+    return pools_to_embedding(student) and any(isinstance(layer, nn.Linear) for layer in after_pooling(student))
 
 
 def unit_length(writer: GraphWriter, vectors: str, outputs: list[str] | None = None) -> str:

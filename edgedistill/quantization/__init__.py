@@ -1,5 +1,6 @@
 """An fp32 graph in, the same graph in another precision out; `PRECISIONS` holds all of them."""
 
 from edgedistill.quantization.precisions import PRECISIONS, convert
+from edgedistill.quantization.skipping import convert_except
 
-__all__ = ["PRECISIONS", "convert"]
+__all__ = ["PRECISIONS", "convert", "convert_except", "saturation", "sensitivity", "w8"]

@@ -32,7 +32,7 @@ def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | 
     ]
 
 
-def stored_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
+def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     """Store a constant in 8 bits with a scale per row (last axis), and restore it to float32 by Cast and Mul: `{name}_float`.
 
     onnxruntime folds both nodes once, when the graph is opened. It would run DequantizeLinear every time.
@@ -52,6 +52,6 @@ def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | N
     table = editor.array(node.input[0]) if node.op_type in ("Slice", "Reshape") else None
     if table is None or table.ndim != 2 or table.size < SMALLEST:
         return None
-    nodes = stored_in_8_bits(editor, node.input[0])
+    nodes = constant_in_8_bits(editor, node.input[0])
     node.input[0] = nodes[-1].output[0]
     return [*nodes, node]

@@ -37,6 +37,10 @@ class GraphEditor:
             self.constants[name] = numpy_helper.from_array(array, name)
         return name
 
+    def replace(self, name: str, array: np.ndarray) -> None:
+        """Give a constant other values."""
+        self.constants[name] = numpy_helper.from_array(array, name)
+
     def rewrite(self, rule: Callable[[GraphEditor, onnx.NodeProto], list[onnx.NodeProto] | None]) -> None:
         """Replace each node by the nodes that the rule returns; None keeps it."""
         nodes = []
@@ -47,7 +51,15 @@ class GraphEditor:
         self.model.graph.node.extend(nodes)
 
     def finish(self) -> onnx.ModelProto:
+        """The graph without nodes and constants that nothing reads."""
         graph = self.model.graph
+        wanted, kept = {output.name for output in graph.output}, []
+        for node in reversed(graph.node):
+            if wanted & set(node.output):
+                wanted |= set(node.input)
+                kept.append(node)
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
         used = {name for node in graph.node for name in node.input}
         del graph.initializer[:]
         graph.initializer.extend(constant for name, constant in self.constants.items() if name in used)

@@ -1,46 +1,274 @@
-"""`int8`: onnxruntime's dynamic quantization."""
+"""`int8`: products of 8-bit activations and 8-bit weights, whose scales never depend on the other texts of a batch.
+
+How a product's input is quantized follows from the operator that computes it:
+
+- after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see channel_scales). The product then needs one
+  scale for all of its input, and adds its bias itself.
+- after GELU or ReLU: a scale for each row (token), from the row's maximum; the minimum is known.
+- rows of an embedding table: as they are stored.
+- anything else: a scale for each row, from its largest absolute value.
+
+Weights have a scale for each output channel. Processors without VNNI add two neighbouring uint8 × int8 products in 16 bits, which saturate.
+The scale is chosen so that no pair of weights can reach that: the same file gives the same everywhere, and has 8 bits where others take 7.
+"""
 
 from __future__ import annotations
 
-import logging
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from edgedistill.quantization.embedding_tables import gather, table
-from edgedistill.quantization.graph_editor import GraphEditor, check_count
+from edgedistill.quantization import channel_scales, embedding_tables, lstm
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
+from edgedistill.quantization.graph_facts import GraphFacts
+
+ZERO = 128  # the zero point of signed activations, which are stored as uint8
+ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
+LEAST = 0.17  # GELU's minimum is −0.16997
+PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 128; rounding may add one
+TINY = 1e-12
 
 
-def convert(model: onnx.ModelProto) -> onnx.ModelProto:
-    """onnxruntime's dynamic quantization of matrix products and LSTMs, with a scale per output channel and weights in 7 bits.
+def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16 bits."""
+    even, odd = weight[0::2], np.zeros_like(weight[0::2])
+    odd[: len(weight) // 2] = weight[1::2]
+    positive, negative = (np.maximum(sign * even, 0) + np.maximum(sign * odd, 0) for sign in (1, -1))
+    pairs = np.maximum(positive, negative).max(0)
+    scale = np.maximum(np.maximum(np.abs(weight).max(0) / 127, pairs / PAIR), TINY)
+    return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
-    7 bits (`reduce_range`): processors without VNNI add pairs of uint8 × int8 products in 16 bits, where 8-bit weights overflow. The
-    embeddings would be wrong on those machines only, and one file must give the same everywhere.
-    """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
 
+def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> onnx.ModelProto:
+    """The graph in int8. samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
     editor = GraphEditor(model)
-    expected = {"MatMulInteger": editor.count("MatMul", editor.dense), "DynamicQuantizeLSTM": editor.count("LSTM")}
-    editor.rewrite(gather)
-    editor.rewrite(table)
-    logging.disable(logging.WARNING)  # it asks for preprocessing that our graphs do not need
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            quantize_dynamic(
-                editor.finish(),
-                Path(folder) / "int8.onnx",
-                op_types_to_quantize=["MatMul", "LSTM"],
-                per_channel=True,
-                reduce_range=True,
-                weight_type=QuantType.QInt8,
-                extra_options={"MatMulConstBOnly": True, "DefaultTensorType": TensorProto.FLOAT},
-            )
-            quantized = onnx.load(Path(folder) / "int8.onnx")
-    finally:
-        logging.disable(logging.NOTSET)
-    quantized.producer_name = model.producer_name
-    for op, count in expected.items():
-        check_count(quantized, op, count)
+    facts = GraphFacts(model)
+    channels = _channels(model, editor, facts, samples) if samples else {}
+    editor.rewrite(_Products(editor, facts, channels).rewrite)
+    editor.rewrite(embedding_tables.gather)
+    editor.rewrite(embedding_tables.table)
+    editor.rewrite(lstm.stored_in_8_bits)
+    quantized = editor.finish()
+    check_count(quantized, "MatMulIntegerToFloat", len(facts.products))
     return quantized
+
+
+class _Channels(NamedTuple):
+    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. folded: the division is in weights."""
+
+    factors: np.ndarray
+    step: float
+    folded: bool
+
+
+class _Input(NamedTuple):
+    """A product's input in uint8. step: its scale, one for all; rows: the name of a scale for each row, None where there is none."""
+
+    values: str
+    zero: int
+    step: float
+    rows: str | None
+
+
+def _channels(model: onnx.ModelProto, editor: GraphEditor, facts: GraphFacts, samples: Sequence[Sequence[int]]) -> dict[str, _Channels]:
+    """The channels of each input that is computed by LayerNorm or attention. Divisions of attention's values are folded into `editor`.
+
+    Inputs of products with the same weight share their factors, as in a block of layers that is applied several times.
+    """
+    groups = [group for group in _groups(facts) if any(_is_fixed(facts, x) for x in group.inputs)]
+    groups = [group for group in groups if all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs)]
+    largest = channel_scales.largest_values(model, [x for group in groups for x in group.inputs], samples)
+    found: dict[str, _Channels] = {}
+    for group in groups:
+        most = np.max([largest[x] for x in group.inputs], axis=0)
+        weights = [array for name in group.weights if (array := editor.array(name)) is not None]
+        factors = channel_scales.factors(most, weights)
+        folded = _fold_into_values(editor, facts, group.inputs, factors)
+        channels = _Channels(factors, float((most / factors).max()) / 127, folded)
+        found.update(dict.fromkeys(group.inputs, channels))
+    return found
+
+
+class _Group(NamedTuple):
+    inputs: list[str]
+    weights: list[str]
+
+
+def _groups(facts: GraphFacts) -> list[_Group]:
+    """Products' inputs and weights, those that share one in one group, in the order of the graph."""
+    groups: list[_Group] = []
+    for node in facts.products:
+        x, weight = node.input
+        touched = [group for group in groups if x in group.inputs or weight in group.weights]
+        groups = [group for group in groups if group not in touched]
+        groups.append(_Group(_with(x, touched, 0), _with(weight, touched, 1)))
+    return groups
+
+
+def _with(name: str, touched: list[_Group], at: int) -> list[str]:
+    return list(dict.fromkeys([*(each for group in touched for each in group[at]), name]))
+
+
+def _is_fixed(facts: GraphFacts, x: str) -> bool:
+    writer = facts.writer(x)
+    return writer is not None and writer.op_type in ("LayerNormalization", "MultiHeadAttention")
+
+
+def _fold_into_values(editor: GraphEditor, facts: GraphFacts, inputs: list[str], factors: np.ndarray) -> bool:
+    """Divide the columns of the value weights and biases of attention, whose output is a mean of values; whether that was possible."""
+    constants: dict[str, slice] = {}
+    for x in inputs:
+        attention = facts.writer(x)
+        value = facts.writer(attention.input[2]) if attention is not None and attention.op_type == "MultiHeadAttention" else None
+        if attention is None or value is None:
+            return False
+        if len(attention.input) > 3 and attention.input[3]:  # biases of queries, keys and values in one constant
+            constants[attention.input[3]] = slice(-len(factors), None)
+        if value.op_type == "Add":
+            bias = next((name for name in value.input if name in facts.constants), "")
+            product = next((node for name in value.input if (node := facts.writer(name)) is not None), None)
+            if not bias or product is None:
+                return False
+            constants[bias], value = slice(None), product
+        if value.op_type != "MatMul" or not facts.is_matrix(value.input[1]):
+            return False
+        constants[value.input[1]] = slice(None)
+    for name, where in constants.items():
+        array = editor.array(name)
+        assert array is not None
+        array = array.copy()
+        array[..., where] = array[..., where] / factors
+        editor.replace(name, array)
+    return True
+
+
+class _Products:
+    """Replaces products one by one. An input that several products read is quantized once."""
+
+    def __init__(self, editor: GraphEditor, facts: GraphFacts, channels: dict[str, _Channels]) -> None:
+        self.editor = editor
+        self.facts = facts
+        self.channels = channels
+        self.products = {node.output[0] for node in facts.products}
+        self.inputs: dict[str, _Input] = {}
+        self.zeros: dict[tuple[str, int], str] = {}
+        self.absorbed: set[str] = set()
+        self.nodes: list[onnx.NodeProto] = []
+
+    def rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.output[0] in self.absorbed:
+            return []
+        if node.output[0] not in self.products:
+            return None
+        self.nodes = []
+        x, name = node.input
+        if x not in self.inputs:
+            self.inputs[x] = self._quantize(x)
+        source = self.inputs[x]
+        weight = editor.array(name)
+        assert weight is not None
+        if x in self.channels:
+            weight = weight * self.channels[x].factors[:, None]
+        values, scale = quantize_weights(weight)
+        operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
+        operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
+        if source.rows is None:
+            self._product_and_bias(node, operands)
+        else:
+            self._product_of_rows(node, operands, source.rows)
+        return self.nodes
+
+    def _product_and_bias(self, node: onnx.NodeProto, operands: list[str]) -> None:
+        bias = self.facts.bias(node)
+        if bias is None:
+            self._add("MatMulIntegerToFloat", operands, node.output[0], domain=MICROSOFT)
+            return
+        add, constant = bias
+        self.absorbed.add(add.output[0])
+        self._add("MatMulIntegerToFloat", [*operands, "", constant], add.output[0], domain=MICROSOFT)
+
+    def _product_of_rows(self, node: onnx.NodeProto, operands: list[str], rows: str) -> None:
+        y, x = node.output[0], node.input[0]
+        product = self._add("MatMulIntegerToFloat", operands, f"{y}_product", domain=MICROSOFT)
+        if self.facts.rank(x) == 2 or self._is_table(x):
+            self._add("Mul", [product, rows], y)
+            return
+        scaled = self._add("Mul", [product, rows], f"{y}_rows")
+        leading = self._add("Shape", [x], f"{y}_leading", start=0, end=-1)
+        width = self.editor.constants[node.input[1]].dims[1]
+        shape = self._add("Concat", [leading, self._constant(np.array([width], np.int64), f"width_{width}")], f"{y}_shape", axis=0)
+        self._add("Reshape", [scaled, shape], y)
+
+    def _quantize(self, x: str) -> _Input:
+        if x in self.channels:
+            return self._by_channel(x, self.channels[x])
+        if self._is_table(x):
+            return self._table_rows(x)
+        rows = x
+        if self.facts.rank(x) != 2:
+            width = next(self.facts.constants[node.input[1]].dims[0] for node in self.facts.products if node.input[0] == x)
+            rows = self._add("Reshape", [x, self._constant(np.array([-1, width], np.int64), f"rows_{width}")], f"{x}_rows")
+        writer = self.facts.writer(x)
+        zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
+        scale = self._row_scales(x, rows, zero)
+        flat = self._add("Reshape", [scale, self._constant(np.array([-1], np.int64), "flat")], f"{x}_row_scales")
+        values = self._add("QuantizeLinear", [rows, flat, self._zero_rows(x, flat, zero)], f"{x}_uint8", axis=0)
+        return _Input(values, zero, 1.0, scale)
+
+    def _by_channel(self, x: str, channels: _Channels) -> _Input:
+        even = x
+        if not channels.folded:
+            even = self._add("Mul", [x, self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")], f"{x}_even")
+        values = self._add("QuantizeLinear", [even, self._number(channels.step), self._zero(ZERO)], f"{x}_uint8")
+        return _Input(values, ZERO, channels.step, None)
+
+    def _row_scales(self, x: str, rows: str, zero: int) -> str:
+        """A scale for each row: (rows, 1)."""
+        high = self._add("ReduceMax", [rows], f"{x}_high", axes=[-1], keepdims=1)
+        if zero != ZERO:
+            step = self._add("Mul", [high, self._number(1 / (255 - zero))], f"{x}_step")
+            return self._add("Max", [step, self._number(LEAST / zero if zero else TINY)], f"{x}_scale")
+        low = self._add("ReduceMin", [rows], f"{x}_low", axes=[-1], keepdims=1)
+        largest = self._add("Max", [high, self._add("Neg", [low], f"{x}_depth"), self._number(TINY)], f"{x}_largest")
+        return self._add("Mul", [largest, self._number(1 / 127)], f"{x}_scale")
+
+    def _zero_rows(self, x: str, scales: str, zero: int) -> str:
+        """A zero point for each row, as QuantizeLinear requires; values with the same rows share it."""
+        key = (self.facts.rows_of(x), zero)
+        if key not in self.zeros:
+            value = helper.make_tensor("value", TensorProto.UINT8, [1], [zero])
+            self.zeros[key] = self._add("ConstantOfShape", [self._add("Shape", [scales], f"{x}_count")], f"{x}_zeros", value=value)
+        return self.zeros[key]
+
+    def _is_table(self, x: str) -> bool:
+        """Whether x is looked up in an embedding table."""
+        writer = self.facts.writer(x)
+        return writer is not None and writer.op_type == "Gather" and self.facts.is_matrix(writer.input[0]) and x == writer.output[0]
+
+    def _table_rows(self, x: str) -> _Input:
+        """Rows of an embedding table, which has a scale for each row."""
+        writer = self.facts.writer(x)
+        assert writer is not None
+        name, ids = writer.input
+        table = self.editor.array(name)
+        assert table is not None
+        values, scale = embedding_tables.quantize_rows(table)
+        shifted = self._constant((values.astype(np.int16) + ZERO).astype(np.uint8), f"{name}_uint8")
+        rows = self._add("Gather", [self._constant(scale, f"{name}_scale"), ids], f"{x}_scale")
+        return _Input(self._add("Gather", [shifted, ids], f"{x}_uint8"), ZERO, 1.0, rows)
+
+    def _number(self, value: float) -> str:
+        return self._constant(np.float32(value), f"number_{value:.9g}")
+
+    def _zero(self, zero: int) -> str:
+        return self._constant(np.uint8(zero), f"zero_{zero}")
+
+    def _constant(self, value: np.ndarray | np.generic, name: str) -> str:
+        return self.editor.constant(np.asarray(value), name)
+
+    def _add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(op, inputs, [output], name=output, domain=domain, **attributes))
+        return output

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgedistill.quantization.embedding_tables import gather, quantize_rows, stored_in_8_bits, table
+from edgedistill.quantization import lstm
+from edgedistill.quantization.embedding_tables import gather, quantize_rows, table
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 
 BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
@@ -18,22 +19,11 @@ def convert(model: onnx.ModelProto) -> onnx.ModelProto:
     expected = editor.count("MatMul", editor.dense)
     editor.rewrite(gather)
     editor.rewrite(table)
-    editor.rewrite(_lstm)
+    editor.rewrite(lstm.stored_in_8_bits)
     editor.rewrite(_matmul_n_bits)
     quantized = editor.finish()
     check_count(quantized, "MatMulNBits", expected)
     return quantized
-
-
-def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """LSTM weights W and R, a scale per gate row: 8 bits on disk, products in float32, since there is no LSTM with MatMulNBits."""
-    if node.op_type != "LSTM":
-        return None
-    nodes = []
-    for at in (1, 2):
-        nodes += stored_in_8_bits(editor, node.input[at])
-        node.input[at] = nodes[-1].output[0]
-    return [*nodes, node]
 
 
 def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:

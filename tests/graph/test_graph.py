@@ -210,7 +210,13 @@ def test_a_zero_vector_stays_zero() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [make_bert, make_recurrent, lambda: make_bert("cls", head=None), lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4)],
+    [
+        lambda: make_bert(head=None),
+        lambda: make_bert("cls", head=None),
+        lambda: make_bert(tanh=True),
+        lambda: make_recurrent(pooling="max"),
+        lambda: make_other("distilbert", dim=32, n_layers=1, n_heads=4),
+    ],
 )
 def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
     student = make()
@@ -224,6 +230,58 @@ def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
     assert len(ancestors(model, "sentence_embedding") & made(model)) == len(model.graph.node) + sum(
         len(n.output) - 1 for n in model.graph.node
     )
+
+
+def two_linear_layers() -> Any:
+    dense = [nn.Sequential(nn.Linear(32, 20, bias=False), nn.Identity()), nn.Sequential(nn.Linear(20, 12), nn.Identity())]
+    return spread(PretrainedEncoder(make_bert().model, ["mean"], dense))
+
+
+def traced_with_a_linear_head() -> Any:
+    student = make_other("distilbert", dim=32, n_layers=1, n_heads=4)
+    return spread(PretrainedEncoder(student.model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Identity())]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: make_bert(head=None), make_bert, make_recurrent, two_linear_layers, traced_with_a_linear_head], ids=str
+)
+def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
+    """So that a library that pools by mean gives the student's own embedding, head included."""
+    student = make()
+    model, (ids, mask) = graph.build(student), some_ids(4, 7)
+    assert graph.pools_to_embedding(student)
+    tokens, weights = run(model, ids, mask, "last_hidden_state"), mask[:, :, None] / mask.sum(1)[:, None, None]
+    pooled = (tokens * weights).sum(1)
+    with torch.inference_mode():
+        expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+    assert np.allclose(pooled, expected, atol=1e-5)  # bias and length included
+    assert np.allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), run(model, ids, mask), atol=1e-5)
+    assert not any(np.allclose(pooled[0], tokens[1, at], atol=1e-3) for at in range(2))  # tokens differ from their text
+    shape = [each.dim_value for each in next(o for o in model.graph.output if o.name == "last_hidden_state").type.tensor_type.shape.dim]
+    assert shape[2] in (0, student.dims)  # 0: a traced graph does not know
+
+
+def test_other_token_embeddings_are_noticed() -> None:
+    """Other libraries pool them, so an export compares them with torch, too."""
+    student = make_bert()
+    model = graph.build(student)
+    next(node for node in model.graph.node if node.output[0] == "last_hidden_state").op_type = "Sub"  # of the bias, for Add
+    assert graph.compare(student, model, 40, PIECES) < 0.999
+
+
+@pytest.mark.parametrize("make", [make_bert, two_linear_layers, traced_with_a_linear_head])
+def test_a_head_on_every_token_costs_no_bytes(make: Any) -> None:
+    model = graph.build(make())
+    matrices = [onnx.numpy_helper.to_array(constant).tobytes() for constant in model.graph.initializer if len(constant.dims) == 2]
+    assert len(matrices) == len(set(matrices))
+
+
+@pytest.mark.parametrize(
+    "student",
+    [lambda: make_bert("cls"), lambda: make_bert("weighted_mean"), lambda: make_bert(tanh=True), lambda: make_bilstm("mean"), make_static],
+)
+def test_other_students_do_not_promise_it(student: Any) -> None:
+    assert not graph.pools_to_embedding(student())
 
 
 def made(model: onnx.ModelProto) -> set[str]:

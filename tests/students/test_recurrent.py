@@ -185,8 +185,9 @@ def test_a_graph_holds_the_unit_once(precision: str) -> None:
         return sum(numpy_helper.to_array(constant).nbytes for constant in model.graph.initializer)
 
     once, often = (quantization.convert(graph.build(make_recurrent(times)), precision) for times in (1, 8))
-    assert len(once.graph.initializer) == len(often.graph.initializer)
-    assert bytes_of(once) == bytes_of(often) > 10_000
+    # one shift more: the block's last norm carries a bias where the block comes again
+    assert len(often.graph.initializer) <= len(once.graph.initializer) + 1
+    assert 10_000 < bytes_of(often) <= bytes_of(once) + 32 * 4
     # what grows are nodes: names and attributes, some kilobytes whatever the width
     more = (often.ByteSize() - once.ByteSize()) / (2 * 7)
     assert more < 6_000

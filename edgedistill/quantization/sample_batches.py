@@ -1,0 +1,39 @@
+"""What a graph computes inside for sample texts, given as token ids. Batches have one length: padding would count as input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper
+
+BATCH_TOKENS = 1_024
+
+
+def same_length(ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], np.ndarray]]:
+    """(the indices of B texts of T tokens each, their ids (B, T) int64); texts without tokens are left out."""
+    by_length: dict[int, list[int]] = {}
+    for at, row in enumerate(ids):
+        by_length.setdefault(len(row), []).append(at)
+    for length, texts in sorted(by_length.items()):
+        size = max(1, BATCH_TOKENS // max(length, 1))
+        for start in range(0, len(texts) if length else 0, size):
+            batch = texts[start : start + size]
+            yield batch, np.array([ids[at] for at in batch], np.int64)
+
+
+def activations(model: onnx.ModelProto, names: Sequence[str], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, np.ndarray]]:
+    """For each batch, the values of those names as rows of their last dimension. A graph of pairs gets each text twice."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    options = ort.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for _, batch in same_length(ids):
+        inputs = {each.name: batch if each.name.startswith("input_ids") else np.ones_like(batch) for each in session.get_inputs()}
+        values = session.run(list(names), inputs)
+        yield {name: value.reshape(-1, value.shape[-1]) for name, value in zip(names, values, strict=True)}

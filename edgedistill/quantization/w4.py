@@ -1,0 +1,144 @@
+"""`w4`: 4-bit weights and embedding table, one float16 scale per group of 32; activations quantized per row inside the product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from threadpoolctl import threadpool_limits
+
+from edgedistill.quantization.embedding_tables import SMALLEST, table
+from edgedistill.quantization.error_feedback import quantize_with_feedback, second_moments
+from edgedistill.quantization.four_bits import GROUP, in_groups, packed, quantize_groups
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
+from edgedistill.quantization.skipping import is_skipped
+
+SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
+ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
+
+
+def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> onnx.ModelProto:
+    """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs both.
+
+    LSTM weights are 4 bits on disk and float32 once opened. Position tables and PQ codebooks are stored in 8 bits, PQ codes as they are,
+    scales, biases and norms in float16. MatMulNBits needs constant scales: onnxruntime must fold their Casts, as it does unless all its
+    graph optimizations are switched off.
+
+    samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the loss of
+    a graph trained in float32; without, each weight is rounded to the nearest, as a stage with `quantize: w4` trains for.
+    """
+    editor = GraphEditor(model)
+    expected = editor.count("MatMul", editor.dense)
+    editor.rewrite(_gather)
+    editor.rewrite(table)
+    editor.rewrite(_lstm)
+    with threadpool_limits(1):  # more threads add in another order, and the same graph must give the same bytes
+        moments = second_moments(model, samples) if len(samples) else {}
+        editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
+    _halve_floats(editor)
+    quantized = editor.finish()
+    check_count(quantized, "MatMulNBits", expected)
+    return quantized
+
+
+def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """Gather from an embedding table -> GatherBlockQuantized."""
+    found = editor.array(node.input[0]) if node.op_type == "Gather" else None
+    if found is None or found.ndim != 2 or found.size < SMALLEST or any(a.name == "axis" and a.i != 0 for a in node.attribute):
+        return None
+    return _rows(editor, found, node.input[0], node.input[1], node.output[0])
+
+
+def _rows(editor: GraphEditor, array: np.ndarray, name: str, ids: str, out: str) -> list[onnx.NodeProto]:
+    """The rows `ids` of an array (V, H), stored in 4 bits."""
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    if bits not in editor.constants:
+        values, scale = quantize_groups(array)
+        rows = packed(values.reshape(-1)).tobytes()
+        editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, rows, raw=True)
+        nodes.append(_scale(editor, scale, scales))
+    options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
+    names = [bits, ids, f"{scales}_float"]
+    return [*nodes, helper.make_node("GatherBlockQuantized", names, [out], name=f"{out}_rows", domain=MICROSOFT, **options)]
+
+
+def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
+    """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is opened."""
+    return helper.make_node("Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT)
+
+
+def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """LSTM weights W and R: 4 bits on disk, float32 once opened, since there is no LSTM of 4-bit weights."""
+    if node.op_type != "LSTM" or editor.array(node.input[1]) is None:
+        return None
+    nodes = []
+    for at in (1, 2):
+        nodes += _unpacked(editor, node.input[at])
+        node.input[at] = nodes[-1].output[0]
+    return [*nodes, node]
+
+
+def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
+    """A constant (…, n) in 4 bits, restored as `{name}_float` by standard operators: onnxruntime folds these, not GatherBlockQuantized.
+
+    A byte holds the numbers j and j + 16 of a group, so that the two halves are put together by one Concat.
+    """
+    array = editor.array(name)
+    assert array is not None
+    values, scale = quantize_groups(array)
+    groups = in_groups(values)  # (…, groups, 32)
+    halves = np.stack([groups[..., : GROUP // 2], groups[..., GROUP // 2 :]], -1).reshape(*groups.shape)
+    bits, half, full = editor.constant(packed(halves, ZERO), f"{name}_w4"), f"{name}_w4_half", f"{name}_w4_full"
+    shape = editor.constant(np.array([*array.shape[:-1], -1], np.int64), f"{name}_shape")
+    ends = [editor.constant(np.array([each], np.int64), f"int_{each}") for each in (0, array.shape[-1], array.ndim - 1)]
+
+    def add(op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
+        return helper.make_node(op, inputs, [out], name=out, **attributes)
+
+    return [
+        add("Mod", [bits, editor.constant(np.array(16, np.uint8), "sixteen")], f"{half}_0"),
+        add("BitShift", [bits, editor.constant(np.array(4, np.uint8), "four")], f"{half}_1", direction="RIGHT"),
+        add("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
+        add("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
+        add("Sub", [f"{full}_float", editor.constant(np.array(ZERO, np.float32), "eight")], f"{full}_signed"),
+        _scale(editor, scale[..., None], f"{name}_w4_scale"),
+        add("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
+        add("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
+        add("Slice", [f"{full}_rows", *ends], f"{name}_float"),
+    ]
+
+
+def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: dict[str, np.ndarray]) -> list[onnx.NodeProto] | None:
+    """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and group."""
+    if node.op_type != "MatMul" or not editor.dense(node):
+        return None
+    weight, name = editor.array(node.input[1]), node.input[1]
+    assert weight is not None
+    inputs, outputs = weight.shape
+    bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
+    if bits not in editor.constants:  # a shared layer's matrix is read by several products
+        values, scale = quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
+        editor.constant(packed(in_groups(values), ZERO), bits)
+        nodes.append(_scale(editor, scale.reshape(-1), scales))
+    shape = {"K": inputs, "N": outputs, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
+    names = [node.input[0], bits, f"{scales}_float"]
+    return [*nodes, helper.make_node("MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape)]
+
+
+def _halve_floats(editor: GraphEditor) -> None:
+    """Store what is still float32, such as biases and norms, in float16, and restore it by a Cast of the same name."""
+    graph = editor.model.graph
+    casts = []
+    for name in dict.fromkeys(name for node in graph.node if not is_skipped(node) for name in node.input):
+        array = editor.array(name)
+        if array is None or array.size < SMALLEST_HALVED or np.abs(array).max() > np.finfo(np.float16).max:
+            continue
+        del editor.constants[name]
+        half = editor.constant(array.astype(np.float16), f"{name}_fp16")
+        casts.append(helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)

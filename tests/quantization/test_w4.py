@@ -1,0 +1,246 @@
+"""fp32 graph -> w4: half a byte per weight, values by hand, blind to the batch, and better with samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedistill import graph
+from edgedistill.quantization import error_feedback, four_bits, w4
+from edgedistill.runtime.batching import pad
+from edgedistill.runtime.operators import ALLOWED
+from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
+
+MAKE: dict[str, Any] = {
+    "bert": make_bert,
+    "bert bottleneck": lambda: make_bert(bottleneck=24),
+    "bert codes": lambda: make_bert(codes=16),
+    "recurrent": lambda: make_recurrent(bottleneck=24),
+    "bilstm": make_bilstm,
+    "bilstm of two layers": lambda: make_bilstm("max", layers=2),
+    "static": make_static,
+    "static codes": lambda: make_static(codes=8),
+    "static with a head": lambda: make_static(48),
+    "traced": lambda: make_other("xlm-roberta", hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48),
+}
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, onnx.ModelProto]:
+    return {name: graph.build(make()) for name, make in MAKE.items()}
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.astype(np.float64) * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+
+
+def arrays(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
+
+
+def product_alone(weight: np.ndarray) -> onnx.ModelProto:
+    inputs, outputs = weight.shape
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", d]) for name, d in (("x", inputs), ("y", outputs))]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="p")
+    plain = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(plain, opset_imports=opsets, ir_version=8)
+
+
+def restored(model: onnx.ModelProto, inputs: int, name: str = "w") -> np.ndarray:
+    """(K, N): the weights that a MatMulNBits' constants stand for."""
+    found = arrays(model)
+    bits = found[f"{name}_w4"]
+    values = np.stack([bits & 15, bits >> 4], -1).reshape(*bits.shape[:-1], -1).astype(np.float64) - 8
+    scale = found[f"{name}_w4_scale"].reshape(*bits.shape[:-1], 1).astype(np.float64)
+    return (values * scale).reshape(len(bits), -1)[:, :inputs].T
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_close_to_fp32_with_the_same_inputs_and_outputs(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+    fp32 = graphs[name]
+    before = fp32.SerializeToString()
+    made = w4.convert(fp32)
+    inputs = some_ids(8, 20)
+    assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > 0.96
+    assert not np.array_equal(run(made, *inputs), run(fp32, *inputs))
+    assert list(made.graph.input) == list(fp32.graph.input)
+    assert list(made.graph.output) == list(fp32.graph.output)
+    assert {(node.domain, node.op_type) for node in made.graph.node} <= ALLOWED
+    assert (made.ir_version, list(made.opset_import)) == (fp32.ir_version, list(fp32.opset_import))
+    assert fp32.SerializeToString() == before
+    assert w4.convert(fp32).SerializeToString() == made.SerializeToString()
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_text_does_not_see_its_batch_or_padding(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+    made = w4.convert(graphs[name])
+    ids, mask = some_ids(8, 20)
+    alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
+    assert cosines(alone, run(made, ids, mask)).min() > 0.99999
+    if name not in ("traced", "recurrent"):  # these count positions by the padding id
+        assert np.allclose(run(made, np.where(mask == 1, ids, 3), mask), run(made, np.where(mask == 1, ids, 4), mask), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_one_token_and_rows_of_padding_are_finite(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+    made = w4.convert(graphs[name])
+    assert np.isfinite(run(made, np.array([[5]]), np.array([[1]]))).all()
+    ids = np.array([[5, 7, 2], [0, 0, 0]])
+    together = run(made, ids, np.array([[1, 1, 1], [0, 0, 0]]))
+    assert np.isfinite(together).all()
+    assert cosines(together[:1], run(made, ids[:1], np.ones((1, 3), np.int64))).min() > 0.99999
+
+
+@pytest.mark.parametrize(
+    ("codes", "bottleneck", "bound"),
+    [
+        (None, None, 0.58),
+        (None, 64, 0.60),
+        (64, None, 0.60),  # apart from its PQ codes, which stay bytes
+    ],
+)
+def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: float) -> None:
+    """Students of nano's shape: four layers, 256 wide, with their whole file counted, names and nodes too."""
+    shape = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 640, "max_position_embeddings": 128}
+    fp32 = graph.build(make_bert(codes=codes, bottleneck=bottleneck, head=384, vocab_size=8000, **shape))
+    parameters = sum(array.size for array in arrays(fp32).values())
+    made, left = w4.convert(fp32), 8000 * (codes or 0)
+    assert 0.5 < (made.ByteSize() - left) / (parameters - left) < bound
+
+
+def test_weights_are_groups_of_four_bits(graphs: dict[str, onnx.ModelProto]) -> None:
+    made = w4.convert(graphs["bert"])
+    products = [node for node in made.graph.node if node.op_type == "MatMulNBits"]
+    expected = sum(node.op_type == "MatMul" and len(node.input) == 2 for node in graphs["bert"].graph.node) - 1  # one pools
+    assert len(products) == expected
+    for node in products:
+        attributes = {a.name: a.i for a in node.attribute}
+        assert (attributes["bits"], attributes["block_size"], attributes["accuracy_level"]) == (4, 32, 4)
+    assert max(array.size for name, array in arrays(made).items() if array.dtype == np.float32) < 128
+    table = next(constant for constant in made.graph.initializer if constant.data_type == TensorProto.INT4)
+    assert list(table.dims) == [90, 32] and len(table.raw_data) == 90 * 16
+
+
+def test_an_lstm_is_unpacked_once_when_it_is_opened(graphs: dict[str, onnx.ModelProto], tmp_path: Any) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "opened.onnx")
+    options.log_severity_level = 3
+    made = w4.convert(graphs["bilstm"])
+    ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    opened = [node.op_type for node in onnx.load(tmp_path / "opened.onnx").graph.node]
+    assert {"Mod", "BitShift", "Sub"} & {node.op_type for node in made.graph.node}
+    assert not {"Mod", "BitShift", "Sub"} & set(opened)
+    assert opened.count("LSTM") == 1
+    scales = [name for name in arrays(made) if name.endswith("_w4_scale")]
+    assert scales and not any(name in node.input for node in onnx.load(tmp_path / "opened.onnx").graph.node for name in scales)
+
+
+def test_a_group_by_hand() -> None:
+    """Multiples of −0.5 from −8 to 7 are exact with the scale −0.5 and with no other; the sign is free."""
+    exact = np.array([*range(-8, 8), *range(-8, 8)], np.float32) * np.float32(-0.5)
+    values, scale = four_bits.quantize_groups(exact[None])
+    assert scale.tolist() == [[-0.5]]
+    assert values.tolist() == [[*range(-8, 8), *range(-8, 8)]]
+    assert four_bits.packed(values, 8)[0, :8].tolist() == [0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE]
+    assert four_bits.packed(np.array([3, -1, -8], np.int8)).tolist() == [0xF3, 0x08]
+
+
+def test_zeros_and_tiny_and_huge_groups() -> None:
+    rows = np.zeros((3, 40), np.float32)
+    rows[1, 33], rows[2, 0] = 1e-9, 3e5
+    values, scale = four_bits.quantize_groups(rows)
+    assert scale.shape == (3, 2) and scale.dtype == np.float16 and (scale != 0).all() and np.isfinite(scale).all()
+    assert not values[:2].any()
+    assert values[2, 0] * np.float32(scale[2, 0]) == pytest.approx(3e5, rel=0.01)
+
+
+def test_the_scale_clips_where_that_is_better() -> None:
+    """The best of the candidates is better than the scale that reaches the largest number, by a tenth and more on normal weights."""
+    groups = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
+    values, scale = four_bits.quantize_groups(groups)
+    error = ((values * scale.astype(np.float32) - groups) ** 2).sum()
+    largest = np.abs(groups).max(1, keepdims=True) / 7
+    assert error < 0.9 * ((np.rint(groups / largest) * largest - groups) ** 2).sum()
+
+
+@pytest.mark.parametrize("inputs", [20, 32, 45])
+def test_a_product_in_groups_is_the_product(inputs: int) -> None:
+    """Also where the input's width is no multiple of a group."""
+    random = np.random.default_rng(3)
+    weight, x = random.normal(size=(inputs, 8)).astype(np.float32), random.normal(size=(5, inputs)).astype(np.float32)
+    made = w4.convert(product_alone(weight))
+    y, back = session(made).run(["y"], {"x": x})[0], restored(made, inputs)
+    assert np.linalg.norm(y - x @ back) < 0.01 * np.linalg.norm(x @ back)  # int8 activations
+    assert 0.02 < np.linalg.norm(back - weight) / np.linalg.norm(weight) < 0.12
+
+
+@pytest.mark.parametrize("width", [20, 32, 45])
+def test_a_table_in_groups_is_the_table(width: int) -> None:
+    table = np.random.default_rng(5).normal(size=(60, width)).astype(np.float32)
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", width])
+    node = helper.make_node("Gather", ["t", "ids"], ["y"])
+    plain = helper.make_graph([node], "g", [ids], [y], [numpy_helper.from_array(table, "t")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = w4.convert(helper.make_model(plain, opset_imports=opsets, ir_version=8))
+    values, scale = four_bits.quantize_groups(table)
+    expected = values * np.repeat(scale.astype(np.float32), 32, 1)[:, :width]
+    assert np.array_equal(session(made).run(["y"], {"ids": np.array([59, 0, 7])})[0], expected[[59, 0, 7]])
+    assert 0.02 < np.linalg.norm(expected - table) / np.linalg.norm(table) < 0.12
+
+
+def test_error_feedback_lowers_the_error_of_the_product() -> None:
+    """Correlated inputs: each error can be made up for by other inputs, which rounding to the nearest does not know of."""
+    random = np.random.default_rng(1)
+    x = (random.normal(size=(400, 6)) @ random.normal(size=(6, 64)) + 0.1 * random.normal(size=(400, 64))).astype(np.float32)
+    weight = random.normal(size=(64, 16)).astype(np.float32)
+    values, scale = error_feedback.quantize_with_feedback(weight, x.T @ x / len(x))
+    nearest, nearest_scale = four_bits.quantize_groups(weight.T)
+    assert values.dtype == np.int8 and scale.dtype == np.float16 and scale.shape == nearest_scale.shape
+    assert values.min() >= -8 and values.max() <= 7
+
+    def error(values: np.ndarray, scale: np.ndarray) -> float:
+        return float(((x @ ((values * np.repeat(scale.astype(np.float32), 32, 1)).T - weight)) ** 2).sum())
+
+    assert error(values, scale) < 0.6 * error(nearest, nearest_scale)
+
+
+def test_without_correlation_feedback_is_rounding_to_the_nearest() -> None:
+    weight = np.random.default_rng(2).normal(size=(45, 8)).astype(np.float32)
+    found, expected = error_feedback.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)), four_bits.quantize_groups(weight.T)
+    assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("name", ["bert", "recurrent", "bilstm", "traced"])
+def test_samples_are_used_and_give_the_same_bytes_again(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+    random = np.random.default_rng(4)
+    samples = [random.integers(2, 90, length).tolist() for length in random.integers(1, 12, 60)]
+    plain, made = w4.convert(graphs[name]), w4.convert(graphs[name], samples)
+    assert made.SerializeToString() == w4.convert(graphs[name], samples).SerializeToString() != plain.SerializeToString()
+    expected, found, before = (run(each, *pad([np.array(row) for row in samples], 1)) for each in (graphs[name], made, plain))
+    assert cosines(found, expected).mean() > cosines(before, expected).mean()
+
+
+def test_second_moments_by_hand() -> None:
+    """Of a table looked up by id: the inputs of a product are its rows, those of the samples and those of random ids."""
+    table, weight = np.eye(3, 40, dtype=np.float32), np.ones((40, 2), np.float32)
+    sizes = [("input_ids", ["b", "t"]), ("attention_mask", ["b", "t"])]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in sizes]
+    nodes = [helper.make_node("Gather", ["t", "input_ids"], ["x"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", "t", 2])
+    constants = [numpy_helper.from_array(table, "t"), numpy_helper.from_array(weight, "w")]
+    plain = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    moments = error_feedback.second_moments(plain, [[0, 0, 0], [0], [2, 2, 2, 2]])
+    assert moments.keys() == {"w"}
+    diagonal = np.diag(moments["w"])
+    assert diagonal.sum() == pytest.approx(1) and not diagonal[3:].any()
+    assert diagonal[0] > 0.75 * 0.5 and diagonal[2] > 0.75 * 0.5
+    assert np.array_equal(moments["w"], np.diag(diagonal))  # no row has two channels
