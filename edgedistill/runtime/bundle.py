@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from edgedistill import machine
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import manifest as manifests
+from edgedistill.runtime import opening_check
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
@@ -21,7 +22,7 @@ from edgedistill.runtime.onnx_session import open_session
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.runtime.similarity import similarity
 
-BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
+BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # of the first and, for pairs, the second text
 
@@ -68,7 +69,7 @@ class Bundle:
 
         texts: strings; those above `max_tokens` are truncated, the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalized again.
-        batch_tokens: tokens per batch with padding, by default 1,024 on cpu and 16,384 on cuda. Larger batches take more memory.
+        batch_tokens: tokens per batch with padding, by default 512 on cpu and 16,384 on cuda. Larger batches take more memory.
         progress: show a progress bar on stderr.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of `dims`, and for a classifier.
@@ -201,22 +202,26 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     """Open a bundle after checking the sha256 of every file that it reads.
 
     name: a folder, the name of one below bundles/, or a shipped bundle such as "nano"; "bundles/x:int8" also names the precision.
-    precision: "w8", "int8" or "fp32"; by default the first of these that the bundle has.
+    precision: "int8", "w8", "fp32", "w4" or "fp16"; by default the fastest of those that the bundle has on this machine.
     threads: of onnxruntime; by default the processors that this process may use.
     device: "cpu" or "cuda" (which needs onnxruntime-gpu).
 
     Raises UserError where there is no such bundle, precision or device, or the bundle needs a newer edgedistill; CheckFailed where
-    a file is missing or was changed.
+    a file is missing or was changed, or a graph has operators that no bundle needs.
     """
     folder, named = locate(name)
     manifest = manifests.read(folder)
-    precision = choose_precision(manifest, folder, precision or named)
+    precision = choose_precision(manifest, folder, precision or named, device)
     problems = manifests.changes(folder, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"]))
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems})
     threads = threads or machine.processors()
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizer; read when its thread pool starts
-    return Bundle(folder, manifest, precision, threads, device)
+    opening_check.check(folder, manifest, precision)
+    with opening_check.readable(folder):
+        opened = Bundle(folder, manifest, precision, threads, device)
+        opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
+    return opened
 
 
 def _check_texts(texts: Sequence[str]) -> None:

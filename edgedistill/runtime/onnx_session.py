@@ -15,13 +15,11 @@ def open_session(graph: Path, threads: int, device: str) -> onnxruntime.Inferenc
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:
-    """Memory stays constant over texts of all lengths, and no thread spins between two calls."""
+    """No thread spins between two calls. The arena keeps the memory of the largest batch, which a batch's tokens bound."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # it would keep the memory of the largest batch
-    options.enable_mem_pattern = False  # it would keep a plan for every shape
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     return options

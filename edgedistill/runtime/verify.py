@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import files
 from edgedistill.errors import CheckFailed
+from edgedistill.runtime import golden_file, opening_check
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.runtime.bundle_location import locate
@@ -28,16 +28,26 @@ def verify(name: str | Path) -> dict[str, Any]:
     problems = manifests.changes(folder, manifest, sorted(manifest["files"]))
     if "digest" not in manifest:
         problems.append(f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; export the run again")
+    problems += [
+        f"{folder / 'manifest.json'}: no sha256 of {name}; export the run again"
+        for name in ("parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values()))
+        if name not in manifest["files"]
+    ]
+    problems += [
+        f"{folder / 'manifest.json'}: precisions.{precision} has no parity.threshold; export the run again"
+        for precision, entry in manifest["precisions"].items()
+        if not entry.get("parity")
+    ]
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    golden = files.read_json(folder / "parity.json")
-    check = _check_labels if manifest.get("labels") else _check_embeddings
+    golden = golden_file.read(folder, manifest)
     found: dict[str, Any] = {}
     for precision, entry in manifest["precisions"].items():
         opened = load(folder, precision=precision)
-        if not found:  # all precisions share the tokenizer
-            problems += _check_tokens(opened, golden)
-        found[precision], differences = check(opened, golden, entry["parity"]["threshold"])
+        with opening_check.readable(folder):
+            if not found:  # all precisions share the tokenizer
+                problems += _check_tokens(opened, golden)
+            found[precision], differences = compare(opened, golden, entry["parity"]["threshold"])
         problems += differences
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems, "precisions": found})
@@ -70,9 +80,22 @@ def _lists(rows: Sequence[np.ndarray]) -> list[list[int]]:
     return [row.tolist() for row in rows]
 
 
+def compare(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
+    """({cosine_min, threshold}, problems) of an encoder, ({apart_max, threshold}, problems) of a classifier: each golden text, or item,
+    alone, against what was stored at export.
+    """
+    return (_check_labels if opened.labels else _check_embeddings)(opened, golden, threshold)
+
+
+def golden_rows(opened: Bundle, golden: dict[str, Any]) -> np.ndarray:
+    """(n, d) embeddings, or (n, C) logits, of the golden token ids, each text or item alone."""
+    if opened.labels:
+        return np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
+    return np.concatenate([opened.encode_ids([np.array(row, np.int64)]) for row in golden["ids"]])
+
+
 def _check_embeddings(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    """({cosine_min, threshold}, problems) of an encoder: each golden text alone, against its stored embedding."""
-    rows = np.concatenate([opened.encode_ids([np.array(row, np.int64)]) for row in golden["ids"]])
+    rows = golden_rows(opened, golden)
     cosines = (rows.astype(np.float64) * np.array(golden["vectors"], np.float32)).sum(1)
     at = int(np.argmin(cosines))
     problems = []
@@ -83,8 +106,7 @@ def _check_embeddings(opened: Bundle, golden: dict[str, Any], threshold: float) 
 
 
 def _check_labels(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    """({apart_max, threshold}, problems) of a classifier: each golden item alone, against its stored logits."""
-    rows = np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
+    rows = golden_rows(opened, golden)
     differences = probability_difference(rows, np.array(golden["logits"], np.float32))
     at = int(np.argmax(differences))
     problems = []

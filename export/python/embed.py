@@ -26,7 +26,10 @@ def precisions(folder: Path) -> list[str]:
 def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
     """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    session = onnxruntime.InferenceSession(folder / manifest["precisions"][precision]["file"])
+    graph = folder / manifest["precisions"][precision]["file"]
+    if not graph.resolve().is_relative_to(folder.resolve()):
+        sys.exit(f"{graph}: leads out of the bundle's folder")
+    session = onnxruntime.InferenceSession(graph)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(manifest["max_tokens"])

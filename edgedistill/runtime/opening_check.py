@@ -1,0 +1,45 @@
+"""A bundle's tokenizer and graph are checked before their libraries open them, and what the libraries still refuse is a CheckFailed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
+
+from edgedistill.errors import CheckFailed
+from edgedistill.runtime import graph_check, tokenizer_check
+
+_ERRORS = "EngineError EPFail Fail InvalidArgument InvalidGraph InvalidProtobuf NoModel NoSuchFile NotImplemented RuntimeException".split()
+ONNXRUNTIME_ERRORS = tuple(getattr(onnxruntime_errors, name) for name in _ERRORS if hasattr(onnxruntime_errors, name))
+
+
+def check(folder: Path, manifest: dict[str, Any], precision: str) -> None:
+    """Raises UserError for a tokenizer, CheckFailed for a graph that may not be opened, or has other operators than its manifest lists."""
+    tokenizer_check.check(folder / "tokenizer.json")
+    entry = manifest["precisions"][precision]
+    found = graph_check.check(folder / entry["file"], manifest)
+    if entry.get("operators", found.operators) != found.operators:
+        raise CheckFailed(f"{folder / entry['file']}: has other operators than manifest.json lists; export the run again")
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise CheckFailed where onnxruntime or tokenizers fails on a bundle's files in the block."""
+    try:
+        yield
+    except ONNXRUNTIME_ERRORS as error:
+        raise CheckFailed(f"{folder}: onnxruntime fails on its graph ({_first_line(error)}); copy the bundle again") from error
+    except BaseException as error:
+        # tokenizers raises Exception itself, and a panic of Rust is a BaseException that no module exports
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise CheckFailed(f"{folder / 'tokenizer.json'}: tokenizers fails on it ({_first_line(error)}); copy the bundle again") from error
+
+
+def _first_line(error: BaseException) -> str:
+    """Without control characters: names in the files are a stranger's too."""
+    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -1,0 +1,491 @@
+"""A bundle from a stranger, who may have written any file of it and recomputed every hash and the digest."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from tokenizers import Tokenizer
+
+from edgedistill import files
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.runtime import bundle, golden_file, manifest, manifest_fields, opening_check, tokenizer_check, verify
+
+OPENINGS: list[Callable[[Path], Any]] = [lambda folder: bundle.load(folder, "w8"), verify.verify]
+NAMES = {
+    "../outside.onnx": "leads out of the bundle's folder",
+    "onnx/../../outside.onnx": "leads out of the bundle's folder",
+    "/etc/outside.onnx": "leads out of the bundle's folder",
+    "C:\\outside.onnx": "leads out of the bundle's folder",
+    "C:outside.onnx": "leads out of the bundle's folder",
+    "onnx\\model.onnx": "leads out of the bundle's folder",
+    "\\\\host\\share\\x.onnx": "leads out of the bundle's folder",
+    "": "not a file name of 1 to 200 characters",
+    "x" * 196 + ".onnx": "not a file name of 1 to 200 characters",
+    "onnx//model.onnx": "not a plain file name",
+    "./model.onnx": "not a plain file name",
+    "onnx/model.onnx\x00.onnx": "not a plain file name",
+    "onnx./model.onnx": "not a plain file name",
+    "onnx/model.onnx ": "not a plain file name",
+    "NUL.onnx": "a device's name on Windows",
+    "onnx/com1.onnx": "a device's name on Windows",
+}
+
+
+def refused(opening: Callable[[Path], Any], folder: Path) -> list[str]:
+    with pytest.raises((UserError, CheckFailed)) as caught:
+        opening(folder)
+    return str(caught.value).splitlines()
+
+
+def write(folder: Path, name: str, value: Any) -> None:
+    """Write a JSON file of a bundle, and update its hash and the digest in its manifest. Half surrogate pairs are escaped."""
+    (folder / name).write_text(json.dumps(value))
+    described = files.read_json(folder / "manifest.json")
+    write_manifest(folder, files={**described["files"], name: files.sha256_file(folder / name)})
+
+
+def write_manifest(folder: Path, **changes: Any) -> None:
+    """Change fields of a bundle's manifest, and update its digest."""
+    edited = {**files.read_json(folder / "manifest.json"), **changes}
+    (folder / "manifest.json").write_text(json.dumps({**edited, "digest": manifest.digest(edited)}))
+
+
+def edit_tokenizer(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    tokenizer = files.read_json(folder / "tokenizer.json")
+    edit(tokenizer)
+    write(folder, "tokenizer.json", tokenizer)
+
+
+def replace_graph(folder: Path, edit: Callable[[onnx.ModelProto], Any], precision: str = "fp32") -> Path:
+    """Edit a graph, and update its hashes and the digest."""
+    described = files.read_json(folder / "manifest.json")
+    name = described["precisions"][precision]["file"]
+    model = onnx.load(folder / name)
+    edit(model)
+    (folder / name).write_bytes(model.SerializeToString())
+    write_manifest(folder, files={**described["files"], name: files.sha256_file(folder / name)})
+    return folder / name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
+    """The file is there, and its hash is right: it is not opened all the same."""
+    described = files.read_json(copy / "manifest.json")
+    entry = described["precisions"]["w8"]
+    shutil.copy(copy / entry["file"], copy.parent / "outside.onnx")
+    write_manifest(
+        copy, precisions={"w8": {**entry, "file": name}}, files={**described["files"], name: files.sha256_file(copy / entry["file"])}
+    )
+    place = f"{copy / 'manifest.json'}: "
+    for opening in OPENINGS:
+        lines = refused(opening, copy)
+        assert lines[0].startswith(f"{place}precisions.w8.file: ") and NAMES[name] in lines[0]
+        assert lines[1].startswith(f"{place}files: ") and NAMES[name] in lines[1]
+        assert all(line.endswith("; export the run again") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "a.b-c_d/é 1.txt", "con-fig.json", "1_Pooling/config.json"])
+def test_a_plain_name(name: str) -> None:
+    assert manifest_fields.name_problem(name) is None
+
+
+@pytest.mark.parametrize("linked", ["onnx/model_w8.onnx", "onnx", "tokenizer.json", "manifest.json", "parity.json"])
+def test_a_link_out_of_the_folder(copy: Path, linked: str) -> None:
+    """What it leads to has the right hash now, and may have another tomorrow."""
+    outside = copy.parent / "outside"
+    shutil.move(copy / linked, outside)
+    (copy / linked).symlink_to(os.path.relpath(outside, (copy / linked).parent))
+    for opening in OPENINGS[1:] if linked == "parity.json" else OPENINGS:
+        assert f"{copy / linked}" in refused(opening, copy)[0] and "link out of the" in refused(opening, copy)[0]
+
+
+def test_the_smallest_runner_stays_in_the_folder(copy: Path) -> None:
+    """It checks no hashes, and opens no graph outside all the same."""
+    open_bundle = runpy.run_path(str(Path(__file__).parents[2] / "export" / "python" / "embed.py"))["open_bundle"]
+    assert open_bundle(copy, "w8")("a").shape == (24,)
+    shutil.move(copy / "onnx" / "model_w8.onnx", copy.parent / "outside.onnx")
+    (copy / "onnx" / "model_w8.onnx").symlink_to(copy.parent / "outside.onnx")
+    with pytest.raises(SystemExit, match="leads out of the bundle's folder"):
+        open_bundle(copy, "w8")
+
+
+def test_a_link_within_the_folder_and_one_to_it(copy: Path) -> None:
+    shutil.move(copy / "tokenizer.json", copy / "tokenizer-1.json")
+    (copy / "tokenizer.json").symlink_to("tokenizer-1.json")
+    (copy.parent / "latest").symlink_to(copy)
+    assert verify.verify(copy.parent / "latest")["texts"] == 32
+
+
+def test_a_circle_of_links(copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    (copy / "tokenizer.json").symlink_to("tokenizer.json")
+    assert "tokenizer.json: " in refused(bundle.load, copy)[0]
+
+
+def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
+    changes: dict[str, Any] = {
+        "name": "two\nlines",
+        "kind": 7,
+        "dims": [0],
+        "max_tokens": "many",
+        "prompt": "x" * 10_001,
+        "pad_id": -1,
+        "labels": "abc",
+        "inputs": ["input_ids"],
+        "precisions": {"w 8": {}, "w8": 1, "int8": {"file": "x.ort", "parity": {"threshold": -1}}},
+        "files": {"x": "y"},
+    }
+    write_manifest(copy, **changes)
+    place = f"{copy / 'manifest.json'}: "
+    expected = [
+        "name: 'two\\nlines', not a name of 1 to 200 characters",
+        "kind: 7, not a name of 1 to 200 characters",
+        f"prompt: '{'x' * 79}…, not a string of at most 10000 characters",
+        "dims: [0], not 1 to 64 whole numbers from 1 to 65536",
+        "max_tokens: 'many', not a whole number from 1 to 131072",
+        "pad_id: -1, not a token id",
+        "labels: 'abc', not a list of at most 10000 strings",
+        "inputs: ['input_ids'], not input_ids, attention_mask and, for pairs, input_ids_2, attention_mask_2",
+        "precisions['w 8']: not a name",
+        "precisions.w8: 1, not a mapping",
+        "precisions.int8.file: 'x.ort', which does not end in .onnx",
+        "precisions.int8.parity.threshold: -1, not a number from 0 to 0.5",
+        "files.x: 'y', not a sha256",
+    ]
+    for opening in OPENINGS:
+        assert refused(opening, copy) == [f"{place}{problem}; export the run again" for problem in expected]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"dims": [12, 24]}, "dims: [12, 24], not the largest first"),
+        ({"dims": [24, True]}, "dims: [24, True], not 1 to 64 whole numbers from 1 to 65536"),
+        ({"max_tokens": 10**9}, "max_tokens: 1000000000, not a whole number from 1 to 131072"),
+        ({"prompt": "\ud800"}, "prompt: '\\ud800', not a string of at most 10000 characters"),
+        ({"recipe": "x"}, "recipe: 'x', not a mapping"),
+        ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
+        ({"precisions": {}}, "precisions: a dict of 0, not a mapping of 1 to 20 precisions"),
+        ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
+    ],
+)
+def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+    write_manifest(copy, **changes)
+    assert refused(bundle.load, copy) == [f"{copy / 'manifest.json'}: {problem}; export the run again"]
+
+
+def test_a_manifest_that_is_not_text(copy: Path) -> None:
+    for data in (b"\xff\xfe{}", b"[" * 100_000, b'{"schema": 1' + b"1" * 5000 + b"}"):
+        (copy / "manifest.json").write_bytes(data)
+        assert refused(bundle.load, copy) == [f"{copy / 'manifest.json'}: not valid JSON, truncated or edited; copy the bundle again"]
+    (copy / "manifest.json").write_bytes(b" " * 4_000_001)
+    assert refused(bundle.load, copy)[0].startswith(f"{copy / 'manifest.json'}: above 4000000 bytes")
+
+
+def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
+    described = files.read_json(copy / "manifest.json")
+    entries = described["precisions"]
+    write_manifest(
+        copy,
+        files={name: value for name, value in described["files"].items() if name != "parity.json"},
+        precisions={**entries, "w8": {key: value for key, value in entries["w8"].items() if key != "parity"}},
+    )
+    place = f"{copy / 'manifest.json'}: "
+    assert refused(verify.verify, copy) == [
+        f"{place}no sha256 of parity.json; export the run again",
+        f"{place}precisions.w8 has no parity.threshold; export the run again",
+    ]
+
+
+def test_a_graph_that_does_more_than_compute(copy: Path) -> None:
+    path = replace_graph(
+        copy, lambda model: model.graph.node.append(helper.make_node("EPContext", ["input_ids"], ["x"], domain="com.microsoft"))
+    )
+    for opening in (lambda folder: bundle.load(folder, "fp32"), verify.verify):
+        (line,) = refused(opening, copy)
+        assert line.startswith(f"{path}: operators that a bundle may not use: 'com.microsoft.EPContext'")
+    assert bundle.load(copy, "w8").encode(["a"]).shape == (1, 24)
+
+
+def test_a_graph_with_other_operators_than_listed(copy: Path) -> None:
+    """Whoever chooses a runtime reads the list."""
+    entries = files.read_json(copy / "manifest.json")["precisions"]
+    write_manifest(copy, precisions={**entries, "fp32": {**entries["fp32"], "operators": ["MatMul"]}})
+    path = copy / entries["fp32"]["file"]
+    message = f"{path}: has other operators than manifest.json lists; export the run again"
+    assert refused(lambda folder: bundle.load(folder, "fp32"), copy) == [message]
+
+
+def test_a_graph_with_other_weights(copy: Path) -> None:
+    """All hashes are right; the golden texts are what notices."""
+
+    def double_negative(model: onnx.ModelProto) -> None:
+        table = next(each for each in model.graph.initializer if each.name.startswith("word_table"))
+        table.raw_data = (np.frombuffer(table.raw_data, np.float32)[::-1]).tobytes()
+
+    replace_graph(copy, double_negative)
+    lines = refused(verify.verify, copy)
+    assert len(lines) == 1 and "on this machine, fp32 must reach 0.99999" in lines[0]
+
+
+def test_a_graph_that_onnxruntime_refuses(copy: Path) -> None:
+    """It has known operators and whole tensors, and yet makes no sense."""
+    replace_graph(copy, lambda model: model.graph.node[-1].input.__setitem__(0, "nowhere"))
+    (line,) = refused(lambda folder: bundle.load(folder, "fp32"), copy)
+    assert line.startswith(f"{copy}: onnxruntime fails on its graph (") and line.endswith("; copy the bundle again")
+
+
+def test_token_ids_above_the_table(copy: Path) -> None:
+    """Every file is what it should be by itself; running the golden texts fails in onnxruntime."""
+    golden = files.read_json(copy / "parity.json")
+    golden["ids"][3][1] = 1_000_000
+    write(copy, "parity.json", golden)
+    (line,) = refused(verify.verify, copy)
+    assert "onnxruntime fails on its graph (" in line
+
+
+TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (
+        lambda t: t.update(model={"type": "Neural", "vocab": {}}),
+        "model.type: 'Neural', which is none of BPE, Unigram, WordLevel, WordPiece",
+    ),
+    (lambda t: t["model"].pop("vocab"), "model.vocab: no vocabulary"),
+    (lambda t: t["model"].update(dropout=0.5), "model.dropout: 0.5, so the same text would have other tokens every time"),
+    (lambda t: t["model"].update(max_input_chars_per_word=10**6), "model.max_input_chars_per_word: 1000000, not 1 to 1000"),
+    (lambda t: t.update(script="x"), "'script': not a part of a tokenizer"),
+    (lambda t: t.update(normalizer={"type": "Python"}), "normalizer: type 'Python', which is none of Sequence, BertNormalizer"),
+    (lambda t: t.update(normalizer=[1]), "normalizer: type [1], which is none of Sequence, BertNormalizer"),
+    (
+        lambda t: t.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}),
+        "pre_tokenizer: Split: pattern: '(a+)+b' repeats a group without end, which can take for ever",
+    ),
+    (
+        lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "a" * 1001}, "content": ""}),
+        "normalizer: Replace: pattern: 1001 characters, above 1000",
+    ),
+    (
+        lambda t: t.update(
+            normalizer={"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 2}
+        ),
+        "normalizer: its replacements make a text more than 1000 times as long",
+    ),
+    (lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}), "decoder: Fuse: x: 1001 characters, above 1000"),
+    (
+        lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 65}),
+        "pre_tokenizer: 65 steps, above 64",
+    ),
+    (
+        lambda t: t["post_processor"].update(type="TemplateProcessing", single=[{"Sequence": {"id": "A", "type_id": 0}}] * 65),
+        "post_processor: adds 65 special tokens to a text, above 64",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edit", "problem"), TOKENIZERS)
+def test_a_tokenizer_that_is_refused(copy: Path, edit: Callable[[dict[str, Any]], Any], problem: str) -> None:
+    edit_tokenizer(copy, edit)
+    for opening in OPENINGS:
+        (line,) = refused(opening, copy)
+        assert line.startswith(f"{copy / 'tokenizer.json'}: {problem}") and line.endswith("; export the student again")
+
+
+def test_a_tokenizer_nested_without_end(copy: Path) -> None:
+    def nest(tokenizer: dict[str, Any]) -> None:
+        for _ in range(10):
+            tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"]]}
+
+    edit_tokenizer(copy, nest)
+    assert refused(bundle.load, copy) == [f"{copy / 'tokenizer.json'}: decoder: sequences nested 8 deep; export the student again"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ('{"model": {}, "model": {"type": "BPE"}}', "not valid JSON, or with a key twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "not a tokenizer (no model)"),
+    ],
+)
+def test_a_tokenizer_that_is_no_tokenizer(tmp_path: Path, text: str, fact: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        tokenizer_check.check(path)
+    assert str(caught.value) == f"{path}: {fact}; copy the bundle again"
+
+
+def test_a_tokenizer_that_tokenizers_refuses(copy: Path) -> None:
+    edit_tokenizer(copy, lambda tokenizer: tokenizer["model"].update(vocab={"a": "b"}))
+    (line,) = refused(bundle.load, copy)
+    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (") and line.endswith("; copy the bundle again")
+
+
+def test_a_tokenizer_whose_parts_do_not_fit(copy: Path) -> None:
+    """Its library reads it, and panics when it tokenizes."""
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}], "pair": [], "special_tokens": {}}
+    edit_tokenizer(copy, lambda tokenizer: tokenizer.update(post_processor=template))
+    (line,) = refused(bundle.load, copy)
+    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}]*[\p{Ll}\p{M}]+(?i:'s|'t|'re)?|\p{N}{1,3}",
+        r" {2,}",
+        r"(ab){1,3}",
+        r"\(a\)+[)]*",
+    ],
+)
+def test_patterns_of_published_tokenizers_pass(pattern: str) -> None:
+    assert tokenizer_check.pattern_problem(pattern) is None
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+", "(?:a|a)*b", "(a*){2,}", "([^)]a)+", "(a){1,1000}", "(a){x"])
+def test_patterns_that_can_take_for_ever(pattern: str) -> None:
+    assert "repeats a group without end" in str(tokenizer_check.pattern_problem(pattern))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"texts": []}, "texts: not a list of 1 to 10000"),
+        ({"texts": [1] * 32}, "texts: an item that is not a text"),
+        ({"texts": ["\ud800"] * 32}, "texts: an item that is not a text"),
+        ({"ids": [[1]]}, "ids: not a list of 32, one for each text"),
+        ({"ids": [[1.0]] * 32}, "ids: not 1 to 32 token ids for each text"),
+        ({"ids": [[]] * 32}, "ids: not 1 to 32 token ids for each text"),
+        ({"ids": [[1] * 33] * 32}, "ids: not 1 to 32 token ids for each text"),
+        ({"vectors": None}, "vectors: not 32 rows of 24 numbers"),
+        ({"vectors": [[True] * 24] * 32}, "vectors: not 32 rows of 24 numbers"),
+        ({"vectors": [[float("nan")] * 24] * 32}, "vectors: a number that is not finite"),
+        ({"vectors": [[10**400] * 24] * 32}, "vectors: a number that is not finite"),
+        ({"vectors": [[100.0] * 24] * 32}, "vectors: an embedding that is not of unit length"),
+        ({"truncated": [0] * 32}, "truncated: not a list of 32 times true or false"),
+    ],
+)
+def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], problem: str) -> None:
+    """Vectors of a hundred times the length would reach any cosine."""
+    write(copy, "parity.json", {**files.read_json(copy / "parity.json"), **changes})
+    assert refused(verify.verify, copy) == [f"{copy / 'parity.json'}: {problem}; copy the bundle again"]
+
+
+def test_the_same_run_exports_the_same_bytes(tmp_path: Path) -> None:
+    """But for the time of the export, which stands in the manifest and the card."""
+    from edgedistill.export import bundle_writer
+    from tests.export.test_export import make_run
+
+    run = make_run(tmp_path / "run")
+    contents: list[dict[str, bytes]] = []
+    for name in ("a", "b"):
+        bundle_writer.export(run, ["fp32", "w8", "int8"], tmp_path / name, lambda line: None)
+        described = files.read_json(tmp_path / name / "manifest.json")
+        paths = [path for path in (tmp_path / name).rglob("*") if path.is_file()]
+        contents.append({path.relative_to(tmp_path / name).as_posix(): path.read_bytes() for path in paths})
+        card, at = contents[-1].pop("README.md"), described.pop("made_at")
+        assert at.encode() in card
+        described["files"].pop("README.md")
+        contents[-1] |= {"README.md": card.replace(at.encode(), b"")}
+        contents[-1] |= {"manifest.json": json.dumps({key: value for key, value in described.items() if key != "digest"}).encode()}
+    assert len(contents[0]) >= 10
+    assert [name for name in contents[0] | contents[1] if contents[0].get(name) != contents[1].get(name)] == []
+
+
+# Below: anything at all in a stranger's files is accepted or refused in words.
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["../x", "w8", "Sequence", "Regex"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.sampled_from(["type", "file"]), inner, max_size=3),
+    max_leaves=6,
+)
+PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=5)
+
+
+def changed(value: Any, place: list[int], new: Any) -> Any:
+    """A copy of a JSON value with one value inside replaced, or removed where it is a key's; place: which one on each level."""
+    if not place or not isinstance(value, dict | list) or not value:
+        return new
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = keys[place[0] % len(keys)]
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[key] = changed(value[key], place[1:], new)
+    return copied
+
+
+@contextmanager
+def accepted_or_refused(place: Path) -> Iterator[None]:
+    """The block ends, or raises an error for the user that names the place."""
+    refusal = ""
+    try:
+        yield
+    except (UserError, CheckFailed) as error:
+        refusal = str(error)
+    assert not refusal or str(place) in refusal
+
+
+@pytest.fixture(scope="module")
+def scratch(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(folder, tmp_path_factory.mktemp("scratch") / "x"))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(place=PLACES, new=JSON)
+def test_any_manifest(scratch: Path, folder: Path, place: list[int], new: Any) -> None:
+    original = files.read_json(folder / "manifest.json")
+    edited = changed(original, place, new)
+    if isinstance(edited, dict):
+        edited = {**edited, "digest": manifest.digest(edited)}
+    (scratch / "manifest.json").write_text(json.dumps(edited))
+    with accepted_or_refused(scratch):
+        opened = bundle.load(scratch, threads=1)
+        assert opened.encode_ids([np.array([1, 2])]).shape == (1, 24)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(data=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_as_a_manifest(scratch: Path, data: bytes) -> None:
+    (scratch / "manifest.json").write_bytes(data)
+    with pytest.raises(UserError):
+        manifest.read(scratch)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(place=PLACES, new=JSON)
+def test_any_golden_file(scratch: Path, folder: Path, place: list[int], new: Any) -> None:
+    described, golden = files.read_json(folder / "manifest.json"), files.read_json(folder / "parity.json")
+    golden = {key: value[:4] for key, value in golden.items() if key in ("texts", "ids", "vectors")}
+    (scratch / "parity.json").write_text(json.dumps(changed(golden, place, new)))
+    with accepted_or_refused(scratch / "parity.json"):
+        found = golden_file.read(scratch, described)
+        assert np.array(found["vectors"], np.float32).shape == (len(found["texts"]), 24)
+        assert all(isinstance(text, str) for text in found["texts"]) and len(found["ids"]) == len(found["texts"])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(place=PLACES, new=JSON)
+def test_any_tokenizer(scratch: Path, folder: Path, place: list[int], new: Any) -> None:
+    """Accepted by the check, it is opened, used, or refused by tokenizers."""
+    original = files.read_json(folder / "tokenizer.json")
+    (scratch / "tokenizer.json").write_text(json.dumps(changed(original, place, new)))
+    with accepted_or_refused(scratch / "tokenizer.json"):
+        tokenizer_check.check(scratch / "tokenizer.json")
+        with opening_check.readable(scratch):
+            tokenizer = Tokenizer.from_file(str(scratch / "tokenizer.json"))
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(8)
+            tokenizer.encode_batch(["The cat eats a red apple.", "", "🙂 naïve" * 20])
