@@ -193,29 +193,44 @@ def train(
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
-@app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision w8,int8"))
+@app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision int8,w8"))
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder written by train.")],
+    source: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL", help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.")
+    ],
     precision: Annotated[
-        str, typer.Option("--precision", metavar="LIST", help="Any of fp32, w8, int8, separated by commas.")
+        str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4, separated by commas.")
     ] = "fp32,w8,int8",
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")] = False,
+    pooling: Annotated[
+        str | None, typer.Option("--pooling", metavar="KIND", help="Of a plain transformers model: mean, cls, cls_pooler, max or last.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show what quantizing each layer alone costs, by default in int8; write nothing."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Export a run as an ONNX bundle.
+    """Export a run, or any sentence-transformers model, as an ONNX bundle.
 
     Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks pass.
     """
     from edgedistill.errors import require
 
-    out = out or Path("bundles") / run.resolve().name
-    if (out / "manifest.json").exists():  # what is not a bundle is never replaced
+    precisions = [p.strip() for p in precision.split(",") if p.strip()]
+    out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
+    if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
     require("torch", "export", "train")
-    from edgedistill.export import bundle_writer
+    from edgedistill.export import bundle_writer, explanation
 
-    found = bundle_writer.export(run, [p.strip() for p in precision.split(",") if p.strip()], out, log)
+    if explain:
+        explained = explanation.of(source, precisions[0] if len(precisions) == 1 else "int8", log, pooling, revision)
+        print_result(explained, as_json, explanation.table(explained))
+        return
+    found = bundle_writer.export(source, precisions, out, log, pooling, revision)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 
@@ -303,16 +318,65 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
-def verify(bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")], as_json: Json = False) -> None:
+@app.command(epilog=_example("edgedistill verify bundles/bert-2x128 --simulate avx2"))
+def verify(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")],
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate",
+            metavar="PROCESSOR",
+            help="avx2: also embed the golden texts as x86 processors without VNNI do, whose int8 products saturate.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Verify a bundle on this machine.
 
     Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored at export.
     """
+    from edgedistill.errors import require
     from edgedistill.runtime import verify as verification
 
+    if simulate not in (None, "avx2"):
+        raise UserError(f"--simulate: {unknown_name('processor', simulate, ('avx2',))}")
     found = verification.verify(bundle)
-    print_result(found, as_json, verification.summary(bundle, found))
+    text = verification.summary(bundle, found)
+    if simulate is not None:
+        require("onnx", "verify --simulate", "train")
+        from edgedistill.quantization import saturation
+
+        found["simulated"] = saturation.report(bundle)
+        text += "\n" + saturation.summary(found["simulated"])
+    print_result(found, as_json, text)
+
+
+@app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
+def mobile(
+    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the package.")],
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the package --out if it exists.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a package for Android and iOS from a bundle.
+
+    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the token ids of
+    tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced build of onnxruntime and what NNAPI
+    and CoreML could run come with it.
+    """
+    from edgedistill.errors import require
+
+    if (out / "mobile.json").exists():  # what is not a package is never replaced
+        _refuse_existing(str(out), "--out", overwrite)
+    require("onnx", "mobile", "mobile")
+    require("onnxruntime_extensions", "mobile", "mobile")
+    from edgedistill.mobile import package
+
+    found = package.write(name, out, None, log, "ids" if ids else "texts")
+    print_result({"package": str(out), **found}, as_json, str(out))
 
 
 @app.command(epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,25 +19,34 @@ from edgedistill.students.classifier import Classifier
 
 
 class GoldenItems(NamedTuple):
-    """What every runner must reproduce: items, the token ids of each of their texts, and logits (n, C) by torch, each item by itself."""
+    """What every runner must reproduce: items, the token ids of each of their texts, and logits (n, C) by torch, each item by itself.
+
+    truncated: of each item, whether one of its texts has more tokens than its ids.
+    """
 
     items: list[Item]
     ids: list[list[list[int]]]
+    truncated: list[bool]
     logits: np.ndarray
 
 
 def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
     """The golden texts by the run's own tokenizer and classifier; for pairs, each text with the next but one."""
     tokenizer: Any = run.tokenizer()
-    texts = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
+
+    def count(text: str) -> int:
+        return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
+
+    texts = golden_texts(count, run.max_tokens)
     items: list[Item] = [(text, texts[(at + 2) % len(texts)]) if classifier.pair else (text,) for at, text in enumerate(texts)]
     ids = [[tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in item] for item in items]
+    truncated = [any(count(text) > run.max_tokens for text in item) for item in items]
     with torch.inference_mode():
         logits = [
             classifier(*(each for row in rows for each in (torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long))))
             for rows in ids
         ]
-    return GoldenItems(items, ids, torch.cat(logits).numpy())
+    return GoldenItems(items, ids, truncated, torch.cat(logits).numpy())
 
 
 def parity_file(run: Run, golden: GoldenItems, precisions: list[str]) -> dict[str, Any]:
@@ -50,11 +58,12 @@ def parity_file(run: Run, golden: GoldenItems, precisions: list[str]) -> dict[st
         "probability_within": {precision: PRECISIONS[precision].probability_difference for precision in precisions},
         "texts": golden.items,
         "ids": golden.ids,
+        "truncated": golden.truncated,
         "logits": [[round(value, 6) for value in row] for row in golden.logits.astype(np.float64).tolist()],
     }
 
 
-def compare(opened: Bundle, golden: GoldenItems, out: Path) -> dict[str, Any]:
+def compare(opened: Bundle, golden: GoldenItems) -> dict[str, Any]:
     """{parity, drift} of one precision of a bundle.
 
     Raises CheckFailed where token ids differ, or a probability by more than PRECISIONS allows.
@@ -63,14 +72,14 @@ def compare(opened: Bundle, golden: GoldenItems, out: Path) -> dict[str, Any]:
     for at, (found, expected) in enumerate(zip(ids, golden.ids, strict=True)):
         if [row.tolist() for row in found] != expected:
             raise CheckFailed(
-                f"{out} was not written: {_name(golden, at)} has other token ids in the bundle than in the run; tokenizer.json lacks a "
+                f"{_name(golden, at)} has other token ids in the bundle than in the run; tokenizer.json lacks a "
                 "part of the run's tokenizer",
                 {"text": at, "ids": [row.tolist() for row in found], "expected": expected},
             )
     single = np.concatenate([opened.logits_ids([item]) for item in ids])
     batched = opened.logits_ids(ids, batch_tokens=2 * len(ids) * opened.max_tokens)
-    _require(opened.precision, golden, out, single, "")
-    _require(opened.precision, golden, out, batched, " in a batch with the others")
+    _require(opened.precision, golden, single, "")
+    _require(opened.precision, golden, batched, " in a batch with the others")
     difference, moved = probability_difference(single, golden.logits), probability_difference(single, batched)
     return {
         "parity": {
@@ -92,14 +101,14 @@ def summary(precision: str, found: dict[str, Any]) -> str:
     )
 
 
-def _require(precision: str, golden: GoldenItems, out: Path, logits: np.ndarray, where: str) -> None:
+def _require(precision: str, golden: GoldenItems, logits: np.ndarray, where: str) -> None:
     required = PRECISIONS[precision]
     difference, threshold = probability_difference(logits, golden.logits), required.probability_difference
     at = int(np.argmax(difference))
     if difference[at] <= threshold:
         return
     raise CheckFailed(
-        f"{out} was not written: {_name(golden, at)} has a probability that differs by {difference[at]:.4f} from torch's{where}, "
+        f"{_name(golden, at)} has a probability that differs by {difference[at]:.4f} from torch's{where}, "
         f"{precision} must stay within {threshold}; token ids agree, so the loss is in the arithmetic: {required.remedy}",
         {"text": at, "apart": float(difference[at]), "allowed": threshold},
     )

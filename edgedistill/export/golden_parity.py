@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,14 @@ from edgedistill.runtime.bundle import Bundle
 
 
 class GoldenTexts(NamedTuple):
-    """What every runner must reproduce: texts, their token ids, and unit-length embeddings (n, d) by torch, each text by itself."""
+    """What every runner must reproduce: texts, their token ids, and unit-length embeddings (n, d) by torch, each text by itself.
+
+    truncated: of each text, whether it has more tokens than its ids.
+    """
 
     texts: list[str]
     ids: list[list[int]]
+    truncated: list[bool]
     embeddings: np.ndarray
 
 
@@ -35,11 +38,16 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     tokens, rows = len(tokenizer), library_files.vocabulary_size(student)
     if tokens > rows:
         raise UserError(f"{run.tokenizer_folder}: {tokens} tokens, but an embedding table of {rows}; restore this student's tokenizer")
-    texts = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
+
+    def count(text: str) -> int:
+        return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
+
+    texts = golden_texts(count, run.max_tokens)
+    truncated = [count(text) > run.max_tokens for text in texts]
     ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
     with torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
-    return GoldenTexts(texts, ids, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
+    return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
 
 
 def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[str, Any]:
@@ -50,11 +58,12 @@ def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[st
         "cosine_at_least": {precision: PRECISIONS[precision].single_cosine for precision in precisions},
         "texts": golden.texts,
         "ids": golden.ids,
+        "truncated": golden.truncated,
         "vectors": [[round(value, 6) for value in row] for row in golden.embeddings.astype(np.float64).tolist()],
     }
 
 
-def compare(opened: Bundle, golden: GoldenTexts, out: Path) -> dict[str, Any]:
+def compare(opened: Bundle, golden: GoldenTexts) -> dict[str, Any]:
     """{parity, drift} of one precision of a bundle.
 
     Raises CheckFailed where token ids differ, or a cosine is below what PRECISIONS requires. Token ids are compared first and apart
@@ -64,7 +73,7 @@ def compare(opened: Bundle, golden: GoldenTexts, out: Path) -> dict[str, Any]:
     for at, (found, expected) in enumerate(zip(ids, golden.ids, strict=True)):
         if found.tolist() != expected:
             raise CheckFailed(
-                f"{out} was not written: {_name(golden, at)} has other token ids in the bundle ({_short(found.tolist())}) than in the run "
+                f"{_name(golden, at)} has other token ids in the bundle ({_short(found.tolist())}) than in the run "
                 f"({_short(expected)}); the embeddings were not compared: tokenizer.json lacks a part of the run's tokenizer",
                 {"text": at, "ids": found.tolist(), "expected": expected},
             )
@@ -72,13 +81,13 @@ def compare(opened: Bundle, golden: GoldenTexts, out: Path) -> dict[str, Any]:
     batched = opened.encode_ids(ids, batch_tokens=len(ids) * opened.max_tokens).astype(np.float64)
     to_torch, to_torch_batched = (single * golden.embeddings).sum(1), (batched * golden.embeddings).sum(1)
     required = PRECISIONS[opened.precision]
-    _require(opened.precision, golden, out, to_torch, required.single_cosine, "")
-    _require(opened.precision, golden, out, to_torch_batched, required.batched_cosine, " in a batch with the others")
+    _require(opened.precision, golden, to_torch, required.single_cosine, "")
+    _require(opened.precision, golden, to_torch_batched, required.batched_cosine, " in a batch with the others")
     drift = (single * batched).sum(1)
     if not drift.min() >= required.batch_cosine:
         at = int(np.argmin(drift))
         raise CheckFailed(
-            f"{out} was not written: {_name(golden, at)} has a single vs. batched cosine of {drift[at]:.6f}, {opened.precision} must reach "
+            f"{_name(golden, at)} has a single vs. batched cosine of {drift[at]:.6f}, {opened.precision} must reach "
             f"{required.batch_cosine}; the graph mixes the texts of a batch: a bug, please report it",
             {"text": at, "drift": float(drift[at])},
         )
@@ -102,13 +111,13 @@ def summary(precision: str, found: dict[str, Any]) -> str:
     )
 
 
-def _require(precision: str, golden: GoldenTexts, out: Path, cosines: np.ndarray, threshold: float, where: str) -> None:
+def _require(precision: str, golden: GoldenTexts, cosines: np.ndarray, threshold: float, where: str) -> None:
     at = int(np.argmin(cosines))
     if cosines[at] >= threshold:
         return
     cosine, needed = verify.format_cosines(cosines[at], threshold)
     raise CheckFailed(
-        f"{out} was not written: {_name(golden, at)} came back at cosine {cosine}{where}, {precision} must reach {needed}; "
+        f"{_name(golden, at)} came back at cosine {cosine}{where}, {precision} must reach {needed}; "
         f"token ids agree, so the loss is in the arithmetic: {PRECISIONS[precision].remedy}",
         {"text": at, "cosine": float(cosines[at]), "needed": threshold},
     )

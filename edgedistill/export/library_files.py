@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from edgedistill import files
+from edgedistill import files, graph
+from edgedistill.export import static_layout
 from edgedistill.run import Run
 from edgedistill.students.output import own
 
@@ -30,10 +31,18 @@ def is_encoder(student: Any) -> bool:
 
 
 def libraries(student: Any, precisions: list[str]) -> list[str]:
-    """The other libraries that open the bundle: each needs a transformer, in the precision that it loads by default."""
-    if not is_encoder(student):
-        return []
-    return [name for name, needed in (("sentence-transformers", "fp32"), ("transformers.js", "int8")) if needed in precisions]
+    """The other libraries that open the bundle, by the names that the card explains.
+
+    Any kind opens in fastembed, and in transformers.js as a model whose `sentence_embedding` is read. Its pipelines pool
+    `last_hidden_state`, which must pool to the embedding; sentence-transformers and optimum need a transformer that they know.
+    """
+    found = ["fastembed", "transformers.js model"]
+    if is_encoder(student):
+        found += ["sentence-transformers", "optimum"]
+        found += ["transformers.js pipeline", "text-embeddings-inference"] if graph.pools_to_embedding(student) else []
+    elif static_layout.applies(student, precisions):
+        found += ["model2vec"]
+    return found
 
 
 def vocabulary_size(student: Any) -> int:
@@ -42,18 +51,21 @@ def vocabulary_size(student: Any) -> int:
     return int(student.model.config.vocab_size if is_encoder(student) else student.embedding.num_embeddings)
 
 
-def write(folder: Path, run: Run, student: Any, half: bool = False) -> None:
+def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
     """Write all files of a bundle but graphs, parity.json, card and manifest.
 
-    half: store dense layers in float16, for a bundle without an fp32 graph.
+    Weights beside the graphs are as exact as the best of `precisions`.
     """
     _tokenizer(folder, run)
     if not is_encoder(student):
-        files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape})
+        pad = {"pad_token_id": run.shape.get("pad") or 0}  # fastembed pads with it
+        files.write_json(folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape, **pad})
+        if static_layout.applies(student, precisions):
+            static_layout.write(folder, run, student)
         return
     config = {key: value for key, value in student.model.config.to_diff_dict().items() if key not in DROPPED_KEYS}
     files.write_json(folder / "config.json", {**config, "architectures": [type(student.model).__name__]})
-    _modules(folder, run, student, half)
+    _modules(folder, run, student, half="fp32" not in precisions)
 
 
 def write_classifier(folder: Path, run: Run) -> None:
@@ -67,9 +79,12 @@ def write_classifier(folder: Path, run: Run) -> None:
 
 
 def _tokenizer(folder: Path, run: Run) -> None:
-    """Write the three files that every library reads, with the student's max_tokens as `model_max_length`."""
+    """Write the three files that every library reads; each of them truncates to the student's max_tokens, by itself or where asked to."""
     tokenizer: Any = run.tokenizer()
-    files.write_json(folder / "tokenizer.json", files.read_json(run.tokenizer_folder / "tokenizer.json"), compact=True)
+    raw = files.read_json(run.tokenizer_folder / "tokenizer.json")
+    files.write_json(
+        folder / "tokenizer.json", {**raw, "truncation": static_layout.truncation(run.max_tokens), "padding": None}, compact=True
+    )
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -79,12 +94,16 @@ def _tokenizer(folder: Path, run: Run) -> None:
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
-    """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per layer, Normalize."""
-    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    """Write sentence-transformers' chain: Transformer (the graph's `last_hidden_state`), Pooling, a Dense per layer, Normalize.
+
+    A head that the graph applies to every token has no Dense.
+    """
+    poolings, width = list(getattr(student, "poolings", None) or [student.pooling]), int(student.model.config.hidden_size)
     dense = _dense(student)
+    if graph.pools_to_embedding(student):
+        width, dense = int(student.dims), []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
         poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
-    width = int(student.model.config.hidden_size)
     names = ["", "1_Pooling", *(f"{at}_Dense" for at in range(2, 2 + len(dense))), f"{2 + len(dense)}_Normalize"]
     modules = [
         {"idx": at, "name": str(at), "path": name, "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}"}
@@ -92,9 +111,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     ]
     files.write_json(folder / "modules.json", modules)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False})
-    prompts = {"default": run.prompt} if run.prompt else {}
-    settings = {"prompts": prompts, "default_prompt_name": next(iter(prompts), None), "similarity_fn_name": "cosine"}
-    files.write_json(folder / "config_sentence_transformers.json", settings)
+    files.write_json(folder / "config_sentence_transformers.json", static_layout.sentence_settings(run))
     flags = {flag: ours in poolings for ours, flag in POOLINGS.items()}
     files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags, "include_prompt": True})
     for at, (linear, activation) in enumerate(dense, start=2):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from edgedistill.data.corpus import PARAGRAPHS
+from edgedistill.export import library_card
 from edgedistill.quantization import PRECISIONS
+from edgedistill.runtime import bundle_location
 
 SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above"}  # names of sources that records keep, as readers see them
 BATCH_INSENSITIVE = 0.99999  # from this single vs. batched cosine on, only float32's last digits differ
@@ -51,9 +53,10 @@ def classifier_card(manifest: dict[str, Any]) -> str:
         f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the classifier head.",
         "\n".join(lines),
         use,
+        library_card.graphs(manifest),
         f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _front_matter(task: str, tag: str) -> str:
@@ -115,48 +118,33 @@ def _batch_sensitivity(manifest: dict[str, Any]) -> str:
 
 
 def _tokenize(manifest: dict[str, Any]) -> str:
-    return f"Tokenize with `tokenizer.json` and set your tokenizer to truncate at {manifest['max_tokens']} tokens."
+    return (
+        f"Tokenize with `tokenizer.json`, which truncates to {manifest['max_tokens']} tokens (some libraries only do where they are asked)."
+    )
 
 
 def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
-    first = "w8" if "w8" in manifest["precisions"] else next(iter(manifest["precisions"]))
+    first = next(each for each in (*bundle_location.PRECISIONS, *manifest["precisions"]) if each in manifest["precisions"])
     prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
-    transformer = manifest["kind"] in ("bert", "recurrent", "teacher")
-    hidden = "; and `last_hidden_state`, the token embeddings before pooling" if transformer else ""
+    hidden = ""
+    if "optimum" in libraries:
+        pooled = "whose mean is the embedding, up to its length" if "transformers.js pipeline" in libraries else "before pooling"
+        hidden = f"; and `last_hidden_state`, the token embeddings, {pooled}"
     parts = [
         "## Use",
         "```python\nimport edgedistill\n\n"
         f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
         f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit length\n```',
+        "The same without edgedistill:",
+        library_card.plain(manifest, first),
         f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any batch size, any length up to "
         f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds texts, token ids and embeddings "
-        "to test a runner with; `edgedistill verify` runs that test.",
+        "to test a runner with, and which texts were truncated; `edgedistill verify` runs that test.",
+        "### Other libraries",
+        library_card.other_libraries(manifest, libraries),
+        library_card.graphs(manifest),
     ]
-    if "sentence-transformers" in libraries:
-        parts.append(
-            "sentence-transformers opens the folder with its ONNX backend (there are no torch weights):\n\n```python\n"
-            "from sentence_transformers import SentenceTransformer\n\n"
-            'SentenceTransformer("path/to/this/folder", backend="onnx").encode(["a text"])\n```'
-        )
-    elif transformer:
-        parts.append(
-            "The ONNX backend of sentence-transformers looks for `onnx/model.onnx` by default, which is missing: fp32 was not exported."
-        )
-    if "transformers.js" in libraries:
-        parts.append(_javascript(manifest))
-    return "\n\n".join(parts)
-
-
-def _javascript(manifest: dict[str, Any]) -> str:
-    prompt = f'"{manifest["prompt"]}" + ' if manifest["prompt"] else ""
-    return (
-        "transformers.js (int8 is its `q8`):\n\n```js\n"
-        'import { AutoModel, AutoTokenizer } from "@huggingface/transformers";\n'
-        'const tokenizer = await AutoTokenizer.from_pretrained("path/to/this/folder");\n'
-        'const model = await AutoModel.from_pretrained("path/to/this/folder", { dtype: "q8" });\n'
-        f'const {{ sentence_embedding }} = await model(await tokenizer([{prompt}"a text"], {{ padding: true, truncation: true }}));\n'
-        "```"
-    )
+    return "\n\n".join(part for part in parts if part)
 
 
 def _training(manifest: dict[str, Any]) -> str:

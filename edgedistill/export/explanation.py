@@ -1,0 +1,91 @@
+"""`export --explain`: what each layer's quantization costs a run's embeddings, and what it saves."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import onnx
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from edgedistill import graph, quantization
+from edgedistill.errors import UserError, unknown_name
+from edgedistill.export import model_source
+from edgedistill.export.golden_texts import golden_texts
+from edgedistill.export.sample_texts import samples, suite_sentences, token_ids
+from edgedistill.quantization import PRECISIONS, sensitivity
+from edgedistill.run import Run
+from edgedistill.session import Log
+
+
+def of(source: str, precision: str, log: Log, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:
+    """`explain` of a run or a model, as `bundle_writer.export` takes it."""
+    with model_source.opened(source, pooling, revision) as run:
+        return explain(run, precision, log)
+
+
+def explain(run: Run, precision: str, log: Log) -> dict[str, Any]:
+    """{name, precision, texts, cosine_mean, cosine_min, saved_bytes, layers}: of the whole graph, and of each layer quantized alone.
+
+    Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an unknown precision, for fp32
+    and for a classifier.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"--precision: {unknown_name('precision', precision, PRECISIONS)}")
+    if precision == "fp32":
+        raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
+    if run.labels:
+        raise UserError(f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was fine-tuned from")
+    tokenizer: Any = run.tokenizer()
+    golden = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
+    golden_ids = token_ids(run, golden)
+    measured, ids = samples(run, golden_ids), golden_ids + token_ids(run, suite_sentences()[::2])
+    model = graph.build(run.student())
+
+    def convert(model: onnx.ModelProto) -> onnx.ModelProto:
+        return quantization.convert(model, precision, measured)
+
+    mean, least, saved = sensitivity.whole(model, convert, ids)
+    ranked = sensitivity.rank(model, convert, ids)
+    log(f"{precision}: {len(ranked)} layers on {len(ids)} texts, each quantized alone")
+    return {
+        "name": run.recipe.name,
+        "precision": precision,
+        "texts": len(ids),
+        "cosine_mean": round(mean, 6),
+        "cosine_min": round(least, 6),
+        "saved_bytes": saved,
+        "layers": [
+            {**layer._asdict(), "cosine_mean": round(layer.cosine_mean, 6), "cosine_min": round(layer.cosine_min, 6)}
+            | {"share": round(layer.share, 4)}
+            for layer in ranked
+        ],
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """An explanation as a table for the terminal."""
+    title = f"{found['name']}, {found['precision']}: each layer quantized alone, cosine to fp32 on {found['texts']} texts"
+    sheet = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    sheet.add_column("layer", no_wrap=True)
+    sheet.add_column("operator", no_wrap=True)
+    for head in ("shape", "cosine, mean", "min", "share of the loss", "kB saved"):
+        sheet.add_column(head, justify="right", no_wrap=True)
+    for layer in found["layers"]:
+        shape = " × ".join(map(str, layer["shape"]))
+        sheet.add_row(layer["label"], layer["operator"], shape, *_numbers(layer), f"{layer['share']:.1%}", _kilobytes(layer))
+    sheet.add_section()
+    sheet.add_row("all together", "", "", *_numbers(found), "", _kilobytes(found))
+    screen = Console(width=120, record=True, file=io.StringIO())
+    screen.print(sheet)
+    return screen.export_text().rstrip()
+
+
+def _numbers(entry: dict[str, Any]) -> tuple[str, str]:
+    return f"{entry['cosine_mean']:.6f}", f"{entry['cosine_min']:.5f}"
+
+
+def _kilobytes(entry: dict[str, Any]) -> str:
+    return f"{entry['saved_bytes'] / 1e3:,.1f}"

@@ -1,0 +1,100 @@
+"""What `export` is given: a run, or any sentence encoder's model folder, opened as the run of a recipe without stages."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers.models.auto import modeling_auto
+
+from edgedistill import files, recipe, run
+from edgedistill.errors import UserError
+from edgedistill.students import kinds, sentence_transformer
+from edgedistill.teacher import encoder as teachers
+from edgedistill.teacher import locate_teacher, tokenizer_files
+
+
+class ModelRun(run.Run):
+    """A model folder as the run of its own recipe: nothing trained, nothing copied; `folder` holds only its tokenizer."""
+
+    def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
+        assert isinstance(spec.student, recipe.TeacherItself)
+        counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
+        info: dict[str, Any] = {**run.provenance(), "seconds": 0.0, "stages": [], "selected": None, "corpus": None, **counts}
+        super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
+        self._teacher = teacher
+        tokenizer_files.save_tokenizer(teacher.tokenizer, self.tokenizer_folder)
+
+    def student(self) -> nn.Module:
+        return self._teacher.module
+
+
+@contextmanager
+def opened(source: str, pooling: str | None = None, revision: str | None = None) -> Iterator[run.Run]:
+    """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers), packaged:NAME, or a hub id.
+
+    pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
+    Raises UserError: neither, a decoder, no tokenizer, no weights, an unknown module or pooling.
+    """
+    if run.is_run(source) or not _is_model(source):
+        yield run.open_run(Path(source))
+        return
+    if revision is None and not Path(source).is_dir() and not source.startswith("packaged:"):
+        raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
+    spec = _recipe(source, pooling, revision)
+    folder = locate_teacher.locate(spec.teacher, "export")
+    _check(folder, source, pooling)
+    with tempfile.TemporaryDirectory() as temporary:
+        yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher))
+
+
+def name_of(source: str) -> str:
+    """What a bundle of this source is called: a run's folder, or the last part of a model's name in the letters of a recipe's name."""
+    if run.is_run(source):
+        return Path(source).resolve().name
+    last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
+    return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
+
+
+def _is_model(source: str) -> bool:
+    """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where there is no such folder."""
+    folder = Path(source)
+    if folder.is_dir():
+        return (folder / "modules.json").exists() or (folder / "config.json").exists()
+    return source.startswith("packaged:") or (locate_teacher.HUB_ID.fullmatch(source) is not None and not source.startswith("runs/"))
+
+
+def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Recipe:
+    teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
+    given = {key: value for key, value in teacher.items() if value is not None}
+    return recipe.parse({"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}")
+
+
+def _check(folder: Path, source: str, pooling: str | None) -> None:
+    """Raise UserError for a bundle, for a model that is no encoder, and for a plain model without a pooling."""
+    if (folder / "manifest.json").exists():
+        raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
+    transformer, chain = sentence_transformer.layout(folder)
+    config = files.read_json(transformer / "config.json")
+    found = _decoder(config)
+    if found:
+        raise UserError(f"{source}: {found}, and only encoders can be exported; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
+    if not chain and pooling is None:
+        raise UserError(f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max or last)")
+    if chain and pooling is not None:
+        raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out")
+
+
+def _decoder(config: dict[str, Any]) -> str | None:
+    """What a config.json describes where that is not an encoder, otherwise None."""
+    kind = str(config.get("model_type"))
+    named = f"{', '.join(config.get('architectures') or [])} (model_type {kind})".strip()
+    if config.get("is_encoder_decoder") or kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return f"an encoder with a decoder, {named}"
+    generates = kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return f"a decoder, {named}" if config.get("is_decoder") or generates else None

@@ -1,0 +1,46 @@
+"""Texts that activations are measured on for a quantized graph, and others to measure the result on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files
+from edgedistill.run import Run
+
+SENTENCES = Path(__file__).with_name("sample_sentences.txt")  # written for this purpose, in no data set
+SUITE = "mini"
+RANDOM_LENGTHS = (1, 2, 5, 10, 20, 40, 80)  # in tokens
+RANDOM_TEXTS = 24  # of each length
+
+
+def samples(run: Run, golden: list[list[int]]) -> list[list[int]]:
+    """Token ids to measure on: ordinary sentences of twenty languages, the golden texts, and random tokens, which reach the whole table.
+
+    golden: the token ids of the golden texts.
+    """
+    tokenizer: Any = run.tokenizer()
+    random, special = np.random.default_rng(0), tokenizer("")["input_ids"]
+    lengths = [length for length in RANDOM_LENGTHS if length <= run.max_tokens - len(special)]
+    drawn = [random.integers(0, len(tokenizer), length).tolist() for length in lengths for _ in range(RANDOM_TEXTS)]
+    middle = len(special) // 2
+    return [*token_ids(run, sentences()), *golden, *([*special[:middle], *row, *special[middle:]] for row in drawn)]
+
+
+def sentences() -> list[str]:
+    """The sample sentences."""
+    return SENTENCES.read_text(encoding="utf-8").splitlines()
+
+
+def suite_sentences() -> list[str]:
+    """The distinct sentences of the shipped suite, to measure a result on: about 600 in English."""
+    table = (files.find("suite", SUITE).parent / "pairs.tsv").read_text(encoding="utf-8")
+    return list(dict.fromkeys(text for line in table.splitlines()[1:] for text in line.split("\t")[:2]))
+
+
+def token_ids(run: Run, texts: list[str]) -> list[list[int]]:
+    """Texts as the run's own tokenizer reads them: with its prompt and special tokens, truncated to `max_tokens`."""
+    tokenizer: Any = run.tokenizer()
+    return [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
