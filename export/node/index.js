@@ -1,0 +1,286 @@
+/**
+ * Open an edgedistill bundle and embed texts, on onnxruntime-node and a tokenizer alone.
+ *
+ *     import { load } from "edgedistill";
+ *     const bundle = await load("bundles/nano");
+ *     const [first, second] = await bundle.encode(["A text.", "Another one."]); // Float32Array, of unit length
+ *
+ * Errors read *place: fact; way out*. A UserError can be fixed by the caller; a CheckFailed means that a file or an embedding
+ * is not the one that was exported.
+ */
+
+import { createHash } from "node:crypto";
+import { lstat, readFile, realpath } from "node:fs/promises";
+import { availableParallelism } from "node:os";
+import path from "node:path";
+
+import { Tokenizer } from "@huggingface/tokenizers";
+import { InferenceSession, Tensor } from "onnxruntime-node";
+
+const SCHEMA = 1; // of the newest manifest that this file reads
+const PRECISIONS = ["int8", "w8", "fp32"]; // in the order load() prefers them
+const RARE_IDEOGRAPHS = /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
+const BATCH_TOKENS = 512; // with padding; the activations of a layer then fit a core's cache
+
+export class UserError extends Error {
+  name = "UserError";
+}
+
+export class CheckFailed extends Error {
+  name = "CheckFailed";
+  details = {}; // the measured values
+}
+
+/**
+ * Open a bundle after checking the sha256 of every file that it reads.
+ *
+ * precision: by default the first of int8, w8 and fp32 that the bundle has. threads: of onnxruntime, by default all.
+ * Throws UserError for a folder that is no encoder's bundle or not safe to open, CheckFailed for a missing or changed file.
+ * @param {string} folder
+ * @param {{precision?: string, threads?: number}} [options]
+ */
+export async function load(folder, { precision, threads = availableParallelism() } = {}) {
+  const manifest = await readManifest(folder);
+  const chosen = choosePrecision(folder, manifest, precision);
+  const tokenizer = parseJson(folder, "tokenizer.json", await readVerified(folder, manifest, "tokenizer.json"));
+  const { file } = manifest.precisions[chosen];
+  const graph = await readVerified(folder, manifest, file); // onnxruntime gets the very bytes that were hashed
+  const external = "\n\blocation"; // the key, in protobuf, of weights that lie in another file
+  if (graph.includes(external)) {
+    throw new UserError(`${path.join(folder, file)}: has weights in another file, which no hash covers; export the run again`);
+  }
+  const options = {
+    intraOpNumThreads: threads,
+    interOpNumThreads: 1,
+    logSeverityLevel: 3,
+    extra: { session: { intra_op: { allow_spinning: "0" }, set_denormal_as_zero: "1" } }, // threads sleep between two calls
+  };
+  const session = await InferenceSession.create(graph, options).catch((error) => {
+    throw new UserError(`${path.join(folder, file)}: onnxruntime-node cannot open it (${error.message}); try a newer onnxruntime-node`);
+  });
+  try {
+    return new Bundle(folder, manifest, chosen, tokenizer, session);
+  } catch (error) {
+    const fact = `@huggingface/tokenizers cannot read it (${error.message})`;
+    throw new UserError(`${path.join(folder, "tokenizer.json")}: ${fact}; export the run again`);
+  }
+}
+
+/** An encoder opened in one precision by `load`. */
+export class Bundle {
+  #tokenizer;
+  #corrections;
+  #closing; // special tokens behind a text, which truncation keeps
+  #session;
+
+  constructor(folder, manifest, precision, tokenizer, session) {
+    this.folder = folder;
+    this.manifest = manifest;
+    this.precision = precision;
+    this.dims = manifest.dims;
+    this.maxTokens = manifest.max_tokens;
+    this.#tokenizer = new Tokenizer(tokenizer, {});
+    this.#corrections = corrections(tokenizer.normalizer);
+    this.#closing = closingTokens(tokenizer.post_processor);
+    this.#session = session;
+  }
+
+  /**
+   * Embed texts: one Float32Array of unit length for each, in their order. A single string gives a single embedding.
+   *
+   * dim: one of `dims`, by default the largest; an embedding is cut and normalized again. batchTokens: with padding.
+   * Throws UserError for an item that is not a string, and for a `dim` that is none of `dims`.
+   */
+  async encode(texts, { dim = this.dims[0], batchTokens = BATCH_TOKENS } = {}) {
+    if (typeof texts === "string") return (await this.encode([texts], { dim, batchTokens }))[0];
+    if (!this.dims.includes(dim)) {
+      throw new UserError(`dim=${dim}: ${this.manifest.name} was trained for ${this.dims.join(", ")} dimensions; choose one of these`);
+    }
+    const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`));
+    const embeddings = new Array(ids.length);
+    for (const batch of longestFirst(ids, batchTokens)) {
+      const rows = await this.#run(batch.map((at) => ids[at]));
+      batch.forEach((at, row) => (embeddings[at] = cut(rows[row], dim)));
+    }
+    return embeddings;
+  }
+
+  /** The token ids of a text: with prompt and special tokens, truncated to `maxTokens`. `place` names the text in errors. */
+  tokenize(text, place = "text") {
+    if (typeof text !== "string") throw new UserError(`${place}: ${text === null ? "null" : typeof text}, not a string; give strings`);
+    if (!text.isWellFormed()) throw new UserError(`${place}: contains half a surrogate pair, which is not text; decode it again`);
+    const corrected = this.#corrections.reduce((done, [found, by]) => done.replaceAll(found, by), this.manifest.prompt + text);
+    const { ids } = this.#tokenizer.encode(corrected);
+    if (ids.length <= this.maxTokens) return ids;
+    return [...ids.slice(0, this.maxTokens - this.#closing), ...ids.slice(ids.length - this.#closing)];
+  }
+
+  /**
+   * Embed the golden texts, each alone and all in batches, and compare them with what the export stored: equal token ids, and
+   * cosines of at least the precision's threshold. Returns {texts, cosine_min, threshold}; throws CheckFailed, naming the worst text.
+   */
+  async check() {
+    const golden = parseJson(this.folder, "parity.json", await readVerified(this.folder, this.manifest, "parity.json"));
+    const { texts, ids, vectors } = isObject(golden) ? golden : {};
+    if (![texts, ids, vectors].every((each) => Array.isArray(each) && each.length > 0 && each.length === texts.length)) {
+      throw new UserError(`${path.join(this.folder, "parity.json")}: not texts with their ids and vectors; export the run again`);
+    }
+    const threshold = this.manifest.precisions[this.precision].parity?.threshold;
+    const place = (at) => `${this.folder}: text ${at + 1} of ${texts.length} (${quote(texts[at])})`;
+    const differ = texts.findIndex((text, at) => String(this.tokenize(text)) !== String(ids[at]));
+    const problems = differ < 0 ? [] : [`${place(differ)}: token ids differ; install another version of @huggingface/tokenizers`];
+    const cosines = (await this.encode(texts)).map((row, at) => dot(row, vectors[at]));
+    for (const [at, text] of texts.entries()) cosines[at] = Math.min(cosines[at], dot(await this.encode(text), vectors[at]));
+    const least = Math.min(...cosines); // NaN where one is, and NaN must not pass
+    if (!(least >= threshold)) {
+      const fact = `has cosine ${least.toFixed(6)} on this machine, ${this.precision} must reach ${threshold}`;
+      problems.push(`${place(cosines.findIndex((cosine) => Object.is(cosine, least)))} ${fact}; try another precision`);
+    }
+    const found = { texts: texts.length, cosine_min: least, threshold };
+    if (problems.length > 0) throw Object.assign(new CheckFailed(problems.join("\n")), { details: found });
+    return found;
+  }
+
+  /** Free the graph's memory; the bundle cannot embed afterwards. */
+  async close() {
+    await this.#session.release();
+  }
+
+  async #run(rows) {
+    const width = Math.max(...rows.map((row) => row.length));
+    const ids = new BigInt64Array(rows.length * width).fill(BigInt(this.manifest.pad_id ?? 0));
+    const mask = new BigInt64Array(rows.length * width);
+    rows.forEach((row, at) => {
+      ids.set(row.map(BigInt), at * width);
+      mask.fill(1n, at * width, at * width + row.length);
+    });
+    const [input_ids, attention_mask] = [ids, mask].map((data) => new Tensor("int64", data, [rows.length, width]));
+    const { output } = this.manifest;
+    const results = await this.#session.run({ input_ids, attention_mask }, [output]).catch((error) => {
+      throw new UserError(`${this.folder}: its graph cannot run (${error.message}); export the run again`);
+    });
+    const { data, dims } = results[output];
+    if (dims[1] !== this.dims[0]) throw new UserError(`${this.folder}: manifest.json does not describe its graph; copy the bundle again`);
+    return rows.map((_, at) => data.slice(at * dims[1], (at + 1) * dims[1]));
+  }
+}
+
+/** The keys that a manifest must have, and what they hold. */
+const isText = (value) => typeof value === "string";
+const isSize = (value) => Number.isSafeInteger(value) && value > 0;
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const areSizes = (value) => Array.isArray(value) && value.length > 0 && value.every(isSize);
+const KEYS = {
+  ...{ name: isText, kind: isText, prompt: isText, output: isText },
+  ...{ dims: areSizes, max_tokens: isSize, precisions: isObject, files: isObject },
+  pad_id: (value) => value === undefined || value === 0 || isSize(value),
+};
+
+async function readManifest(folder) {
+  const bytes = await readInside(folder, "manifest.json");
+  if (bytes === null) throw new UserError(`${folder}: not a bundle (no manifest.json); give the folder of a bundle`);
+  const manifest = parseJson(folder, "manifest.json", bytes);
+  const refuse = (fact) => new UserError(`${path.join(folder, "manifest.json")}: ${fact}`);
+  if (!isSize(manifest?.schema)) throw refuse("no schema number, so it is not a bundle's manifest; copy the bundle again");
+  if (manifest.schema > SCHEMA) throw refuse(`schema ${manifest.schema}, this runner reads up to ${SCHEMA}; install a newer edgedistill`);
+  const wrong = Object.keys(KEYS).filter((key) => !KEYS[key](manifest[key]));
+  if (wrong.length > 0) throw refuse(`${wrong.join(", ")} missing or of the wrong type, truncated or edited; copy the bundle again`);
+  for (const name of [...Object.keys(manifest.files), ...Object.values(manifest.precisions).map((entry) => entry?.file)]) {
+    if (!staysInside(name)) throw refuse(`the file name ${JSON.stringify(name)} leaves the bundle; do not use this bundle`);
+  }
+  if (manifest.labels?.length > 0) throw refuse("a classifier, which has no embeddings; classify with edgedistill in Python");
+  return manifest;
+}
+
+/** The precision asked for, by default the first of PRECISIONS that the bundle has. */
+function choosePrecision(folder, { precisions }, asked) {
+  const available = Object.keys(precisions);
+  const chosen = asked ?? [...PRECISIONS, ...available].find((precision) => available.includes(precision));
+  if (available.includes(chosen)) return chosen;
+  throw new UserError(`${folder}: no precision '${asked}'; choose ${available.join(" or ")}`);
+}
+
+/** Whether a name is a plain relative path: not absolute, without "..", drive letters and backslashes. */
+function staysInside(name) {
+  return isText(name) && !/[\\:\0]/.test(name) && name.split("/").every((part) => !["", ".", ".."].includes(part));
+}
+
+/** The bytes of a file of the bundle, null where there is none. Throws UserError where the path goes through a symbolic link. */
+async function readInside(folder, name) {
+  const place = path.join(folder, name);
+  const [root, real] = await Promise.all([folder, place].map((each) => realpath(each).catch(() => null)));
+  if (real === null || !(await lstat(real)).isFile()) return null;
+  if (real !== path.join(root, name)) throw new UserError(`${place}: a link, which may leave the bundle; copy it without links (cp -RL)`);
+  return readFile(real);
+}
+
+async function readVerified(folder, { files }, name) {
+  const bytes = await readInside(folder, name);
+  const place = path.join(folder, name);
+  if (bytes === null) throw new CheckFailed(`${place}: missing; copy the bundle again`);
+  if (createHash("sha256").update(bytes).digest("hex") !== files[name]) {
+    throw new CheckFailed(`${place}: changed since export (its sha256 differs from manifest.json); copy the bundle again`);
+  }
+  return bytes;
+}
+
+function parseJson(folder, name, bytes) {
+  try {
+    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch {
+    throw new UserError(`${path.join(folder, name)}: not valid JSON, truncated or edited; copy the bundle again`);
+  }
+}
+
+/** What to replace in a text, so that @huggingface/tokenizers 0.2 normalizes it like the library that made the golden token ids. */
+function corrections(normalizer) {
+  const steps = normalizer?.type === "Sequence" ? normalizer.normalizers : [normalizer];
+  const lowercase = steps.some((step) => step?.type === "Lowercase" || step?.lowercase);
+  const ideographs = steps.some((step) => step?.type === "BertNormalizer" && step.handle_chinese_chars);
+  return [
+    ...(lowercase ? [["Σ", "σ"]] : []), // JavaScript makes ς of it at the end of a word
+    ...(ideographs ? [[RARE_IDEOGRAPHS, " $& "]] : []), // in JavaScript two code units, which it does not set apart
+  ];
+}
+
+/** How many special tokens a post-processor of tokenizer.json puts behind a text. */
+function closingTokens(processor) {
+  switch (processor?.type) {
+    case "Sequence":
+      return processor.processors.reduce((sum, each) => sum + closingTokens(each), 0);
+    case "TemplateProcessing": {
+      const behind = processor.single.slice(processor.single.findIndex((item) => item.Sequence) + 1);
+      return behind.reduce((sum, item) => sum + processor.special_tokens[item.SpecialToken.id].ids.length, 0);
+    }
+    case "BertProcessing":
+    case "RobertaProcessing":
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+/** The indices of each batch: longest rows first, at most `batchTokens` tokens with padding, at least one row. */
+function* longestFirst(rows, batchTokens) {
+  const order = [...rows.keys()].sort((a, b) => rows[b].length - rows[a].length);
+  for (let start = 0; start < order.length;) {
+    const count = Math.floor(batchTokens / rows[order[start]].length) || 1;
+    yield order.slice(start, start + count);
+    start += count;
+  }
+}
+
+/** The first `dim` components, of unit length again. */
+function cut(row, dim) {
+  if (dim === row.length) return row;
+  const norm = Math.max(Math.hypot(...row.subarray(0, dim)), 1e-12);
+  return row.subarray(0, dim).map((x) => x / norm);
+}
+
+const dot = (a, b) => a.reduce((sum, x, at) => sum + x * b?.[at], 0);
+
+/** A text in double quotes, shortened to fit a line, with invisible characters escaped. */
+function quote(text) {
+  const shown = JSON.stringify(text.length > 40 ? `${text.slice(0, 40)}…` : text);
+  return shown.replace(/\p{C}/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
+}

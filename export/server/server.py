@@ -1,0 +1,325 @@
+"""Serve a bundle over HTTP, with OpenAI's /v1/embeddings.
+
+python server.py BUNDLE                                            on http://127.0.0.1:8000
+python server.py BUNDLE --precision int8 --host 0.0.0.0 --port 80
+
+Also GET /v1/models, /health (200 when ready, 503 while starting or stopping) and /metrics (Prometheus). SIGTERM stops it gracefully.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openai_schema
+import orjson
+import prometheus_client
+import uvicorn
+from metrics import Metrics
+from openai_schema import EmbeddingRequest, Refusal, RequestReader
+from request_queue import QueueFull, RequestQueue
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+import edgedistill
+from edgedistill import Bundle, CheckFailed, UserError, machine
+
+LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
+LINGER_S = 1.0  # the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
+CLIENT_LEFT = 499  # never sent, only counted
+BACKLOG = 4096  # connections that wait for the event loop to accept them
+SWITCH_S = 0.001  # a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every run
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may cost. body_bytes: of one body. timeout_s: from a request's headers to its answer. stop_s: of a graceful stop."""
+
+    body_bytes: int
+    timeout_s: float
+    stop_s: float
+
+
+class EmbeddingServer:
+    """The endpoints over one bundle: `app`, for an ASGI server."""
+
+    def __init__(self, queue: RequestQueue, reader: RequestReader, limits: Limits) -> None:
+        self.queue = queue
+        self.reader = reader
+        self.limits = limits
+        self.name: str = reader.bundle.manifest["name"]
+        self.metrics = Metrics(lambda: queue.waiting_texts)
+        self.stopping = False
+        self.held_bytes = 0  # bodies of all requests without an answer
+        queue.count = self.metrics.batch
+        routes = [
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/health", self.health),
+            Route("/metrics", self.exposition),
+        ]
+        self.app = Starlette(routes=routes, lifespan=self.lifespan, exception_handlers={HTTPException: http_error, Exception: our_error})
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.queue.start()
+        yield
+        self.queue.stop(self.limits.stop_s)
+
+    async def health(self, request: Request) -> Response:
+        state = "stopping" if self.stopping else "ready" if self.queue.ready else "starting"
+        return json_response(orjson.dumps({"status": state}), 200 if state == "ready" else 503)
+
+    async def models(self, request: Request) -> Response:
+        made_at = datetime.datetime.fromisoformat(self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z"))
+        model = {"id": self.name, "object": "model", "created": int(made_at.timestamp()), "owned_by": "edgedistill"}
+        return json_response(orjson.dumps({"object": "list", "data": [model]}))
+
+    async def exposition(self, request: Request) -> Response:
+        return Response(prometheus_client.generate_latest(self.metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+    async def embeddings(self, request: Request) -> Response:
+        """Answer a request, and count it by status."""
+        started, status = time.perf_counter(), 500
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                content = await self._answer(request)
+            status = 200
+            self.metrics.request_seconds.observe(time.perf_counter() - started)
+            return json_response(content)
+        except Refusal as refusal:
+            status = refusal.status
+            return refused(refusal)
+        except TimeoutError:
+            status = 503
+            way_out = "send fewer texts, or try again"
+            return refused(Refusal(503, f"server: no answer within {self.limits.timeout_s:g} s; {way_out}", code="timeout"))
+        except ClientDisconnect:
+            status = CLIENT_LEFT
+            return Response(status_code=204)  # nobody reads it
+        finally:
+            self.metrics.requests.labels(str(status)).inc()
+
+    async def _answer(self, request: Request) -> bytes:
+        try:
+            self.queue.check_room(1)  # a full queue refuses before it reads a body
+            async with self._body(request) as body:
+                asked = self.reader.read(body)
+                body.clear()
+                embeddings, tokens = await self._embed(request, asked)
+                return openai_schema.response(self.name, asked, embeddings, tokens)
+        except QueueFull as full:
+            raise busy(f"{full.waiting_texts} texts are waiting", full.retry_after_s) from None
+
+    @contextlib.asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
+        """The body of a request, whose bytes count as held until the block ends. Raises Refusal once it is too large."""
+        if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
+            raise too_large(self.limits.body_bytes)
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refusal(415, f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression")
+        body, held = bytearray(), 0
+        try:
+            async for chunk in request.stream():
+                held += len(chunk)
+                self.held_bytes += len(chunk)
+                if held > self.limits.body_bytes:
+                    raise too_large(self.limits.body_bytes)
+                if self.held_bytes > LARGEST_BODIES * self.limits.body_bytes:
+                    raise busy(f"requests of {self.held_bytes} bytes are waiting", self.queue.retry_after_s())
+                body += chunk
+            yield body
+        finally:
+            self.held_bytes -= held
+
+    async def _embed(self, request: Request, asked: EmbeddingRequest) -> tuple[np.ndarray, int]:
+        """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does or the time is up."""
+        job = self.queue.submit(asked.texts)
+        left = asyncio.ensure_future(request.receive())  # the body was read: what comes now is the end of the connection
+        left.add_done_callback(lambda _: job.done.done() or job.done.set_exception(ClientDisconnect()))
+        try:
+            await job.done
+        finally:
+            left.cancel()
+            self.queue.drop(job)
+        return job.embeddings, job.tokens
+
+
+class LingeringResponse(Response):
+    """An answer to a body that was not read: the connection is closed, but not before the client had time to read the answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while (await receive()).get("more_body"):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def json_response(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type="application/json")
+
+
+def refused(refusal: Refusal) -> Response:
+    kind = LingeringResponse if refusal.status == 413 else Response
+    return kind(refusal.body(), refusal.status, refusal.headers, media_type="application/json")
+
+
+def busy(fact: str, retry_after_s: int) -> Refusal:
+    refusal = Refusal(429, f"server: {fact}; try again in {retry_after_s} s", code="rate_limit_exceeded")
+    refusal.headers["Retry-After"] = str(retry_after_s)
+    return refusal
+
+
+def too_large(limit_bytes: int) -> Refusal:
+    refusal = Refusal(413, f"body: more than {limit_bytes} bytes; send the texts in several requests", code="body_too_large")
+    refusal.headers["Connection"] = "close"
+    return refusal
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods, in the shape of OpenAI's errors."""
+    assert isinstance(error, HTTPException)
+    paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
+    refusal = Refusal(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}")
+    refusal.headers.update(error.headers or {})
+    return refused(refusal)
+
+
+async def our_error(request: Request, error: Exception) -> Response:
+    """A fault of ours; its traceback is logged."""
+    return refused(Refusal(500, "server: internal error; its log has the details"))
+
+
+class GracefulServer(uvicorn.Server):
+    """Answers on /health that it is stopping, from the signal on; what was accepted is still answered."""
+
+    def __init__(self, config: uvicorn.Config, embedding_server: EmbeddingServer) -> None:
+        super().__init__(config)
+        self.embedding_server = embedding_server
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self.embedding_server.stopping = True
+        super().handle_exit(sig, frame)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parser().parse_args(arguments)
+    try:
+        bundles = open_bundles(asked)
+        listener = listen(asked.host, asked.port)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except CheckFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    server = EmbeddingServer(
+        RequestQueue(bundles, asked.queue_texts, asked.batch_tokens),
+        RequestReader(bundles[0], asked.max_texts, asked.max_chars),
+        Limits(asked.max_body_mb * 1_000_000, asked.timeout, asked.stop_timeout),
+    )
+    sys.setswitchinterval(SWITCH_S)
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again once it has stopped; a graceful stop exits with 0
+        signal.signal(number, lambda *_: None)
+    config = uvicorn.Config(
+        server.app,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=asked.stop_timeout,
+        backlog=BACKLOG,
+    )
+    host, port = listener.getsockname()[:2]
+    bundle = bundles[0]
+    about = f"{bundle.manifest['name']}:{bundle.precision}, {bundle.dims[0]} dimensions, up to {bundle.max_tokens} tokens"
+    print(f"{about}, on http://{f'[{host}]' if ':' in host else host}:{port}/v1", flush=True)
+    GracefulServer(config, server).run(sockets=[listener])
+    return 0
+
+
+def open_bundles(asked: argparse.Namespace) -> list[Bundle]:
+    """One bundle per worker. Raises UserError for what is not an encoder's bundle, and as `edgedistill.load`."""
+    threads = asked.threads or max(1, machine.default_threads() // asked.workers)
+    bundle = edgedistill.load(asked.bundle, asked.precision, threads)
+    if bundle.labels:
+        raise UserError(f"{asked.bundle}: a classifier ({', '.join(bundle.labels)}), which has no embeddings; serve an encoder")
+    return [bundle, *(edgedistill.load(asked.bundle, asked.precision, threads) for _ in range(asked.workers - 1))]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UserError where the address is not free or not of this machine."""
+    allow_many_connections()
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UserError(f"{host}:{port}: {error.strerror or error}; choose another --host or --port") from None
+
+
+def allow_many_connections() -> None:
+    """Raise this process's limit of open files, each connection being one, as far as it may."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1; give one")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give 0 (any free one) to 65535")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="server.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("bundle", metavar="BUNDLE", help="a folder, or a shipped bundle such as nano")
+    found.add_argument("--precision", help="default: what edgedistill.load chooses")
+    found.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all interfaces (default: %(default)s)")
+    found.add_argument("--port", type=port_number, default=8000, help="0 for any free one (default: %(default)s)")
+    found.add_argument(
+        "--workers", type=positive, default=1, help="batches embedded at the same time, a copy of the bundle each (default: 1)"
+    )
+    found.add_argument(
+        "--threads", type=positive, help="of each worker; default: $OMP_NUM_THREADS or all processors, shared by the workers"
+    )
+    limits = [
+        ("--batch-tokens", 4096, "estimated tokens of a batch"),
+        ("--max-body-mb", 8, "megabytes of a request's body, else 413"),
+        ("--max-texts", 2048, "texts of a request, else 400"),
+        ("--max-chars", 100_000, "characters of a text, else 400"),
+        ("--queue-texts", 2048, "texts that may wait, else 429"),
+        ("--timeout", 60, "seconds to answer a request, else 503"),
+        ("--stop-timeout", 30, "seconds to finish what waits after SIGTERM"),
+    ]
+    for name, default, about in limits:
+        found.add_argument(name, type=positive, default=default, metavar="N", help=f"{about} (default: {default})")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+// The page: open a bundle, embed the visitor's lines, search them while they type. All arithmetic is behind encoder.js.
+
+import { BundleError, load, missingFeature, similarity } from "./encoder.js";
+import { droppedFiles } from "./dropped.js";
+import { EXAMPLE } from "./example.js";
+
+const $ = (id) => document.getElementById(id);
+const MOST_LINES = 20_000;
+const NEAREST = 8;
+
+let encoder = null; // the opened bundle
+let source = null; // what it was loaded from, for other settings
+let embedded = { lines: [], rows: [] };
+let stop = new AbortController();
+let opening = 0; // counts, so that only the newest bundle is shown
+
+// ---- opening
+
+function show(...sections) {
+  for (const id of ["error", "open", "loading", "bundle", "lines", "search"]) $(id).hidden = !sections.includes(id);
+}
+
+async function open(from, options = {}) {
+  const turn = ++opening;
+  closeBundle();
+  source = from;
+  show("loading");
+  $("stage").textContent = "Opening…";
+  $("bytes").removeAttribute("value");
+  try {
+    const loaded = await load(from, { ...options, progress: (progress) => turn === opening && showProgress(progress) });
+    if (turn !== opening) return loaded.close();
+    encoder = globalThis.encoder = loaded; // also for the console
+    showBundle(options);
+  } catch (error) {
+    if (turn === opening) showError(error);
+  }
+}
+
+function showProgress({ bytes, size }) {
+  const done = bytes >= size;
+  $("stage").textContent = done ? "Checking the golden texts…" : `Loading ${megabytes(bytes)} of ${megabytes(size)}`;
+  if (done) $("bytes").removeAttribute("value");
+  else $("bytes").value = bytes / size;
+}
+
+/** An error of ours reads *place: fact; way out*, and is shown as these three. */
+function showError(error) {
+  if (!(error instanceof BundleError)) console.error(error);
+  const [, place, fact, wayOut] = /^(.*?): (.*?)(?:[;:] ([^;:]*))?$/su.exec(error.message) ?? [];
+  $("place").textContent = place ?? "";
+  $("fact").textContent = sentence(fact ?? error.message);
+  $("way-out").textContent = sentence(wayOut ?? "");
+  const cannot = Boolean(missingFeature());
+  $("refusal").textContent = cannot ? "The encoder cannot run here" : "The bundle was not opened";
+  show("error", ...(cannot ? [] : ["open"]));
+}
+
+function showBundle({ backend = "auto" }) {
+  const { name, precision, precisions, dim, dims, size_bytes, max_tokens } = encoder;
+  $("bundle-name").textContent = name;
+  $("facts").textContent = `${precision} · ${megabytes(size_bytes)} · ${dim} dimensions · up to ${max_tokens} tokens a text`;
+  $("backend").replaceChildren(backendName(encoder), note(encoder.reason));
+  $("speed").textContent = "not measured yet";
+  showGolden(encoder.golden);
+  fill($("precision"), precisions, precision);
+  fill($("dim"), dims, dim);
+  $("backend-choice").value = backend;
+  show("bundle", "lines");
+  $("bundle-name").focus();
+  countLines();
+}
+
+function showGolden({ ok, problem, texts, cosine_min, batched_min = cosine_min, cosine_at_least }) {
+  const digits = cosine_at_least < 0.999 ? 4 : 6;
+  const worst = Math.min(cosine_min, batched_min).toFixed(digits);
+  const bound = `${texts} texts, at least ${cosine_at_least.toFixed(digits)}`;
+  $("golden").replaceChildren(ok ? `✓ worst cosine ${worst}` : problem, note(ok ? bound : ""));
+  $("golden").className = ok ? "good" : "bad";
+}
+
+function closeBundle() {
+  stop.abort();
+  encoder?.close();
+  encoder = null;
+  embedded = { lines: [], rows: [] };
+  showNearest([]);
+}
+
+// ---- check and time
+
+async function busy(button, place, doing, call) {
+  button.disabled = true;
+  place.textContent = doing;
+  place.className = "";
+  try {
+    await call();
+  } catch (error) {
+    if (encoder) place.textContent = error.message;
+  }
+  button.disabled = false;
+}
+
+const check = () => busy($("check"), $("golden"), "checking…", async () => showGolden(await encoder.check()));
+
+const time = () =>
+  busy($("time"), $("speed"), "measuring for three seconds…", async () => {
+    const { query_p50_ms, texts_s, tokens_mean } = await encoder.time();
+    const line = `a query ${query_p50_ms.toPrecision(3)} ms (p50) · ${whole(texts_s)} texts/s`;
+    $("speed").replaceChildren(line, note(`texts of ${tokens_mean.toFixed(0)} tokens, tokenization included`));
+  });
+
+// ---- lines
+
+const lines = () =>
+  $("texts")
+    .value.split(/\r?\n/u)
+    .map((line) => line.trim())
+    .filter(Boolean)
+    .slice(0, MOST_LINES);
+
+function countLines() {
+  const count = lines().length;
+  const named = counted(count, "line");
+  $("count").textContent = count ? named + (count === MOST_LINES ? " (the first ones)" : "") : "";
+  $("embed").textContent = count ? `Embed ${named}` : "Embed";
+  $("embed").disabled = !count || !encoder;
+  $("example").hidden = count > 0;
+}
+
+async function embedLines() {
+  if ($("embed").disabled) return;
+  const texts = lines();
+  stop.abort();
+  stop = new AbortController();
+  $("embed").disabled = true;
+  const progress = (done) => ($("count").textContent = `Embedding: ${whole(done)} of ${whole(texts.length)}`);
+  progress(0);
+  const started = performance.now();
+  try {
+    const rows = await encoder.encode(texts, { progress, signal: stop.signal });
+    embedded = { lines: texts, rows };
+    $("count").textContent = `${whole(texts.length)} embedded in ${seconds(performance.now() - started)}`;
+    $("search").hidden = false;
+    $("query").focus();
+    search();
+  } catch (error) {
+    if (error.name === "AbortError" || !encoder) return;
+    $("count").textContent = error.message;
+    $("embed").disabled = false;
+  }
+}
+
+// ---- search: one query at a time, and after it the newest one
+
+let searching = false;
+let again = false;
+
+async function search() {
+  again = true;
+  if (searching) return;
+  searching = true;
+  while (again && encoder) {
+    again = false;
+    const query = $("query").value.trim();
+    if (!query || !embedded.rows.length) {
+      showNearest([]);
+      continue;
+    }
+    const started = performance.now();
+    try {
+      const row = await encoder.encode(query);
+      showNearest(nearest(row), performance.now() - started);
+    } catch (error) {
+      if (encoder) $("found").textContent = error.message;
+    }
+  }
+  searching = false;
+}
+
+function nearest(query) {
+  const scored = embedded.rows.map((row, at) => ({ cosine: similarity(query, row), line: embedded.lines[at] }));
+  return scored.sort((a, b) => b.cosine - a.cosine).slice(0, NEAREST);
+}
+
+function showNearest(found, ms) {
+  $("results").replaceChildren(
+    ...found.map(({ cosine, line }) => {
+      const item = document.createElement("li");
+      const [text, number, bar] = ["p", "data", "span"].map((name) => item.appendChild(document.createElement(name)));
+      text.textContent = line;
+      text.dir = "auto";
+      number.textContent = cosine.toFixed(2);
+      number.ariaLabel = `cosine ${cosine.toFixed(2)}`;
+      bar.style.setProperty("--cosine", `${(Math.max(0, cosine) * 100).toFixed(1)}%`);
+      return item;
+    }),
+  );
+  const lines = counted(embedded.lines.length, "line");
+  $("found").textContent = found.length ? `${found.length} nearest of ${lines}, by cosine, in ${ms.toFixed(0)} ms` : "";
+}
+
+// ---- words
+
+const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const seconds = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
+const whole = (number) => number.toLocaleString("en", { maximumFractionDigits: 0 });
+const sentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.!?]$/u.test(text) ? "" : ".");
+const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+const backendName = ({ backend, threads }) => (backend === "webgpu" ? "WebGPU" : `WASM, ${counted(threads, "thread")}, SIMD`);
+
+function note(text) {
+  const element = document.createElement("span");
+  element.className = "why";
+  element.textContent = text;
+  return element;
+}
+
+function fill(select, values, chosen) {
+  select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
+  select.disabled = values.length === 1;
+}
+
+// ---- events
+
+$("folder").addEventListener("change", ({ target }) => target.files.length && open([...target.files]));
+$("address").addEventListener("submit", (event) => {
+  event.preventDefault();
+  open($("url").value.trim());
+});
+$("close").addEventListener("click", () => {
+  opening++;
+  closeBundle();
+  $("query").value = $("folder").value = "";
+  show("open");
+  $("url").focus();
+});
+$("check").addEventListener("click", check);
+$("time").addEventListener("click", time);
+$("texts").addEventListener("input", countLines);
+$("texts").addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && embedLines());
+$("example").addEventListener("click", () => {
+  $("texts").value = EXAMPLE.join("\n");
+  countLines();
+  $("embed").focus();
+});
+$("embed").addEventListener("click", embedLines);
+$("query").addEventListener("input", search);
+for (const id of ["precision", "dim", "backend-choice"]) {
+  $(id).addEventListener("change", async () => {
+    const again = embedded.rows.length > 0;
+    await open(source, { precision: $("precision").value, dim: Number($("dim").value), backend: $("backend-choice").value });
+    if (again && encoder) embedLines();
+  });
+}
+
+addEventListener("dragover", (event) => {
+  event.preventDefault();
+  document.body.classList.add("dragging");
+});
+addEventListener("dragleave", (event) => event.relatedTarget ?? document.body.classList.remove("dragging"));
+addEventListener("drop", async (event) => {
+  event.preventDefault();
+  document.body.classList.remove("dragging");
+  if (missingFeature()) return;
+  try {
+    await open(await droppedFiles(event.dataTransfer));
+  } catch (error) {
+    showError(error);
+  }
+});
+
+// ---- start
+
+const address = new URLSearchParams(location.search);
+const missing = missingFeature();
+if (missing) showError(new BundleError(missing));
+else if (address.has("bundle")) {
+  const dim = address.has("dim") ? Number(address.get("dim")) : undefined;
+  open(address.get("bundle"), { precision: address.get("precision") ?? undefined, dim, backend: address.get("backend") ?? "auto" });
+} else show("open");

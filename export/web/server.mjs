@@ -1,0 +1,55 @@
+// npm start [-- BUNDLE]: serve the page, and a bundle's folder below /bundle/, on this machine alone.
+// The two Cross-Origin headers let WASM use threads; any server that sends them will do.
+
+import { createReadStream, statSync } from "node:fs";
+import { createServer } from "node:http";
+import { extname, join, resolve, sep } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const PAGE = fileURLToPath(new URL(".", import.meta.url));
+const TYPES = {
+  html: "text/html; charset=utf-8",
+  js: "text/javascript",
+  mjs: "text/javascript",
+  css: "text/css",
+  json: "application/json",
+  wasm: "application/wasm",
+};
+const HEADERS = {
+  "Cross-Origin-Opener-Policy": "same-origin",
+  "Cross-Origin-Embedder-Policy": "require-corp",
+  "Cache-Control": "no-cache",
+};
+
+/** A server of the page at / and of each folder of `mounts` ({"/bundle/": folder}) at its path. */
+export function serve(mounts = {}, headers = HEADERS) {
+  return createServer((request, response) => {
+    const path = decoded(request.url.split("?")[0]);
+    const [mount, root] = Object.entries(mounts).find(([prefix]) => path.startsWith(prefix)) ?? ["/", PAGE];
+    const file = resolve(root, path.slice(mount.length) || "index.html");
+    const found = file.startsWith(resolve(root) + sep) && statSync(file, { throwIfNoEntry: false });
+    if (!found || !found.isFile()) return response.writeHead(404, headers).end();
+    response.writeHead(200, {
+      ...headers,
+      "Content-Type": TYPES[extname(file).slice(1)] ?? "application/octet-stream",
+      "Content-Length": found.size,
+    });
+    createReadStream(file).pipe(response);
+  });
+}
+
+function decoded(path) {
+  try {
+    return decodeURIComponent(path);
+  } catch {
+    return "/malformed/";
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const bundle = process.argv[2];
+  const port = Number(process.env.PORT ?? 8000);
+  serve(bundle ? { "/bundle/": join(process.cwd(), bundle) } : {}).listen(port, "127.0.0.1", () => {
+    console.log(`http://localhost:${port}/${bundle ? "?bundle=/bundle/" : ""}`);
+  });
+}

@@ -1,0 +1,56 @@
+"""The table of bench/ecosystems.py: which numbers it shows, and what it says of runners that were not run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ecosystems.conftest import ecosystems
+
+GOLDEN: dict[str, Any] = {
+    "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]],
+    "truncated": [False, False, True],
+    "cosine_at_least": {"fp32": 0.99},
+}
+
+
+def row(**values: Any) -> dict[str, Any]:
+    return {"runner": "edgedistill", "kind": "bert", "precision": "fp32", **values}
+
+
+def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones() -> None:
+    found = ecosystems().compared([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]], GOLDEN, "fp32")
+    assert (found["cosine_min"], found["cosine_min_whole"], found["below_threshold"], found["dims"]) == (0.96, 1.0, 1, 2)
+    same = ecosystems().compared(np.array(GOLDEN["vectors"]).tolist(), GOLDEN, "fp32")
+    assert (same["cosine_min"], same["below_threshold"]) == (1.0, 0)
+
+
+def test_the_table_has_a_row_for_each_precision_and_names_what_was_not_run() -> None:
+    rows = [
+        row(version="1.0", cosine_min=0.999994, texts=32, below_threshold=0),
+        row(runner="optimum", version="2.0", cosine_min=0.5, texts=32, below_threshold=3),
+        row(runner="fastembed", precision=None, not_run="no environment"),
+        row(runner="model2vec", precision=None, reason="needs a static student"),
+        row(runner="export/node", error="SyntaxError: x"),
+    ]
+    text = ecosystems().table({"rows": rows})
+    assert "| student | precision | edgedistill | export/node | optimum |" in text
+    assert "| bert | fp32 | 0.99999 | fails | 0.50000 (29 of 32) |" in text
+    assert "Not run: fastembed." in text and "Failed: export/node: SyntaxError: x." in text
+
+
+def test_a_report_keeps_what_was_not_measured_again() -> None:
+    before = [row(cosine_min=0.1), row(runner="optimum", cosine_min=0.2), row(kind="static", cosine_min=0.3)]
+    now = [row(cosine_min=0.4), row(runner="optimum", precision=None, not_run="no environment")]
+    assert [each["cosine_min"] for each in ecosystems().merged(before, now)] == [0.2, 0.3, 0.4]
+
+
+def test_a_runner_without_its_environment_is_not_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = ecosystems()
+    monkeypatch.setenv("EDGEDISTILL_ENVIRONMENTS", str(tmp_path))
+    environments = bench.Environments.found()
+    assert environments.command(bench.RUNNERS["fastembed"]) == "no environment: --python fastembed=PATH"
+    assert bench.Environments.found({"fastembed": "/bin/sh"}).command(bench.RUNNERS["fastembed"])[0][0] == "/bin/sh"
+    assert isinstance(bench.Environments.found().command(bench.RUNNERS["edgedistill"]), tuple)

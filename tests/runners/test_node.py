@@ -1,0 +1,126 @@
+"""The Node runner: its own tests on two bundles, and its embeddings beside the Python runner's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgedistill import files
+from edgedistill.export import bundle_writer
+from edgedistill.runtime.bundle import load
+from edgedistill.runtime.manifest import digest
+from tests.conftest import sentences
+from tests.export.test_export import make_run
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NODE = ROOT / "export" / "node"
+NANO = ROOT / "edgedistill" / "shipped" / "bundles" / "nano"
+
+needs_node = pytest.mark.skipif(not shutil.which("npm"), reason="needs Node 20 or newer, with npm")
+needs_packages = pytest.mark.skipif(not (NODE / "node_modules").is_dir(), reason="needs the packages of export/node: make runners")
+
+EMBED = """
+import { load } from "./index.js";
+import { readFileSync } from "node:fs";
+const { folder, precision, dim, batched, texts } = JSON.parse(readFileSync(0, "utf8"));
+const bundle = await load(folder, { precision, threads: 1 });
+const rows = batched ? await bundle.encode(texts, { dim }) : [];
+if (!batched) for (const text of texts) rows.push(await bundle.encode(text, { dim }));
+console.log(JSON.stringify({ ids: texts.map((text) => bundle.tokenize(text)), rows: rows.map((row) => [...row]) }));
+"""
+
+
+def node(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, cwd=NODE, input=text, env={**os.environ, **environment}, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+
+
+def embed(
+    folder: Path, precision: str, texts: list[str], dim: int | None = None, batched: bool = False
+) -> tuple[list[list[int]], np.ndarray]:
+    """(token ids, embeddings) of texts, by the Node runner."""
+    asked = {"folder": str(folder), "precision": precision, "texts": texts, "batched": batched, **({} if dim is None else {"dim": dim})}
+    ended = node("node", "--input-type=module", "-e", EMBED, text=json.dumps(asked))
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    return found["ids"], np.array(found["rows"], np.float32)
+
+
+@pytest.fixture(scope="module", params=["bert", "bilstm", "static"])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of random weights, with a prompt and two Matryoshka sizes."""
+    root = tmp_path_factory.mktemp("bundles")
+    run = make_run(root / "run", request.param, prompt="query: ")
+    bundle_writer.export(run, ["fp32", "w8", "int8"], root / "tiny", lambda line: None)
+    path = root / "tiny" / "manifest.json"
+    manifest = {**files.read_json(path), "dims": [24, 8]}
+    files.write_json(path, {**manifest, "digest": digest(manifest)})
+    return root / "tiny"
+
+
+@needs_node
+@needs_packages
+@pytest.mark.parametrize("which", ["nano", "tiny"])
+def test_its_own_tests(which: str, tmp_path: Path) -> None:
+    folder = NANO
+    if which == "tiny":
+        folder = tmp_path / "tiny"
+        bundle_writer.export(make_run(tmp_path / "run"), ["fp32", "w8", "int8"], folder, lambda line: None)
+    ended = node("npm", "test", EDGEDISTILL_BUNDLE=str(folder))
+    assert ended.returncode == 0, ended.stdout[ended.stdout.find("not ok") :]
+    assert int(re.findall(r"^(?:#|ℹ) pass (\d+)$", ended.stdout, re.MULTILINE)[0]) >= 40
+
+
+@needs_node
+@needs_packages
+def test_the_shipped_bundle_as_in_python() -> None:
+    opened = load(NANO, threads=1)
+    golden = files.read_json(NANO / "parity.json")
+    texts = [*golden["texts"], *sentences(20), "ΟΔΟΣ ΣΑΣ", "𠮷野家で𪚥を食べる", "İIıi ẞß ǅ"]
+    ids, rows = embed(NANO, opened.precision, texts, batched=True)
+    assert ids == [row.tolist() for row in opened.tokenize(texts)]
+    assert (rows * opened.encode(texts)).sum(1).min() >= 0.9999
+
+
+@needs_node
+@needs_packages
+@pytest.mark.parametrize("precision", ["fp32", "w8", "int8"])
+def test_every_kind_of_student_as_in_python(tiny: Path, precision: str) -> None:
+    opened = load(tiny, precision=precision, threads=1)
+    golden = files.read_json(tiny / "parity.json")
+    texts = [*golden["texts"], *sentences(20)]
+    ids, rows = embed(tiny, precision, texts)
+    assert ids == [row.tolist() for row in opened.tokenize(texts)]
+    assert ids[: len(golden["ids"])] == golden["ids"]
+    alone = np.stack([opened.encode(text) for text in texts])
+    assert (rows * alone).sum(1).min() >= 0.9999
+    _, short = embed(tiny, precision, texts[:1], dim=8)
+    assert np.allclose(short, opened.encode(texts[:1], dim=8), atol=1e-4)
+    checked = node("node", "cli.js", str(tiny), "--precision", precision, "--check", "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)["cosine_min"] >= json.loads(checked.stdout)["threshold"]
+
+
+def test_the_package_names_what_it_ships() -> None:
+    package = files.read_json(NODE / "package.json")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (package["name"], package["version"], package["license"]) == (project["name"], project["version"], project["license"])
+    exported = package["exports"]["."]
+    named = {*package["bin"].values(), *(Path(place).name for place in exported.values())}
+    assert named == set(package["files"])
+    assert all((NODE / name).is_file() for name in package["files"])
+    code, types = ((NODE / name).read_text(encoding="utf-8") for name in ("index.js", "index.d.ts"))
+    public = set(re.findall(r"^export (?:async )?(?:class|function) (\w+)", code, re.MULTILINE))
+    assert public == {"load", "Bundle", "UserError", "CheckFailed"}
+    assert public == set(re.findall(r"^export (?:class|function) (\w+)", types, re.MULTILINE))
+    imported = set(re.findall(r'^import .* from "([^."][^"]*)"', code, re.MULTILINE))
+    assert {name for name in imported if not name.startswith("node:")} == set(package["dependencies"])

@@ -1,0 +1,425 @@
+"""export/server: a server process with a tiny bundle, asked by the real openai client, by raw sockets, and too much."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgedistill
+from edgedistill import files
+from edgedistill.export import bundle_writer
+from tests.conftest import sentences
+from tests.export.test_export import make_run
+from tests.runtime.conftest import rewrite
+
+INSTALL = "pip install 'edgedistill[dev,server]'"
+for needed in ("starlette", "uvicorn", "orjson"):
+    pytest.importorskip(needed, reason=INSTALL)
+openai = pytest.importorskip("openai", reason=INSTALL)
+exposition = pytest.importorskip("prometheus_client.parser", reason=INSTALL)
+
+pytestmark = [pytest.mark.enable_socket, pytest.mark.allow_hosts(["127.0.0.1"])]
+
+SERVER = Path(__file__).resolve().parents[2] / "export" / "server" / "server.py"
+TEXTS = sentences(64, seed=3)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server process, where it listens, and the bundle it serves."""
+
+    process: subprocess.Popen[str]
+    port: int
+    bundle: edgedistill.Bundle
+
+    @property
+    def client(self) -> Any:
+        return openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0)
+
+    def ask(
+        self, body: bytes | dict[str, Any], *headers: str, path: str = "/v1/embeddings", method: str = "POST"
+    ) -> tuple[int, dict, bytes]:
+        """(status, headers, body) of one request over a connection of its own."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {len(data)}", *headers]
+        with self.connect() as connection:
+            connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
+            return read_answer(connection)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        status, _, body = self.ask(b"", path=path, method="GET")
+        return status, body
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def metric(self, name: str, **labels: str) -> float:
+        families = exposition.text_string_to_metric_families(self.get("/metrics")[1].decode())
+        return sum(s.value for f in families for s in f.samples if s.name == name and labels.items() <= s.labels.items())
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += (more := connection.recv(65536))
+        assert more, f"closed after {data!r}"
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:])}
+    while len(body) < int(headers["content-length"]):
+        body += (more := connection.recv(65536))
+        assert more, "closed in the body"
+    return int(lines[0].split()[1]), headers, body
+
+
+def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    """The status and message of an error, after checking its shape."""
+    error = json.loads(answer[2])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return answer[0], error["message"]
+
+
+@contextmanager
+def serve(folder: Path, *arguments: str) -> Iterator[Served]:
+    command = [sys.executable, str(SERVER), str(folder), "--precision", "fp32", "--port", "0", "--threads", "1", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        port = re.search(r"http://127\.0\.0\.1:(\d+)/v1", process.stdout.readline())
+        assert port, process.stderr.read()
+        served = Served(process, int(port[1]), edgedistill.load(folder, "fp32", threads=1))
+        for _ in range(100):
+            if served.get("/health")[0] == 200:
+                break
+            time.sleep(0.05)
+        yield served
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    bundle_writer.export(make_run(root / "tiny"), ["fp32"], root / "x", lambda line: None)
+    rewrite(root / "x", dims=[24, 8])
+    return root / "x"
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    with serve(folder, "--max-texts", "100", "--max-chars", "1000", "--max-body-mb", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slow(folder: Path) -> Iterator[Served]:
+    """A server that takes a while: one text a batch, thousands of texts a request."""
+    with serve(folder, *SLOWLY) as running:
+        yield running
+
+
+SLOWLY = ["--batch-tokens", "1", "--queue-texts", "500", "--max-texts", "100000", "--timeout", "30"]
+MANY = TEXTS * 80  # a few seconds for the slow server
+
+
+def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
+    expected = served.bundle.encode(TEXTS)
+    by_default = served.client.embeddings.create(input=TEXTS, model="tiny")  # asks for base64
+    numbers = served.client.embeddings.create(input=TEXTS, model="tiny", encoding_format="float", user="me")
+    for answer in (by_default, numbers):
+        found = np.array([each.embedding for each in answer.data], np.float32)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert [each.index for each in answer.data] == list(range(len(TEXTS)))
+        assert answer.usage.total_tokens == answer.usage.prompt_tokens == sum(map(len, served.bundle.tokenize(TEXTS)))
+    assert [each.embedding for each in by_default.data] == [np.float32(each.embedding).tolist() for each in numbers.data]
+    one = served.client.embeddings.create(input=TEXTS[5], model="tiny:fp32")
+    np.testing.assert_allclose(one.data[0].embedding, expected[5], atol=1e-6)
+
+
+def test_an_answer_has_openais_shape(served: Served) -> None:
+    status, headers, body = served.ask({"input": ["", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"})
+    answer = json.loads(body)
+    assert status == 200 and headers["content-type"] == "application/json"
+    assert {**answer, "data": 0, "usage": 0} == {"object": "list", "data": 0, "model": answer["model"], "usage": 0}
+    assert answer["model"] == served.client.models.list().data[0].id == served.bundle.manifest["name"]
+    assert set(answer["usage"]) == {"prompt_tokens", "total_tokens"}
+    assert [set(each) for each in answer["data"]] == [{"object", "index", "embedding"}] * 2
+    found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
+    np.testing.assert_allclose(found, served.bundle.encode(["", "é 🙂 مرحبا"]), atol=1e-6)
+
+
+def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
+    expected = served.bundle.encode(TEXTS)
+    before = served.metric("edgedistill_batch_texts_count")
+    client = served.client
+
+    def ask(number: int) -> None:
+        mine = [(number * 7 + at * 5) % len(TEXTS) for at in range(1 + number % 4)]
+        for _ in range(4):
+            answer = client.embeddings.create(input=[TEXTS[at] for at in mine], model="tiny")
+            np.testing.assert_allclose([each.embedding for each in answer.data], expected[mine], atol=1e-5)
+
+    with ThreadPoolExecutor(32) as threads:
+        list(threads.map(ask, range(32)))
+    batches = served.metric("edgedistill_batch_texts_count") - before
+    assert 0 < batches < 32 * 4, "requests share batches"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"input": "\xff"}', 400, "body: not UTF-8 at byte 11; send JSON in UTF-8"),
+        (b'{"input": ', 400, "body: not JSON ("),
+        (b'{"input": "\\ud800"}', 400, "body: not JSON ("),
+        (b"[" * 100_000, 400, "body: not JSON ("),
+        (b"[1]", 400, "body: a list, not an object; send "),
+        ({"model": "tiny"}, 400, "input: missing; send a string or a list of strings"),
+        ({"input": []}, 400, "input: an empty list; send a string or a list of strings"),
+        ({"input": None}, 400, "input: null; send a string or a list of strings"),
+        ({"input": ["a", 7]}, 400, "input[1]: token ids (a number); ids of another model's tokenizer would give wrong embeddings"),
+        ({"input": [[1, 2], [3]]}, 400, "input[0]: token ids (a list); "),
+        ({"input": ["a", None, "b"]}, 400, "input[1]: null, not a string; send strings"),
+        ({"input": ["a", True]}, 400, "input[1]: true or false, not a string; send strings"),
+        ({"input": ["a"] * 101}, 400, "input: 101 texts, at most 100 are allowed; send them in several requests"),
+        ({"input": ["a", "b" * 1001]}, 400, "input[1]: 1001 characters, at most 1000 are allowed; 32 tokens are read, send less"),
+        ({"input": "a", "dimensions": 5}, 400, "dimensions: 5; tiny gives 24 or 8, choose from these"),
+        ({"input": "a", "dimensions": True}, 400, "dimensions: true; "),
+        ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
+        ({"input": "a", "user": 3}, 400, "user: a number, not a string; send a string or leave it out"),
+        (
+            {"input": "a", "prompt": "query: "},
+            400,
+            "prompt: not known here; leave it out (input, model, encoding_format, dimensions, user)",
+        ),
+        ({"input": "a", "model": "text-embedding-3-small"}, 404, 'model: no "text-embedding-3-small" here; this server has tiny'),
+    ],
+)
+def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status: int, message: str) -> None:
+    found = error_of(served.ask(body))
+    assert found[0] == status and found[1].startswith(message), found
+
+
+def test_dimensions_of_a_matryoshka_student(served: Served) -> None:
+    answer = served.client.embeddings.create(input=TEXTS[:9], model="tiny", dimensions=8)
+    found = np.array([each.embedding for each in answer.data], np.float32)
+    assert found.shape == (9, 8)
+    np.testing.assert_allclose(found, served.bundle.encode(TEXTS[:9], dim=8), atol=1e-6)
+
+
+def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) -> None:
+    assert error_of(served.ask(b"", path="/v1/nothing"))[0] == 404
+    status, headers, body = served.ask(b"", method="GET")
+    assert error_of((status, headers, body))[0] == 405 and headers["allow"] == "POST"
+    assert error_of(served.ask(b"x", "Content-Encoding: gzip")) == (415, "Content-Encoding: gzip; send the body without compression")
+
+
+def test_a_huge_body_is_refused_before_it_is_held(served: Served) -> None:
+    """With Content-Length at once, chunked after 1 MB of what would be 1 GB; and the memory stays where it was."""
+    served.ask({"input": "warm"})
+    with served.connect() as connection:
+        connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        assert error_of(read_answer(connection)) == (413, "body: more than 1000000 bytes; send the texts in several requests")
+    before = served.metric("process_resident_memory_bytes")
+    sent = 0
+    with served.connect() as connection:
+        connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n%s\r\n" % (2**18, b"x" * 2**18)
+        connection.settimeout(0.01)
+        for _ in range(4000):
+            try:
+                connection.sendall(chunk)
+            except (TimeoutError, ConnectionError):  # no longer read
+                break
+            sent += 2**18
+            if connection in select.select([connection], [], [], 0)[0]:
+                break
+        connection.settimeout(30)
+        assert error_of(read_answer(connection))[0] == 413
+    assert sent < 100_000_000
+    assert served.metric("process_resident_memory_bytes") - before < 20_000_000
+    assert served.metric("edgedistill_requests_total", status="413") == 2
+    assert served.ask({"input": "still here"})[0] == 200
+
+
+def test_all_bodies_together_are_bounded(served: Served) -> None:
+    """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are refused."""
+    head, part = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 950000\r\n\r\n", b"x" * 900_000
+    with ExitStack() as connections:
+        opened = [connections.enter_context(served.connect()) for _ in range(10)]
+        for connection in opened:
+            connection.sendall(head + part)
+        answered = select.select(opened, [], [], 10)[0]
+        assert answered
+        assert error_of(read_answer(answered[0]))[0] == 429
+    wait_until(lambda: served.ask({"input": "again"})[0] == 200)
+
+
+def test_a_full_queue_refuses_at_once(slow: Served) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(slow.ask, {"input": MANY})
+        wait_until(lambda: slow.metric("edgedistill_queue_texts") > 500)
+        started = time.perf_counter()
+        status, headers, body = slow.ask({"input": "one more"})
+        assert time.perf_counter() - started < 1
+        assert error_of((status, headers, body))[0] == 429 and 1 <= int(headers["retry-after"]) <= 60
+        with pytest.raises(openai.RateLimitError, match="texts are waiting; try again in"):
+            slow.client.embeddings.create(input="one more", model="tiny")
+        assert first.result()[0] == 200
+    assert slow.metric("edgedistill_queue_texts") == 0
+    assert slow.ask({"input": "one more"})[0] == 200
+
+
+def test_a_short_request_overtakes_a_long_one(slow: Served) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        long = threads.submit(slow.ask, {"input": TEXTS * 7})
+        wait_until(lambda: slow.metric("edgedistill_queue_texts") > 0)
+        assert slow.ask({"input": "short"})[0] == 200
+        assert not long.done()
+        rows = [each["embedding"] for each in json.loads(long.result()[2])["data"]]
+    np.testing.assert_allclose(rows, slow.bundle.encode(TEXTS * 7), atol=1e-5)  # taken in parts, put together in order
+
+
+def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
+    embedded = slow.metric("edgedistill_texts_total")
+    data = json.dumps({"input": MANY}).encode()
+    with slow.connect() as connection:
+        connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        wait_until(lambda: slow.metric("edgedistill_queue_texts") > 0)
+    wait_until(lambda: slow.metric("edgedistill_queue_texts") == 0)
+    assert slow.metric("edgedistill_texts_total") - embedded < len(MANY)
+    wait_until(lambda: slow.metric("edgedistill_requests_total", status="499") == 1)
+
+
+def test_metrics_count_what_happened(served: Served) -> None:
+    names = ["edgedistill_texts_total", "edgedistill_tokens_total", "edgedistill_batch_texts_sum", "edgedistill_request_seconds_count"]
+    before = [served.metric(name) for name in names] + [served.metric("edgedistill_requests_total", status="200")]
+    assert served.ask({"input": TEXTS[:5]})[0] == 200
+    after = [served.metric(name) for name in names] + [served.metric("edgedistill_requests_total", status="200")]
+    tokens = sum(map(len, served.bundle.tokenize(TEXTS[:5])))
+    assert [later - earlier for earlier, later in zip(before, after, strict=True)] == [5, tokens, 5, 1, 1]
+    refused = served.metric("edgedistill_requests_total", status="400")
+    served.ask(b"{")
+    assert served.metric("edgedistill_requests_total", status="400") == refused + 1
+
+
+def test_a_request_that_takes_too_long_is_given_up(folder: Path) -> None:
+    with serve(folder, *SLOWLY[:-1], "1") as running:
+        assert error_of(running.ask({"input": MANY * 8})) == (503, "server: no answer within 1 s; send fewer texts, or try again")
+        wait_until(lambda: running.metric("edgedistill_queue_texts") == 0)
+        assert running.ask({"input": "next"})[0] == 200
+
+
+def test_sigterm_finishes_what_was_accepted(folder: Path) -> None:
+    with serve(folder, *SLOWLY) as running, ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(running.ask, {"input": TEXTS * 2, "encoding_format": "base64"}) for _ in range(3)]
+        wait_until(lambda: running.metric("edgedistill_queue_texts") > 150)
+        running.process.send_signal(signal.SIGTERM)
+        assert [each.result()[0] for each in asked] == [200] * 3
+        assert all(len(json.loads(each.result()[2])["data"]) == len(TEXTS) * 2 for each in asked)
+        assert running.process.wait(20) == 0
+        assert running.process.stderr is not None and "Traceback" not in running.process.stderr.read()
+        with pytest.raises(ConnectionRefusedError):
+            running.connect()
+
+
+def test_health_is_503_while_starting_and_stopping(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.syspath_prepend(SERVER.parent)
+    import openai_schema
+    import request_queue
+    import server
+    from starlette.requests import Request
+
+    bundle = edgedistill.load(folder, "fp32", threads=1)
+    queue = request_queue.RequestQueue([bundle], 10, 100)
+    app = server.EmbeddingServer(queue, openai_schema.RequestReader(bundle, 10, 10), server.Limits(100, 1, 1))
+
+    def health() -> tuple[int, Any]:
+        response = asyncio.run(app.health(Request({"type": "http"})))
+        return response.status_code, json.loads(response.body)["status"]
+
+    async def start() -> None:
+        queue.start()
+        while not queue.ready:
+            await asyncio.sleep(0.01)
+
+    assert health() == (503, "starting")
+    asyncio.run(start())
+    assert health() == (200, "ready")
+    app.stopping = True
+    assert health() == (503, "stopping")
+    queue.stop(5)
+
+
+def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.syspath_prepend(SERVER.parent)
+    import request_queue
+
+    bundle = edgedistill.load(folder, "fp32", threads=1)
+    queue = request_queue.RequestQueue([bundle], 10, 100)
+
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError("a batch")
+
+    async def ask() -> np.ndarray:
+        queue.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(bundle, "encode_ids", out_of_memory)
+            with pytest.raises(MemoryError, match="a batch"):
+                await queue.submit(["first"]).done
+        job = queue.submit(["second", "third"])
+        await job.done
+        return job.embeddings
+
+    np.testing.assert_allclose(asyncio.run(ask()), bundle.encode(["second", "third"]), atol=1e-6)
+    queue.stop(5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no bundle 'nowhere'; choose nano"),
+        (["BUNDLE", "--precision", "int8"], "int8"),
+        (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
+        (["BUNDLE", "--port", "70000"], "argument --port: '70000' is not a port; give 0 (any free one) to 65535"),
+        (["BUNDLE", "--threads", "0"], "argument --threads: '0' is not a whole number from 1; give one"),
+        (["LABELS"], ": a classifier (label 0, label 1, "),
+    ],
+)
+def test_a_start_that_is_refused(folder: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    if arguments == ["LABELS"]:
+        labels = Path(shutil.copytree(folder, tmp_path / "labels"))
+        precisions = files.read_json(labels / "manifest.json")["precisions"]
+        precisions["fp32"]["parity"]["threshold"] = 0.001  # a classifier's is a difference of probabilities
+        rewrite(labels, labels=[f"label {number}" for number in range(24)], precisions=precisions)
+    places = {"BUNDLE": str(folder), "LABELS": str(tmp_path / "labels")}
+    command = [sys.executable, str(SERVER), *(places.get(argument, argument) for argument in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def wait_until(happened: Callable[[], bool], timeout_s: float = 20) -> None:
+    end = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)
