@@ -23,7 +23,7 @@ def here() -> dict[str, Any]:
     """Describe this machine: processor, relevant instruction sets, cores, CPU quota, frequency governor, memory, system."""
     return {
         "cpu": _cpu_model(),
-        "flags": [flag for flag in FLAGS if flag in _cpu_flags()],
+        "flags": flags(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -32,6 +32,12 @@ def here() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def flags() -> list[str]:
+    """The instruction sets of this processor that decide how fast a quantized graph runs."""
+    present = _cpu_flags()
+    return [flag for flag in FLAGS if flag in present]
 
 
 def versions() -> dict[str, str]:

@@ -78,6 +78,7 @@ def shape(
             num_attention_heads=heads,
             intermediate_size=spec.intermediate or 4 * spec.width,
             max_position_embeddings=spec.max_positions or POSITIONS,
+            hidden_act=spec.activation or "gelu",
         )
     else:
         positions = spec.max_positions or source.max_position_embeddings
@@ -85,7 +86,8 @@ def shape(
             most = source.max_position_embeddings
             raise UserError(f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer")
         own = {"vocab_size": vocabulary_size, "num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-        config = BertConfig(**{**source.to_dict(), **own, **(reduced or {})})
+        activation = {"hidden_act": spec.activation} if spec.activation else {}
+        config = BertConfig(**{**source.to_dict(), **own, **activation, **(reduced or {})})
     embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
     config.pad_token_id = pad
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout

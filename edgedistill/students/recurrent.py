@@ -88,7 +88,7 @@ def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: 
     if positions - first < 3:
         raise UserError(f"student.position_ids: none are left behind padding id {pad} in a table of {positions}; set position_ids: zero")
     config = BertConfig(
-        **{name: getattr(source.config, name) for name in COPIED},
+        **{name: getattr(source.config, name) for name in COPIED} | ({"hidden_act": spec.activation} if spec.activation else {}),
         vocab_size=vocabulary_size,
         num_hidden_layers=layers,
         type_vocab_size=1 if spec.bottleneck else source.config.type_vocab_size,  # all text is segment 0; the paper's new table has one row

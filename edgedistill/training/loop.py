@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
 from edgedistill.students import kinds
+from edgedistill.students.fake_quantization import FakeQuantization
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint, checks, resume
 from edgedistill.training.checkpoint import Checkpoint
@@ -133,13 +134,16 @@ class Loop:
         self._hand_over()
 
     def set_up(self) -> None:
-        """Module, optimizers and average, new or from the last checkpoint."""
+        """Module, optimizers, average and fake quantization, new or from the last checkpoint."""
         device = self.accelerator.device
         self.module = self._trained_module().to(device)
         _choose_trained_weights(self.student, self.only_embeddings)
         self.optimizers = optimizers(self.module, self.stage, device.type)
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = Average(self.student, self.stage.ema) if self.stage.ema else None
+        self.quantization = FakeQuantization(self.student, self.stage.quantize) if self.stage.quantize else None
+        if self.quantization:
+            self.metrics.log(f"{self.stage.name}: trains and scores the student as {self.stage.quantize} computes it")
         if self.selection:
             self.selection.start_stage()
         found = resume.unfinished_stage(self.run.checkpoints, self.number)
@@ -199,6 +203,8 @@ class Loop:
             self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
         for optimizer in self.optimizers:
             optimizer.step()
+        if self.quantization:
+            self.quantization.weights_changed()
         if targets is not None:
             objectives.update_queues(self.module.objective, targets)
         if self.average:
@@ -219,7 +225,8 @@ class Loop:
             self.student.load_state_dict(current)
         self.metrics.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
         at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
-        self.metrics.log(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        scored = f"{self.selection.name} {score:.4f}" + (f" in {self.stage.quantize}" if self.stage.quantize else "")
+        self.metrics.log(f"{at}, mean loss {loss:.4f}, {scored}, {rate:,.0f} texts/s")
         return score
 
     def _save(self) -> None:
@@ -245,8 +252,12 @@ class Loop:
             self.student.load_state_dict(self.selection.weights())
         elif self.average:
             self.student.load_state_dict(self.average.weights)
+        if self.quantization:
+            self.quantization.remove()
         self.student.eval()
         ended = {"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch}
+        if self.stage.quantize:
+            ended["quantize"] = self.stage.quantize
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))
         if self.accelerator.is_main_process:
             result = {"handed_over": self.student.state_dict()}
