@@ -7,14 +7,32 @@ NEWEST_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEWEST_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 MINUTES ?= 3
+ENVIRONMENTS := $(CURDIR)/.environments
+ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
 
-.PHONY: help test lint format types docs demo setup clean
+.PHONY: help test runners lint format types docs demo ecosystems setup clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-test: lint types $(STAMP)  ## lint, types and tests (what CI runs; about 5 minutes)
+test: lint types $(STAMP)  ## lint, types and tests (what CI runs); run `make runners` first to test Node and the browser too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+NPM_INSTALL := npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error
+NODE_PACKAGES := $(foreach runner,node web,export/$(runner)/node_modules/.package-lock.json)
+
+runners: $(NODE_PACKAGES) export/web/vendor/tokenizers.min.mjs  ## packages of export/node and export/web, for their tests (needs Node 20 with npm; Chromium for the page)
+	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		echo "no Chromium on the path: make test will skip the page of export/web; install it, or set CHROMIUM"
+
+$(NODE_PACKAGES): export/%/node_modules/.package-lock.json: export/%/package.json
+	@command -v npm >/dev/null || { echo "no npm on the path; install Node 20 or newer"; exit 2; }
+	cd export/$* && $(NPM_INSTALL)
+	@touch $@
+
+# vendor.mjs empties the folder first and copies this file last.
+export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs
+	npm --prefix export/web run --silent vendor
 
 lint: $(STAMP)  ## ruff: rules and formatting
 	$(BIN)/ruff check .
@@ -33,6 +51,29 @@ docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tab
 demo: $(STAMP)  ## distil, export and measure two students (MINUTES=3 of training; about a quarter of an hour in all)
 	$(BIN)/edgedistill demo --minutes $(MINUTES)
 
+LIBRARIES := optimum fastembed model2vec
+INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)
+
+ecosystems: runners $(STAMP) $(INSTALLED)  ## embed golden texts in every runner and library; writes the table of export/README.md
+	EDGEDISTILL_ENVIRONMENTS=$(ENVIRONMENTS) OMP_NUM_THREADS=1 $(BIN)/python bench/ecosystems.py $(ECOSYSTEMS)
+
+# Each library has an environment of its own: optimum-onnx needs older transformers than edgedistill. torch is the version of constraints.txt.
+$(ENVIRONMENTS)/optimum/installed: PACKAGES := -e '.[optimum]'
+$(ENVIRONMENTS)/fastembed/installed: PACKAGES := fastembed
+$(ENVIRONMENTS)/model2vec/installed: PACKAGES := model2vec
+
+$(LIBRARIES:%=$(ENVIRONMENTS)/%/installed): | $(STAMP)
+	$(BIN)/python -m venv $(@D)
+	grep '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt $(PACKAGES)
+	@touch $@
+
+$(ENVIRONMENTS)/transformers.js/installed:
+	@mkdir -p $(@D)
+	echo '{"private": true}' > $(@D)/package.json
+	cd $(@D) && $(NPM_INSTALL) --no-package-lock @huggingface/transformers
+	@touch $@
+
 setup: $(STAMP)  ## only create the environment
 
 # The stamp comes last, so an interrupted installation is repeated.
@@ -42,5 +83,5 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
 	touch $(STAMP)
 
-clean:  ## remove the environment and what the demo wrote
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache
+clean:  ## remove the environments and what the demo wrote
+	rm -rf $(VENV) $(ENVIRONMENTS) $(NODE_PACKAGES:%/.package-lock.json=%) export/web/vendor demo build dist .mypy_cache .pytest_cache .ruff_cache

@@ -294,7 +294,7 @@ def embed(
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", min=1, metavar="N", help="Tokens per batch with padding. Default: 1024 on cpu, 16384 on cuda."),
+        typer.Option("--batch-tokens", min=1, metavar="N", help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")] = False,
     threads: Annotated[

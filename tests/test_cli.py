@@ -24,7 +24,7 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "trim", "demo")
+COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "mobile", "trim", "demo")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
     [cost] = last(checked)["recipes"]  # type: ignore[misc]
     assert cost["texts"] == {"train": 400, "held_out": 40}
-    assert set(cost["size_bytes"]) == {"fp32", "w8", "int8"}
+    assert set(cost["size_bytes"]) == {"fp32", "fp16", "w8", "int8", "w4"}
 
     trained = call("train", recipe, "--json", folder=tmp_path, data=world.data)
     assert trained.returncode == 0, trained.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "schema": SCHEMA,
         "name": run.recipe.name,
         "kind": run.kind,
-        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "teacher": run.recipe.teacher.name,
         "dims": [run.dims, *run.matryoshka_dims],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 
 from edgedistill import quantization
-from edgedistill.quantization import PRECISIONS, convert_except, sensitivity, w8
+from edgedistill.quantization import PRECISIONS, convert_except, int8, sensitivity, w8
 
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
@@ -28,14 +28,13 @@ def int8_with_w8(model: onnx.ModelProto, samples: Ids, ids: Ids) -> tuple[onnx.M
     def convert(graph: onnx.ModelProto) -> onnx.ModelProto:
         return quantization.convert(graph, "int8", samples)
 
-    products = {node.input[1] for node in model.graph.node if node.op_type == "MatMul"}
-    names = [name for name in sensitivity.convertible(model, convert) if name in products]
-    ranked = [layer.name for layer in sensitivity.rank(model, convert, ids, names)]
+    lost = int8.product_errors(model, samples, ids)
+    ranked = sorted(lost, key=lambda name: -lost[name])
     count = 1
     while count <= LARGEST_SHARE * len(ranked):
         kept = ranked[:count]
         mixed = w8.convert(convert_except(convert, model, kept))
         if sensitivity.agreement(mixed, model, ids)[1] >= required:
             return mixed, kept
-        count = max(count + 1, count * 3 // 2)
+        count *= 2
     return quantized, []

@@ -10,7 +10,6 @@ from edgedistill.quantization import PRECISIONS
 from edgedistill.runtime import bundle_location
 
 SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above"}  # names of sources that records keep, as readers see them
-BATCH_INSENSITIVE = 0.99999  # from this single vs. batched cosine on, only float32's last digits differ
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
 
@@ -21,7 +20,7 @@ def encoder_card(manifest: dict[str, Any], libraries: list[str]) -> str:
         f"# {manifest['name']}",
         _about(manifest),
         _precisions(manifest),
-        _batch_sensitivity(manifest),
+        _measured(manifest),
         _use(manifest, libraries),
         _training(manifest),
     ]
@@ -101,20 +100,29 @@ def _precisions(manifest: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _batch_sensitivity(manifest: dict[str, Any]) -> str:
+def _measured(manifest: dict[str, Any]) -> str:
     measured = (
         "The cosines are measured on the golden texts in `parity.json`, chosen to be difficult. Cosine to torch compares with the "
         "trained student in torch; single vs. batched compares a text run by itself with the same text in a batch. `edgedistill bench` "
         "measures accuracy, latency and memory on your machine."
     )
-    drift = manifest["precisions"].get("int8", {}).get("drift", {"min": 1.0})["min"]
-    if drift >= BATCH_INSENSITIVE:
-        return measured
-    return (
-        f"{measured}\n\n**int8 depends on the batch.** It scales activations over all texts of a batch, so the embedding of a text varies "
-        f"with the other texts: down to cosine {drift:.5f} on these texts. Where stored embeddings must be reproducible, embed one text at "
-        "a time or use w8."
+    return f"{measured} No precision lets a text's embedding depend on the other texts of its batch.{_preference(manifest)}"
+
+
+def _preference(manifest: dict[str, Any]) -> str:
+    """Which of several precisions is opened where none is named, by the processor's instruction sets."""
+    orders = {
+        "a processor that multiplies 8-bit integers (VNNI, AMX, Arm dot products)": ("cpu", bundle_location.INT8_PRODUCTS),
+        "any other processor": ("cpu", ()),
+        "CUDA": ("cuda", ()),
+    }
+    if len(manifest["precisions"]) == 1:
+        return ""
+    chosen = (
+        f"{next(each for each in bundle_location.preferred_precisions(*order) if each in manifest['precisions'])} on {where}"
+        for where, order in orders.items()
     )
+    return f"\n\nWhere no precision is named, `edgedistill.load` opens the one measured as the fastest: {'; '.join(chosen)}."
 
 
 def _tokenize(manifest: dict[str, Any]) -> str:

@@ -3,4 +3,4 @@
 from edgedistill.quantization.precisions import PRECISIONS, convert
 from edgedistill.quantization.skipping import convert_except
 
-__all__ = ["PRECISIONS", "convert", "convert_except", "saturation", "sensitivity", "w8"]
+__all__ = ["PRECISIONS", "convert", "convert_except", "int8", "saturation", "sensitivity", "w8"]

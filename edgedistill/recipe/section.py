@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
-Precision = Literal["fp32", "w8", "int8"]
+Precision = Literal["fp32", "fp16", "w8", "int8", "w4"]
 Head = Literal["none", "linear", "linear_tanh"]
 TokenizerSource = Annotated[
     str, Field(description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run folder, or a hub id.")

@@ -6,16 +6,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+PADDING = 16  # a batch holds at most one padding token for so many tokens; more costs more time than another batch
+
 
 def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """The indices of each batch, longest rows first, so that rows of similar length share a batch.
 
-    A batch holds at most `batch_tokens` tokens with its padding, and at least one row.
+    A batch holds at most `batch_tokens` tokens with its padding, of which a sixteenth may be padding, and at least one row.
     """
     sizes = np.array(lengths)
     order, start = np.argsort(-sizes, kind="stable"), 0
     while start < len(order):
-        batch = order[start : start + max(1, batch_tokens // int(sizes[order[start]]))]
+        longest = int(sizes[order[start]])
+        rows = order[start : start + max(1, batch_tokens // longest)]
+        padding = np.cumsum(longest - sizes[rows])
+        batch = rows[: int(np.searchsorted(padding, batch_tokens // PADDING, side="right"))]
         yield batch
         start += len(batch)
 

@@ -18,11 +18,11 @@ from edgedistill.runtime import opening_check
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
-from edgedistill.runtime.onnx_session import open_session
+from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.runtime.similarity import similarity
 
-BATCH_TOKENS = {"cpu": 512, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
+BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # of the first and, for pairs, the second text
 
@@ -34,7 +34,7 @@ class Bundle:
 
     An encoder's bundle has `encode` and `similarity`, the bundle of a student with a classifier head `classify`.
 
-    folder: where its files are. manifest: its manifest.json. precision: "w8", "int8" or "fp32". threads: of onnxruntime.
+    folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16". threads: of onnxruntime.
     dims: the dimensions of its embeddings; of a Matryoshka student all that it was trained for, the largest first.
     max_tokens: longer texts are truncated to this many tokens. labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
@@ -69,7 +69,7 @@ class Bundle:
 
         texts: strings; those above `max_tokens` are truncated, the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalized again.
-        batch_tokens: tokens per batch with padding, by default 512 on cpu and 16,384 on cuda. Larger batches take more memory.
+        batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches take more memory.
         progress: show a progress bar on stderr.
 
         Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of `dims`, and for a classifier.
@@ -137,7 +137,7 @@ class Bundle:
         lengths = [max(len(row) for row in item) * (1 + self.pair) for item in ids]
         for batch in longest_first(lengths, batch_tokens or BATCH_TOKENS[self._device]):
             inputs = [each for column in range(1 + self.pair) for each in pad([ids[at][column] for at in batch], self._pad_id)]
-            logits[batch] = self._session.run(self._outputs, dict(zip(INPUTS, inputs, strict=False)))[0]
+            logits[batch] = self._session.run(self._outputs, dict(zip(INPUTS, inputs, strict=False)), RUN_OPTIONS)[0]
         return logits
 
     def embedding_dim(self, dim: int | None = None) -> int:
@@ -191,7 +191,7 @@ class Bundle:
             advance(len(batch))
 
     def _embed_batch(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
-        embeddings = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask})[0]
+        embeddings = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
         if out.shape[1] != embeddings.shape[1]:
             embeddings = embeddings[:, : out.shape[1]]
             embeddings = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)

@@ -8,6 +8,9 @@ import onnxruntime
 
 from edgedistill.errors import UserError, unknown_name
 
+RUN_OPTIONS = onnxruntime.RunOptions()
+RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
+
 
 def open_session(graph: Path, threads: int, device: str) -> onnxruntime.InferenceSession:
     """A session for a graph on cpu or cuda. Raises UserError for another device, and for cuda where onnxruntime does not support it."""

@@ -3,7 +3,7 @@
 python embed.py BUNDLE [PRECISION] < texts.txt      one text per line in, one embedding (a JSON array) per line out
 python embed.py BUNDLE [PRECISION] --check          compare the embeddings of the bundle's golden texts; exit 1 where they differ
 
-PRECISION: w8 (default), int8 or fp32.
+PRECISION: one that the bundle has; by default the first of int8, w8, fp32.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(plain) <= 2:
         print(__doc__, file=sys.stderr)
         return 2
-    folder, precision = Path(plain[0]), plain[1] if len(plain) == 2 else "w8"
+    folder = Path(plain[0])
+    precision = plain[1] if len(plain) == 2 else next(p for p in ("int8", "w8", "fp32", *precisions(folder)) if p in precisions(folder))
     if precision not in precisions(folder):
         print(f"{folder}: no precision {precision!r}; choose {' or '.join(precisions(folder))}", file=sys.stderr)
         return 2

@@ -32,14 +32,14 @@ def test_it_opens_by_name_wherever_one_stands(nano: bundle.Bundle, tmp_path: Pat
 
 def test_it_is_small_and_whole(nano: bundle.Bundle) -> None:
     assert sum(path.stat().st_size for path in nano.folder.rglob("*") if path.is_file()) <= 5e6
-    assert list(nano.manifest["precisions"]) == ["w8"]
-    assert verify.verify(nano.folder)["precisions"]["w8"]["cosine_min"] > 0.99
+    assert list(nano.manifest["precisions"]) == ["int8"]
+    assert verify.verify(nano.folder)["precisions"]["int8"]["cosine_min"] > 0.99
 
 
 def test_it_keeps_what_its_report_says(nano: bundle.Bundle) -> None:
     measured = scoring.evaluate(scoring.suite("mini"), nano.encode)["average"]
-    (said,) = [row for row in REPORT["reports"] if (row["bundle"]["name"], row["bundle"]["precision"]) == ("nano", "w8")]
-    assert said["bundle"]["sha256"] == nano.manifest["precisions"]["w8"]["sha256"], "a report of this very graph"
+    (said,) = [row for row in REPORT["reports"] if (row["bundle"]["name"], row["bundle"]["precision"]) == ("nano", "int8")]
+    assert said["bundle"]["sha256"] == nano.manifest["precisions"]["int8"]["sha256"], "a report of this very graph"
     assert measured == pytest.approx(said["quality"]["mini"]["average"], abs=0.005)
 
 

@@ -243,7 +243,9 @@ def traced_with_a_linear_head() -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: make_bert(head=None), make_bert, make_recurrent, two_linear_layers, traced_with_a_linear_head], ids=str
+    "make",
+    [lambda: make_bert(head=None), make_bert, make_recurrent, two_linear_layers, traced_with_a_linear_head],
+    ids=["no head", "bert", "recurrent", "two linear layers", "traced"],
 )
 def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
     """So that a library that pools by mean gives the student's own embedding, head included."""

@@ -37,10 +37,10 @@ def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path) -> None:
     real = opened._session
 
     class Watched:
-        def run(self, outputs: list[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        def run(self, outputs: list[str], inputs: dict[str, np.ndarray], options: Any) -> list[np.ndarray]:
             seen.append(inputs["input_ids"].shape)
             assert (inputs["input_ids"][inputs["attention_mask"] == 0] == 0).all()
-            return real.run(outputs, inputs)
+            return real.run(outputs, inputs, options)
 
     opened._session = Watched()
     opened.encode(TEXTS, batch_tokens=96)
@@ -128,7 +128,7 @@ def test_one_string_gives_one_embedding(copy: Path) -> None:
     assert np.array_equal(one, opened.encode(["the cat eats a red apple"])[0])
     rewrite(copy, dims=[24, 8])
     assert bundle.load(copy).encode("", dim=8).shape == (8,)
-    assert repr(opened) == "<Bundle run:w8, 24 dimensions>"
+    assert repr(opened) == "<Bundle run:int8, 24 dimensions>"
 
 
 # Similarity

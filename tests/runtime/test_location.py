@@ -14,7 +14,7 @@ from tests.runtime.conftest import rewrite
 
 
 def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert edgedistill.load(folder).precision == "w8"
+    assert edgedistill.load(folder).precision == "int8"
     assert edgedistill.load(f"{folder}:int8").precision == "int8"
     assert edgedistill.load(f"{folder}:int8", precision="fp32").precision == "fp32"
     monkeypatch.chdir(folder.parent)
@@ -57,7 +57,7 @@ def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
 
 def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
     assert bundle_location.is_bundle("nano")
-    with pytest.raises(UserError, match=r"^nano: no precision 'int8'; choose w8$"):
-        bundle.load("nano:int8")
-    with pytest.raises(UserError, match=r"^nano: no precision 'w4'; choose w8$"):
+    with pytest.raises(UserError, match=r"^nano: no precision 'w8'; choose int8$"):
+        bundle.load("nano:w8")
+    with pytest.raises(UserError, match=r"^nano: no precision 'w4'; choose int8$"):
         bundle.load("nano:w4")

@@ -58,7 +58,7 @@ def test_a_manifest_without_a_key(copy: Path) -> None:
         bundle.load(copy)
 
 
-@pytest.mark.parametrize("name", ["onnx/model_w8.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "tokenizer.json"])
 def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
@@ -70,7 +70,7 @@ def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
             opening(copy)
 
 
-@pytest.mark.parametrize("name", ["onnx/model_w8.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["onnx/model_quantized.onnx", "tokenizer.json"])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
     for opening in (bundle.load, verify.verify):
