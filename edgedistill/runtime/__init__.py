@@ -1,3 +1,3 @@
 """A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers and onnxruntime alone."""
 
-__all__ = ["bundle", "bundle_location", "classification", "golden_file", "graph_check", "manifest", "progress", "similarity", "verify"]
+__all__ = ["bundle", "bundle_location", "classification", "golden_file", "manifest", "progress", "similarity", "trust", "verify"]

@@ -14,13 +14,13 @@ from tokenizers import Tokenizer
 from edgedistill import machine
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import manifest as manifests
-from edgedistill.runtime import opening_check
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.runtime.similarity import similarity
+from edgedistill.runtime.trust import opening_check
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too

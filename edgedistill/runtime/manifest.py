@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.runtime import manifest_fields
+from edgedistill.runtime.trust import manifest_fields
 
 SCHEMA = 1
 LARGEST_BYTES = 4_000_000

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime import golden_file, opening_check
+from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.runtime.bundle_location import locate
 from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.trust import opening_check
 
 
 def verify(name: str | Path) -> dict[str, Any]:

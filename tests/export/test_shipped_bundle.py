@@ -13,7 +13,7 @@ from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORT = json.loads((ROOT / "bench" / "reports" / "flagship.json").read_text(encoding="utf-8"))
+REPORT = json.loads((ROOT / "bench" / "reports" / "export.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

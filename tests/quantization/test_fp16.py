@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from edgedistill import graph
 from edgedistill.errors import UserError
 from edgedistill.quantization import fp16
-from edgedistill.runtime.operators import ALLOWED
+from edgedistill.runtime.trust.operators import ALLOWED
 from tests.graph.test_graph import make_bert, run, session, some_ids
 from tests.quantization.test_w4 import MAKE, cosines
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph, quantization
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime import graph_check, wire_format
+from edgedistill.runtime.trust import graph_check, wire_format
 from edgedistill.students.classifier import Classifier
 from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
 

@@ -21,7 +21,8 @@ from tokenizers import Tokenizer
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.runtime import bundle, golden_file, manifest, manifest_fields, opening_check, tokenizer_check, verify
+from edgedistill.runtime import bundle, golden_file, manifest, verify
+from edgedistill.runtime.trust import manifest_fields, opening_check, tokenizer_check
 
 OPENINGS: list[Callable[[Path], Any]] = [lambda folder: bundle.load(folder, "w8"), verify.verify]
 NAMES = {

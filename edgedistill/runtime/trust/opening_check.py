@@ -10,7 +10,7 @@ from typing import Any
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime import graph_check, tokenizer_check
+from edgedistill.runtime.trust import graph_check, tokenizer_check
 
 _ERRORS = "EngineError EPFail Fail InvalidArgument InvalidGraph InvalidProtobuf NoModel NoSuchFile NotImplemented RuntimeException".split()
 ONNXRUNTIME_ERRORS = tuple(getattr(onnxruntime_errors, name) for name in _ERRORS if hasattr(onnxruntime_errors, name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedistill.runtime import wire_format as wire
+from edgedistill.runtime.trust import wire_format as wire
 
 # A field with PART or PARTS that graph_check does not read is text, or describes.
 MODEL: wire.Schema = {

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime import onnx_messages
-from edgedistill.runtime.operators import ALLOWED, full_name
-from edgedistill.runtime.wire_format import MalformedMessage, Schema, Span, WireReader
+from edgedistill.runtime.trust import onnx_messages
+from edgedistill.runtime.trust.operators import ALLOWED, full_name
+from edgedistill.runtime.trust.wire_format import MalformedMessage, Schema, Span, WireReader
 
 LARGEST_BYTES = 2**31 - 1  # of a protobuf message
 MOST_NODES = MOST_TENSORS = 50_000
