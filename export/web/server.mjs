@@ -1,4 +1,4 @@
-// npm start [-- BUNDLE]: serve the page, and a bundle's folder below /bundle/, on this machine alone.
+// npm start [-- BUNDLE]: serve the page, and a bundle's folder below /bundle/, on this machine alone. $PORT: 8000 by default.
 // The two Cross-Origin headers let WASM use threads; any server that sends them will do.
 
 import { createReadStream, statSync } from "node:fs";
@@ -49,7 +49,16 @@ function decoded(path) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const bundle = process.argv[2];
   const port = Number(process.env.PORT ?? 8000);
-  serve(bundle ? { "/bundle/": join(process.cwd(), bundle) } : {}).listen(port, "127.0.0.1", () => {
+  if (process.argv.length > 3 || (bundle && !statSync(join(bundle, "manifest.json"), { throwIfNoEntry: false }))) {
+    console.error(`${process.argv.slice(2).join(" ")}: not a bundle (no manifest.json); npm start -- BUNDLE takes one bundle's folder`);
+    process.exit(2);
+  }
+  const server = serve(bundle ? { "/bundle/": resolve(bundle) } : {});
+  server.on("error", (error) => {
+    console.error(`port ${port}: ${error.code === "EADDRINUSE" ? "in use" : error.message}; choose another with PORT=8001`);
+    process.exit(2);
+  });
+  server.listen(port, "127.0.0.1", () => {
     console.log(`http://localhost:${port}/${bundle ? "?bundle=/bundle/" : ""}`);
   });
 }

@@ -165,7 +165,7 @@ def test_explain_a_run(tmp_path: Path) -> None:
     shown = explanation.table(found)
     assert "all together" in shown and "layer 0 · feed-forward in" in shown and "MatMul" in shown
     assert shown.index(found["layers"][0]["label"]) < shown.index(found["layers"][-1]["label"])
-    assert lines == [f"w4: {len(found['layers'])} layers on {found['texts']} texts, each quantized alone"]
+    assert lines == [f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"]
 
 
 def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:
