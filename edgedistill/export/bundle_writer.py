@@ -162,7 +162,7 @@ def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[s
         "file": name,
         "sha256": files.sha256_file(path),
         "size_bytes": path.stat().st_size,
-        "weights": getattr(PRECISIONS[precision], "weights", None) or PRECISIONS[precision].description,
+        "weights": PRECISIONS[precision].description,
         "operators": _operators(model),
     }
 

@@ -178,6 +178,7 @@ class _Products:
         self.channels = channels
         self.products = {node.output[0] for node in facts.products}
         self.inputs: dict[str, _Input] = {}
+        self.weights: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.zeros: dict[tuple[str, int], str] = {}
         self.absorbed: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
@@ -192,11 +193,11 @@ class _Products:
         if x not in self.inputs:
             self.inputs[x] = self._quantize(x)
         source = self.inputs[x]
-        weight = editor.array(name)
-        assert weight is not None
-        if x in self.channels:
-            weight = weight * self.channels[x].factors[:, None]
-        values, scale = quantize_weights(weight)
+        if name not in self.weights:  # a shared layer's weight is read by several products, whose inputs share their factors
+            weight = editor.array(name)
+            assert weight is not None
+            self.weights[name] = quantize_weights(weight * self.channels[x].factors[:, None] if x in self.channels else weight)
+        values, scale = self.weights[name]
         operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
         operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
         if source.rows is None:

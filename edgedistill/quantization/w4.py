@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 from threadpoolctl import threadpool_limits
 
+from edgedistill.quantization import lstm
 from edgedistill.quantization.embedding_tables import SMALLEST, table
 from edgedistill.quantization.error_feedback import quantize_with_feedback, second_moments
 from edgedistill.quantization.four_bits import GROUP, in_groups, packed, quantize_groups
@@ -72,13 +73,7 @@ def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
 
 def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """LSTM weights W and R: 4 bits on disk, float32 once opened, since there is no LSTM of 4-bit weights."""
-    if node.op_type != "LSTM" or editor.array(node.input[1]) is None:
-        return None
-    nodes = []
-    for at in (1, 2):
-        nodes += _unpacked(editor, node.input[at])
-        node.input[at] = nodes[-1].output[0]
-    return [*nodes, node]
+    return lstm.stored(editor, node, _unpacked)
 
 
 def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
