@@ -90,11 +90,16 @@ def training_samples(inspected: Inspected) -> int:
 
 
 def estimate_seconds(inspected: Inspected, missing: list[ToEmbed], session: Session) -> dict[str, float]:
-    """{"teacher", "student"}: about how many seconds embedding and training will take on this machine. Takes about 10 s at most."""
+    """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
+
+    Takes about 10 s at most, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
+    """
     flush_denormals()
     accelerator = train.accelerator_for(inspected.spec, session.device)
-    session = replace(session, device=accelerator.device.type, log=silent, progress=False)
     missing = [each for each in missing if each.missing]
+    for each in missing:
+        each.teacher.prepare(replace(session, device=accelerator.device.type))
+    session = replace(session, device=accelerator.device.type, log=silent, progress=False)
     teacher = sum(each.missing * seconds_per_text(each, session.device, TEACHER_SECONDS / len(missing)) for each in missing)
     with torch.random.fork_rng(devices=[]):
         student = _student_seconds(inspected, accelerator)
@@ -119,13 +124,18 @@ def _student_seconds(inspected: Inspected, accelerator: Accelerator) -> float:
     spec, seconds = inspected.spec, 0.0
     limit = STUDENT_SECONDS / max(1, len(spec.stages))
     for number, (stage, ahead) in enumerate(zip(spec.distilling, inspected.stages, strict=True)):
-        with tempfile.TemporaryDirectory() as folder:
-            timed = _loop(inspected, number, accelerator, Path(folder))
-            timed.set_up()
-            seconds += steps(stage, ahead.rows) * mean_seconds(timed.train_step, limit)
+        seconds += steps(stage, ahead.rows) * step_seconds(inspected, number, accelerator, limit)
     if spec.finetuning is not None and inspected.finetuning is not None:
         seconds += _finetuning_seconds(inspected, spec.finetuning, inspected.finetuning, accelerator, limit)
     return seconds
+
+
+def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, limit: float) -> float:
+    """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy of the student."""
+    with tempfile.TemporaryDirectory() as folder:
+        timed = _loop(inspected, number, accelerator, Path(folder))
+        timed.set_up()
+        return mean_seconds(timed.train_step, limit)
 
 
 def _loop(inspected: Inspected, number: int, accelerator: Accelerator, folder: Path) -> Loop:

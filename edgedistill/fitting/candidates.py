@@ -1,0 +1,220 @@
+"""The candidates: every shape that a student of this teacher can have, as data, and the recipe that trains each.
+
+A shape is estimated in a moment (`estimated_bytes`, `products`), so that only those near the budget are built and measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import product
+from typing import Any
+
+from edgedistill.planning.preflight import MUON_TORCH
+
+# What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions where it takes none.
+LAYERS = (1, 2, 3, 4, 6, 8, 12)
+WIDTH_SHARES = (1.0, 2 / 3, 1 / 2, 1 / 3)
+NEURONS = (4.0, 2.5, 1.5)  # feed-forward size, in widths
+TABLE_SHARES = (1 / 2, 1 / 3, 1 / 4, 1 / 6, 1 / 8)  # PQ bytes of a token, in widths
+DIMS_SHARES = (1.0, 1 / 2)
+ACTIVATIONS = ("", "relu")  # "": the encoder's own
+STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
+LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
+PRECISIONS = ("int8", "w8", "w4")  # the first of them that keeps to the budget is raced
+
+KIND_ORDER = {"finished": 0, "bert": 1, "static": 2, "recurrent": 3, "bilstm": 4}  # which kinds are tried first
+
+# How each kind learns best, by what has been measured here (bench/LOG.md).
+TRAINING: dict[str, dict[str, Any]] = {
+    "bert": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
+    "recurrent": {"batch": 128, "optimizer": "muon", "learning_rate": 2e-3},
+    "finished": {"batch": 128, "optimizer": "muon", "learning_rate": 1e-3},
+    "bilstm": {"batch": 128, "learning_rate": 2e-3},
+    "static": {"batch": 128, "learning_rate": 1e-3},
+}
+WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}  # all layers at full width: nearly the teacher before the first step
+WITHOUT_MUON = {"learning_rate": 1e-3, "optimizer": "adamw"}
+MAX_TOKENS = 128
+SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The encoder that students take layers and token embeddings from, and what it offers.
+
+    weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at random. positions: rows of the
+    position table that students keep, for max_tokens. finished: shipped bundles of the same teacher. wordpiece: whether a vocabulary
+    can be learned like its tokenizer's.
+    """
+
+    weights: str
+    tokenizer: str
+    depth: int
+    width: int
+    heads: int
+    neurons: int
+    positions: int
+    max_tokens: int
+    dims: int
+    wordpiece: bool
+    finished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer that candidates share. section: its keys in a student's section. size_bytes: of its tokenizer.json."""
+
+    section: Mapping[str, Any]
+    size: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A candidate's shape. table: bytes of a token's embedding, PQ bytes where they are fewer than the width; neurons: feed-forward
+    size, or hidden units of an LSTM; vocabulary: the name of a Vocabulary; dims 0: the teacher's; activation "": the encoder's.
+    """
+
+    kind: str
+    layers: int = 0
+    width: int = 0
+    neurons: int = 0
+    table: int = 0
+    vocabulary: str = "all"
+    dims: int = 0
+    activation: str = ""
+
+    @property
+    def name(self) -> str:
+        """bert-4x256x640-t64-kept3"""
+        if self.kind == "finished":
+            return f"from-{self.vocabulary}"
+        sizes = "x".join(str(size) for size in (self.layers, self.width, self.neurons) if size)
+        vocabulary = "" if self.vocabulary == "all" else self.vocabulary.replace(" ", "")
+        parts = [self.kind, sizes, f"t{self.table}" if self.table < self.width else "", vocabulary, self.activation]
+        return "-".join(part for part in [*parts, f"d{self.dims}" if self.dims else ""] if part)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> list[Choice]:
+    """Every shape, without duplicates, in a fixed order."""
+    found = [*_berts(start, vocabularies), *_recurrents(start, vocabularies), *_lstms(start, vocabularies), *_statics(start, vocabularies)]
+    found += [Choice("finished", vocabulary=name) for name in start.finished]
+    return list(dict.fromkeys(found))
+
+
+def _berts(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
+    heads_of = start.width // start.heads
+    layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
+    widths = sorted({max(heads_of, round(start.width * share / heads_of) * heads_of) for share in WIDTH_SHARES})
+    taken = [name for name in vocabularies if not name.startswith("learned")]
+    axes = product(layers, widths, NEURONS, TABLE_SHARES, taken, DIMS_SHARES, ACTIVATIONS)
+    for count, width, ratio, share, vocabulary, dims, activation in axes:
+        table = math.floor(width * share)
+        whole = width == start.width and start.weights
+        if width % table or (whole and ratio != NEURONS[0]):  # neurons are chosen only where layers are projected
+            continue
+        neurons = start.neurons if whole else min(start.neurons, round(width * ratio))
+        yield Choice("bert", count, width, neurons, table, vocabulary, _dims(start, dims), activation)
+
+
+def _recurrents(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
+    if not start.weights:
+        return
+    blocks = [count for count in (1, 2, 3) if count < start.depth and start.depth % count == 0]
+    taken = [name for name in vocabularies if not name.startswith("learned")]
+    for count, share, vocabulary, dims in product(blocks, TABLE_SHARES[1:4], taken, DIMS_SHARES):
+        table = math.floor(start.width * share)
+        if start.width % table == 0:
+            yield Choice("recurrent", count, start.width, start.neurons, table, vocabulary, _dims(start, dims))
+
+
+def _lstms(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
+    for (width, hidden), vocabulary, dims in product(LSTMS, vocabularies, DIMS_SHARES):
+        wide = round(start.width * width)
+        yield Choice("bilstm", 1, wide, round(start.width * hidden), wide, vocabulary, _dims(start, dims))
+
+
+def _statics(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
+    for share, vocabulary, dims in product(STATIC_SHARES, vocabularies, DIMS_SHARES):
+        width = max(2, round(start.dims * share))
+        yield Choice("static", 0, width, 0, width, vocabulary, _dims(start, dims))
+
+
+def _dims(start: StartingPoint, share: float) -> int:
+    return 0 if share == 1 else round(start.dims * share)
+
+
+def estimated_bytes(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary], precision: str) -> float:
+    """About the bytes of the graph in a precision and of its tokenizer, to a tenth."""
+    weight = {"int8": 1.02, "w8": 1.13, "w4": 0.58}[precision]
+    vocabulary = vocabularies[choice.vocabulary]
+    head = choice.width * (choice.dims or start.dims)
+    if choice.table < choice.width:  # product-quantized: codes are bytes in every precision
+        table, head = float(vocabulary.size * choice.table + 256 * choice.width), head + MAX_TOKENS * choice.width
+    else:
+        table = vocabulary.size * (choice.width * weight + 4)
+    return table + weight * (_layer_weights(choice) + head) + vocabulary.size_bytes
+
+
+def products(choice: Choice, start: StartingPoint) -> float:
+    """Multiplications of a token in the layers: what latency grows with, in millions."""
+    times = start.depth // choice.layers if choice.kind == "recurrent" else 1
+    return (_layer_weights(choice) * times + choice.width * (choice.dims or start.dims) / 16) / 1e6
+
+
+def _layer_weights(choice: Choice) -> float:
+    if choice.kind in ("bert", "recurrent"):
+        return choice.layers * (4 * choice.width**2 + 2 * choice.width * choice.neurons)
+    return 8 * choice.neurons * (choice.width + choice.neurons) if choice.kind == "bilstm" else 0
+
+
+def sections(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    """The recipe's sections that make a candidate: `student`, and `targets` where it has fewer dimensions than its teacher."""
+    targets = {"targets": {"reduce": {"kind": "pca"}, "dims": choice.dims}} if choice.dims else {}
+    return {**targets, "student": _student(choice, start, vocabularies)}
+
+
+def _student(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    if choice.kind == "finished":
+        return {"kind": "finished", "weights": choice.vocabulary}
+    head: dict[str, Any] = {"head": "linear", **({"dims": choice.dims} if choice.dims else {})}
+    tokenizer = {} if start.tokenizer == "teacher" else {"tokenizer": start.tokenizer}
+    shared = {**tokenizer, **vocabularies[choice.vocabulary].section, **head, "max_tokens": start.max_tokens}
+    if choice.kind == "static":
+        return {"kind": "static", "width": choice.width, "embeddings": {"from": "teacher", "of": "outputs"}, **shared}
+    if choice.kind == "bilstm":
+        return {"kind": "bilstm", "width": choice.width, "hidden": choice.neurons, "readout": "max", **shared}
+    compressed = {"pq_bytes": choice.table} if choice.table < choice.width else {}
+    weighted = {"embeddings": {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}} if compressed else {}
+    if choice.kind == "recurrent":
+        return {"kind": "recurrent", "weights": start.weights, "layers": choice.layers, **compressed, **weighted, **shared}
+    section: dict[str, Any] = {"kind": "bert", "weights": start.weights or "random"}
+    section |= {"layers": spread(start.depth, choice.layers) if start.weights else choice.layers}
+    if choice.width < start.width or not start.weights:
+        section |= {"width": choice.width, "intermediate": choice.neurons}
+    activation = {"activation": choice.activation} if choice.activation else {}
+    return {**section, **activation, "max_positions": start.positions, **compressed, **weighted, **shared}
+
+
+def spread(depth: int, count: int) -> list[int]:
+    """`count` of an encoder's layers: the first and the last, and between them as evenly as can be, rather later than earlier."""
+    return [depth - 1] if count == 1 else [math.ceil(at * (depth - 1) / (count - 1)) for at in range(count)]
+
+
+def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
+    """The recipe's stage of a candidate, without its steps. texts: to train on."""
+    settings = dict(TRAINING[choice.kind])
+    if choice.kind == "bert" and start.weights and (choice.layers, choice.width) == (start.depth, start.width) and not choice.activation:
+        settings |= WHOLE
+    if settings.get("optimizer") == "muon" and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
+        settings |= WITHOUT_MUON
+    while settings["batch"] > SMALLEST_BATCH and texts < STEPS_OF_AN_EPOCH * settings["batch"]:
+        settings["batch"] //= 2
+    return {"name": "distil", "objective": {"kind": "cosine"}, **settings, "max_tokens": start.max_tokens}

@@ -1,0 +1,256 @@
+"""What is decided before the race: the corpus, the candidates that keep to the budget, how many of them race and for how long.
+
+Everything is recorded in the storage as it is found, so that a fit that is killed here goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgedistill import recipe
+from edgedistill.data.corpus import Corpus
+from edgedistill.errors import UserError
+from edgedistill.evaluation import scoring
+from edgedistill.fitting import candidates, latency, pace, sampler, starts, texts
+from edgedistill.fitting.agreement_score import Judge
+from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
+from edgedistill.fitting.pace import Pace, Schedule
+from edgedistill.fitting.request import Request
+from edgedistill.fitting.storage import Storage
+from edgedistill.fitting.student_cost import Cost, Workshop
+from edgedistill.fitting.survey import Survey
+from edgedistill.planning import training_time
+from edgedistill.planning.recipe_inspection import Inspected
+from edgedistill.planning.training_time import ToEmbed
+from edgedistill.session import Session, silent
+from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
+from edgedistill.training import checks, load_models, prepare, train
+from edgedistill.training.load_models import with_weights
+
+TIMED_TEXTS = 48  # of the suite: those whose latency is measured
+SUITE = "mini"  # measured on where no other is named
+
+
+@dataclass
+class Fit:
+    """A fit at work: what it was asked for, its folder, its storage, and what all candidates share."""
+
+    request: Request
+    folder: Path
+    storage: Storage
+    session: Session
+    pace: Pace
+    workers: int
+    teacher: TeacherEncoder
+
+    @property
+    def suite(self) -> scoring.Suite | None:
+        return scoring.suite(self.request.suite, self.request.data) if self.request.suite is not None else None
+
+    @property
+    def schedule(self) -> Schedule:
+        known = self.storage.get("schedule")
+        return Schedule(**{**known, "counts": tuple(known["counts"]), "shares": tuple(known["shares"])})
+
+    def corpus(self) -> Corpus:
+        """The corpus that all candidates train on."""
+        return texts.build(self.storage.get("corpus"), self.session, self.request.seed)
+
+    def judge(self) -> Judge:
+        return Judge(self.teacher, self.corpus(), self.suite, self.session)
+
+    def workshop(self) -> Workshop:
+        """What candidates are built from, as the plan found it."""
+        sample = scoring.suite(self.request.suite or SUITE, self.request.data).sample(TIMED_TEXTS)
+        timed = [text for text in sample if isinstance(text, str)]
+        start = StartingPoint(**{**self.storage.get("start"), "finished": tuple(self.storage.get("start")["finished"])})
+        vocabularies = {name: Vocabulary(**each) for name, each in self.storage.get("vocabularies").items()}
+        return Workshop(self.teacher, self.corpus(), start, vocabularies, timed, self.request.budget.target)
+
+    def survey(self, workshop: Workshop) -> Survey:
+        """What has been measured, of all shapes."""
+        choices = candidates.choices(workshop.start, workshop.vocabularies)
+        found = Survey(choices, workshop.start, workshop.vocabularies, self.request.budget)
+        for params, cost, reason in self.storage.get("survey") or []:
+            if cost is not None:
+                found.costs[Choice(**params)] = Cost(**cost)
+            else:
+                found.impossible[Choice(**params)] = reason
+        return found
+
+    def recipe(self, choice: Choice, workshop: Workshop, steps: int) -> dict[str, Any]:
+        """The recipe of a candidate, as data."""
+        stage = candidates.stage(choice, workshop.start, workshop.corpus.training_count) | {"steps": steps}
+        return {
+            "name": choice.name,
+            "seed": self.request.seed,
+            "teacher": self.request.teacher.model_dump(mode="json", exclude_defaults=True),
+            "corpus": self.storage.get("corpus"),
+            **candidates.sections(choice, workshop.start, workshop.vocabularies),
+            "stages": [stage],
+        }
+
+
+def open_teacher(request: Request) -> TeacherEncoder:
+    """The teacher of a request, a model or a finished run."""
+    return with_weights(load_models.open_teacher(request.teacher, request.data), "--teacher")
+
+
+def make(fit: Fit, started: float) -> None:
+    """Decide everything that is not decided yet. started: when the fit began, by time.time(). Raises UserError as its parts do."""
+    storage, session = fit.storage, fit.session
+    if storage.get("corpus") is None:
+        _choose_texts(fit)
+    corpus = fit.corpus()
+    Judge(fit.teacher, corpus, None, session)  # embeds all texts
+    if storage.get("vocabularies") is None:
+        start = starts.find(fit.teacher, corpus.texts(range(min(texts.SAMPLE, len(corpus)))), session)
+        session.log("vocabularies that students can have")
+        found = starts.vocabularies(start, fit.teacher, corpus, Session(log=silent, cache_folder=session.cache_folder))
+        storage.set("start", asdict(start))
+        storage.set("vocabularies", {name: {**asdict(each), "section": dict(each.section)} for name, each in found.items()})
+    workshop = fit.workshop()
+    survey = fit.survey(workshop)
+    if storage.get("surveyed") is None:
+        _measure(fit, workshop, survey)
+        storage.set("surveyed", True)
+    if storage.get("schedule") is None:
+        _schedule(fit, workshop, survey, started)
+
+
+def _choose_texts(fit: Fit) -> None:
+    """Check the texts, and limit them to what the teacher can embed in its share of the time."""
+    request, session = fit.request, fit.session
+    found = texts.read(request, session)
+    report = texts.check(found, fit.teacher)
+    for line in [*(f"texts: {fact}" for fact in report.facts), *(f"weak: {each}" for each in report.weak)]:
+        session.log(line)
+    rate = training_time.seconds_per_text(ToEmbed(fit.teacher, found, len(found)), session.device, training_time.TEACHER_SECONDS)
+    most = int(60 * request.minutes * fit.pace.teacher_share / rate)
+    if most < texts.LEAST_TEXTS:
+        least = math.ceil(texts.LEAST_TEXTS * rate / fit.pace.teacher_share / 60)
+        fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time, and {texts.LEAST_TEXTS} are needed"
+        raise UserError(f"--minutes: too few for the teacher's pass: {fact}; give {least}")
+    section = texts.training_section(request, found, most)
+    if section.get("limit", len(found)) < len(found):
+        session.log(f"texts: {section['limit']:,} of them, spread evenly: what the teacher can embed in its share of the time")
+    fit.storage.set("texts", {"facts": report.facts, "weak": report.weak})
+    fit.storage.set("corpus", section)
+
+
+def _measure(fit: Fit, workshop: Workshop, survey: Survey) -> None:
+    """Survey the shapes until enough of them keep to the budget."""
+    budget = fit.request.budget
+    fit.session.log(f"{len(survey.choices):,} shapes; measuring those that may fit {budget}")
+
+    latency.check_target(budget.target)
+    seconds = 60 * fit.request.minutes * fit.pace.survey_share
+    survey.run(lambda choice: workshop.cost(choice, budget), fit.pace.wanted, seconds, lambda choice: _record(fit, survey, choice))
+
+
+def measure(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice) -> None:
+    """Measure one more shape, and record it."""
+    survey.measure(choice, lambda each: workshop.cost(each, fit.request.budget), lambda each: _record(fit, survey, each))
+
+
+def _record(fit: Fit, survey: Survey, choice: Choice) -> None:
+    """Log what a shape costs, and keep it."""
+    cost, budget = survey.costs.get(choice), fit.request.budget
+    if cost is None:
+        fit.session.log(f"  {choice.name}: cannot be built: {survey.impossible[choice]}")
+    else:
+        fits = cost.fitting(budget)
+        shown = cost.described(fits[0] if fits else cost.nearest(budget)[1])
+        fit.session.log(f"  {choice.name}: {shown}{'' if fits else ', over the budget'}")
+    known = [*survey.costs, *survey.impossible]
+    fit.storage.set("survey", [[x.params, asdict(survey.costs[x]) if x in survey.costs else None, survey.impossible.get(x)] for x in known])
+
+
+def first_choices(survey: Survey) -> list[Choice]:
+    """The shapes that fit, in the order in which they race: kinds and depths take turns, those with the most products first."""
+    families: dict[tuple[str, int], list[Choice]] = {}
+    for choice in survey.fitting:
+        families.setdefault((choice.kind, choice.layers), []).append(choice)
+    for members in families.values():
+        members.sort(key=lambda each: (_preference(each, survey), -candidates.products(each, survey.start)))
+
+    def order(family: tuple[str, int]) -> tuple[int, float]:
+        return candidates.KIND_ORDER[family[0]], -max(candidates.products(each, survey.start) for each in families[family])
+
+    ranked = sorted(families, key=order)
+    return [families[family][turn] for turn in range(max(map(len, families.values()))) for family in ranked if turn < len(families[family])]
+
+
+def _preference(choice: Choice, survey: Survey) -> int:
+    """0 for the precision that costs an embedding least."""
+    return candidates.PRECISIONS.index(survey.costs[choice].fitting(survey.budget)[0]) // 2
+
+
+def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> None:
+    """Choose the race, and enter its first candidates with their steps."""
+    total = 60 * fit.request.minutes
+    finish = fit.pace.finish_s + fit.pace.finish_share * total
+    ranked = first_choices(survey)
+    setup = _setup_seconds(fit, workshop, ranked[0])
+    left = total - (time.time() - started) - finish
+    means = pace.Means(left - fit.pace.timing_s * len(ranked), fit.workers, setup, setup / 3)
+    found = pace.schedule(means, len(ranked), fit.pace)
+    fit.session.log(described(found, fit.workers))
+    values = sampler.axes(survey.choices)
+    entered = [entry_attributes(fit, workshop, survey, choice, found) for choice in ranked[: found.counts[0] - found.proposed]]
+    with fit.storage.turn():
+        if not fit.storage.entries():
+            for choice, attributes in entered:
+                fit.storage.add(choice.params, values, attributes)
+        fit.storage.set("planned_s", time.time() - started)
+        fit.storage.set("schedule", found.as_data())
+
+
+def described(schedule: Schedule, workers: int) -> str:
+    """The race in a line."""
+    counts = ", then ".join(str(count) for count in schedule.counts)
+    side = f", {workers} at a time" if workers > 1 else ""
+    return f"race: {counts} candidates; {schedule.seconds / 60:.1f} minutes of training for one that gets to the end{side}"
+
+
+def entry_attributes(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice, schedule: Schedule) -> tuple[Choice, dict[str, Any]]:
+    """A candidate with the attributes of its trial: its steps are timed here."""
+    cost = survey.costs[choice]
+    per_step = step_seconds(fit, workshop, choice)
+    batch = candidates.stage(choice, workshop.start, workshop.corpus.training_count)["batch"]
+    steps = pace.steps(schedule, per_step, workshop.corpus.training_count / batch, fit.pace)
+    return choice, {
+        "name": choice.name,
+        "recipe": fit.recipe(choice, workshop, steps),
+        "precision": cost.fitting(fit.request.budget)[0],
+        "cost": asdict(cost),
+        "goal": 0,
+    }
+
+
+def step_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
+    """Seconds of an optimizer step of a candidate, by a few steps of one with random weights."""
+    spec = recipe.parse(fit.recipe(choice, workshop, 1_000), choice.name)
+    student = workshop.student(choice)
+    rows = [checks.StageRows(None, workshop.corpus.training_count)]
+    inspected = Inspected(spec, fit.teacher, None, workshop.corpus, rows, None, student.module, student.tokenizer, student.shape)
+    flush_denormals()
+    with torch.random.fork_rng(devices=[]):
+        return training_time.step_seconds(inspected, 0, train.accelerator_for(spec, fit.session.device), fit.pace.timing_s)
+
+
+def _setup_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
+    """Seconds from the start of a run to its first step, measured on one candidate."""
+    spec = recipe.parse(fit.recipe(choice, workshop, 1_000), choice.name)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        session = Session(fit.session.data, fit.session.device, silent, cache_folder=fit.session.cache_folder)
+        prepare.prepare(spec, session, train.accelerator_for(spec, fit.session.device), Path(folder))
+    return time.perf_counter() - started

@@ -1,0 +1,105 @@
+"""The processes that work on one fit, here and on other machines that share its folder: who is alive, and what each is doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+BEAT_S = 1.0  # between two signs of life
+SILENT_S = 60.0  # a process on another machine that was silent for so long is gone
+HERE = socket.gethostname()
+
+
+class Presence:
+    """This process's sign of life: a file that a thread touches. name: unique; doing: what others are shown of it."""
+
+    def __init__(self, folder: Path, parent: int | None = None) -> None:
+        """parent: a process whose end ends this one too."""
+        self.folder, self.parent, self.doing = folder / "processes", parent, "starting"
+        self.name = f"{HERE}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.file = self.folder / f"{self.name}.json"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Presence:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=10)
+        self.file.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            if self.parent is not None and os.getppid() != self.parent:
+                os._exit(1)  # killed by nobody else: its checkpoint is at most a minute old
+            try:
+                self._write()
+            except OSError:
+                continue  # a full disk or a network's pause, which the work itself meets too
+
+    def _write(self) -> None:
+        temporary = self.file.with_suffix(".new")
+        temporary.write_text(json.dumps({"host": HERE, "pid": os.getpid(), "doing": self.doing}), encoding="utf-8")
+        os.replace(temporary, self.file)
+
+    def alive(self, name: str | None) -> bool:
+        """Whether the process of this name is at work."""
+        return name is not None and (name == self.name or alive(self.folder.parent, name, self.file))
+
+    def all(self) -> list[dict[str, Any]]:
+        """{name, host, pid, doing} of the processes at work."""
+        found = [(path.stem, _read(path)) for path in sorted(self.folder.glob("*.json"))]
+        return [{"name": name, **facts} for name, facts in found if facts and self.alive(name)]
+
+
+def alive(folder: Path, name: str, clock: Path | None = None) -> bool:
+    """Whether a process of a fit's folder is at work; clock: a file just written there, as that machine's clock may differ from ours."""
+    path = folder / "processes" / f"{name}.json"
+    try:
+        silent = (clock.stat().st_mtime if clock is not None and clock.exists() else time.time()) - path.stat().st_mtime
+    except OSError:
+        return False
+    facts = _read(path)
+    if facts is not None and facts["host"] == HERE and not _exists(facts["pid"]):
+        return False
+    return silent < SILENT_S
+
+
+def any_alive(folder: Path) -> bool:
+    """Whether a process is at work on the fit of this folder."""
+    return any(alive(folder, path.stem) for path in (folder / "processes").glob("*.json"))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended and only its parent has not noticed yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):  # gone, or being written
+        return None

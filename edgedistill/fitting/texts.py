@@ -1,0 +1,133 @@
+"""The texts of a fit: which corpus they make, and what is weak about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus
+from edgedistill.data.corpus import Corpus
+from edgedistill.errors import UserError
+from edgedistill.fitting import language
+from edgedistill.fitting.candidates import MAX_TOKENS
+from edgedistill.fitting.request import DOCUMENTATION, Request
+from edgedistill.session import Session
+from edgedistill.teacher.encoder import TeacherEncoder
+
+MOST_TEXTS = 200_000  # more bring a small student nothing in an hour
+LEAST_TEXTS = 200
+FEW_TEXTS, ENOUGH_TEXTS = 2_000, 20_000  # below these a student knows little besides, or still gains from more
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 2_000
+SAMPLE = 1_500  # texts that language and length are judged by
+MANY_DUPLICATES, MANY_LONG = 0.2, 0.1
+LONG_WORDS = 35  # of a text as long as a paragraph
+PARAGRAPHS_SHARE = 0.35  # of the texts, added where there are only sentences
+
+NONE_GIVEN = (
+    "--texts: none given; a fit needs texts of the kind that the student will embed: "
+    f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts 'folder/*.txt' (also .tsv, .csv, "
+    ".jsonl, .parquet, each also .gz); to try it without any, --texts documentation takes the English documentation of Python and of the "
+    "packages on this machine"
+)
+
+
+@dataclass(frozen=True)
+class TextsReport:
+    """What was found: facts for the log, and what will be weak."""
+
+    facts: list[str]
+    weak: list[str]
+
+
+def section(request: Request) -> dict[str, Any]:
+    """The corpus of a recipe, all of the texts and none held out. Raises UserError where none are given."""
+    if not request.texts:
+        raise UserError(NONE_GIVEN)
+    patterns = [each for each in request.texts if each != DOCUMENTATION]
+    if not patterns:
+        return {"kind": "documentation"}
+    if request.data is None:  # relative to the current folder; a recipe's are relative to --data
+        patterns = [str(Path(os.path.abspath(each))) for each in patterns]
+    column = {} if request.column == "text" else {"column": request.column}
+    added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in request.texts else {}
+    return {"texts": patterns, **column, **added}
+
+
+def read(request: Request, session: Session) -> Corpus:
+    """All the texts, at most MOST_TEXTS of them spread evenly. Raises UserError as `section`, as reading them does, and for too few."""
+    built = corpus.build(_parsed(section(request) | {"limit": MOST_TEXTS}), session, request.seed)
+    if len(built) < LEAST_TEXTS:
+        fact = f"{len(built)} distinct texts; a fit needs {LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better"
+        raise UserError(f"--texts: {fact}; add texts, or --texts documentation, which lies on this machine")
+    return built
+
+
+def _parsed(section: dict[str, Any]) -> corpus.Spec:
+    found = recipe.parse({"name": "fit", "teacher": {"model": "fit"}, "student": {"kind": "teacher"}, "corpus": section}, "fit")
+    assert found.corpus is not None and not isinstance(found.corpus, recipe.Parallel)
+    return found.corpus
+
+
+def check(read: Corpus, teacher: TeacherEncoder) -> TextsReport:
+    """Language, length, duplicates, number. Raises UserError for texts in a language that the teacher does not know."""
+    sample = read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
+    words = np.array([text.count(" ") + 1 for text in sample])
+    tokens = np.array([len(row) for row in _tokens(teacher, sample)])
+    lines = int(files.read_json(read.folder / "corpus.json")["read"])
+    low, middle, high = (int(np.quantile(words, share)) for share in (0.05, 0.5, 0.95))
+    whole = language.whole_words(teacher.tokenizer, sample)
+    facts = [f"{lines:,} texts, {len(read):,} used, of {low} to {high} words (median {middle}); {whole:.0%} of words are known whole"]
+    if whole < language.OTHER:
+        fact = f"the teacher's tokenizer cuts {1 - whole:.0%} of the texts' words into pieces, as it does in languages it does not know"
+        raise UserError(f"--texts: {fact} ({_shortened(sample[len(sample) // 2])}); give a teacher of their language, or other texts")
+    weak = list(_weak(len(read), whole))
+    if len(read) < MOST_TEXTS and 1 - len(read) / max(1, lines) > MANY_DUPLICATES:
+        weak.append(f"{1 - len(read) / lines:.0%} of the texts are duplicates or empty, and were left out")
+    long = float((tokens > MAX_TOKENS).mean())
+    if long > MANY_LONG:
+        weak.append(f"{long:.0%} of the texts have more than {MAX_TOKENS} tokens; students read the first {MAX_TOKENS}")
+    if high < LONG_WORDS:
+        weak.append("all texts are short; neighbouring ones are joined to paragraphs too, which stand for longer documents only roughly")
+    return TextsReport(facts, weak)
+
+
+def _weak(texts: int, whole: float) -> Iterable[str]:
+    if texts < FEW_TEXTS:
+        yield f"{texts:,} texts are few: the student will know little besides them, and scores on so few held-out texts are rough"
+    elif texts < ENOUGH_TEXTS:
+        yield f"{texts:,} texts; students of this size still gain from up to {ENOUGH_TEXTS:,} and more"
+    if whole < language.UNSURE:
+        yield f"only {whole:.0%} of the words are in the teacher's vocabulary as a whole: names, jargon, or more than one language"
+
+
+def _tokens(teacher: TeacherEncoder, texts: list[str]) -> list[list[int]]:
+    backend: Any = teacher.tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return [encoding.ids for encoding in backend.encode_batch(texts)]
+
+
+def _shortened(text: str) -> str:
+    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
+
+
+def training_section(request: Request, read: Corpus, most: int) -> dict[str, Any]:
+    """The corpus that all candidates train on, with held-out texts; most: so many texts can be embedded."""
+    sample = read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
+    short = float(np.quantile([text.count(" ") + 1 for text in sample], 0.95)) < LONG_WORDS
+    texts = int(min(len(read), most / (1 + PARAGRAPHS_SHARE) if short else most))
+    held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
+    paragraphs = {"paragraphs": {"texts": round(PARAGRAPHS_SHARE * texts)}} if short else {}
+    limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
+    return {**section(request), **limited, "held_out": held_out, **paragraphs}
+
+
+def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:
+    """The corpus of a recipe's section."""
+    return corpus.build(_parsed(section), session, seed)

@@ -1,0 +1,154 @@
+"""The end of a fit: the best candidate that passes every check becomes a recipe, a run, a bundle and a report."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from edgedistill import files, recipe
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.evaluation import bench, report
+from edgedistill.export import bundle_writer
+from edgedistill.fitting import latency
+from edgedistill.fitting.agreement_score import Judge, Score
+from edgedistill.fitting.candidates import PRECISIONS
+from edgedistill.fitting.plan import SUITE, Fit
+from edgedistill.fitting.storage import Entry
+from edgedistill.fitting.student_cost import Cost
+from edgedistill.fitting.trials import run_folder
+from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
+
+NAME = "mine"
+RECIPE, BUNDLE, RUN, TEACHER, REPORT, PAGE = "mine.yaml", "bundle", "run", "teacher", "bench.json", "bench.html"
+
+
+def choose(fit: Fit) -> dict[str, Any]:
+    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry `winner` of fit.json.
+
+    Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
+    """
+    finalists = sorted((entry for entry in fit.storage.entries() if entry.state == "complete"), key=lambda each: -(each.last_score or 0))
+    if not finalists:
+        fell = "; ".join(dict.fromkeys(f"{entry.name} {entry.fell}" for entry in fit.storage.entries()))
+        raise UserError(f"{fit.folder}: no candidate was trained to the end: {fell}")
+    judge, problems = fit.judge(), list[str]()
+    for entry in finalists:
+        _write_recipe(fit, entry)
+        _copy_run(fit, entry)
+        for precision in sorted(
+            Cost(**entry.cost).fitting(fit.request.budget), key=lambda each: (each != entry.precision, PRECISIONS.index(each))
+        ):
+            try:
+                return _certified(fit, entry, precision, judge)
+            except CheckFailed as error:
+                problems.append(f"{entry.name} in {precision}: {error}")
+                fit.session.log(problems[-1])
+    raise CheckFailed(f"{fit.folder}: no finalist passed its checks\n" + "\n".join(problems), {"problems": problems})
+
+
+def _write_recipe(fit: Fit, entry: Entry) -> None:
+    """Write mine.yaml: the candidate's own recipe, and how it came about."""
+    score = entry.scores[max(entry.scores)]
+    threads = fit.storage.get("threads")
+    data = f" --data {fit.request.data}" if fit.request.data is not None else ""
+    head = [
+        f"# Found by edgedistill fit: the best of {len(fit.storage.entries())} candidates of at most {fit.request.budget} ({entry.name}).",
+        f"# Agreement with the teacher on held-out texts in {entry.precision}: {score['agreement']:.4f} (nearest neighbours in common "
+        f"{score['neighbours']:.4f}, rank correlation of cosines {score['cosines']:.4f}).",
+        f"# The same bytes again, on this machine: OMP_NUM_THREADS={threads} edgedistill train {RECIPE}{data}",
+    ]
+    files.write_text(fit.folder / RECIPE, "\n".join(head) + "\n" + yaml.safe_dump(_named(entry), sort_keys=False, default_flow_style=None))
+
+
+def _named(entry: Entry) -> dict[str, Any]:
+    return {**entry.recipe, "name": NAME}
+
+
+def _copy_run(fit: Fit, entry: Entry) -> None:
+    """The candidate's run under the winner's name."""
+    with files.new_folder(fit.folder / RUN) as folder:
+        shutil.copytree(run_folder(fit.folder, entry.name), folder, dirs_exist_ok=True)
+        spec = recipe.parse(_named(entry), RECIPE)
+        (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+
+
+def _certified(fit: Fit, entry: Entry, precision: str, judge: Judge) -> dict[str, Any]:
+    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does not pass."""
+    budget, folder = fit.request.budget, fit.folder / BUNDLE
+    bundle_writer.export(fit.folder / RUN, [precision], folder, fit.session.log)
+    verify.verify(str(folder))
+    opened = bundle.load(folder, precision=precision, threads=1)
+    graph = folder / opened.manifest["precisions"][precision]["file"]
+    graph_bytes = graph.stat().st_size
+    size = graph_bytes + (folder / "tokenizer.json").stat().st_size
+    if budget.excess(size, None) > 0:
+        raise CheckFailed(f"{size / 1e6:.3f} MB with tokenizer.json, the budget is {budget.max_mb:g}")
+    score, suite = judge.score(opened.encode), fit.request.suite or SUITE
+    measured = _bench(fit, precision, suite)
+    p50 = least_p50(measured) if budget.target == "native" else _web_p50(fit, graph, entry, precision)
+    if budget.excess(0, p50) > 0:
+        raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
+    return {
+        "candidate": entry.name,
+        "precision": precision,
+        "size_mb": size / 1e6,
+        "graph_mb": graph_bytes / 1e6,
+        "p50_ms": p50,
+        "score": Score.as_data(score),
+        "suite": suite,
+        "kept": measured["kept"].get(suite),
+        "steps": entry.recipe["stages"][0]["steps"],
+    }
+
+
+def _bench(fit: Fit, precision: str, suite: str) -> report.Report:
+    """The report of the bundle, measured beside its teacher; both are in bench.json and bench.html."""
+    session = Session(data=fit.request.data, log=fit.session.log)
+    targets = [*([f"{fit.folder / TEACHER}:fp32"] if _teacher_bundle(fit) else []), f"{fit.folder / BUNDLE}:{precision}"]
+    outputs = bench.Outputs(fit.folder / REPORT, fit.folder / PAGE)
+    bench.bench(targets, [suite], replace(session, device="cpu"), 1, outputs, fit.pace.measurement)
+    return report.read(outputs.json or Path())[-1]
+
+
+def _teacher_bundle(fit: Fit) -> bool:
+    """Whether the teacher's bundle is there; it is exported first. A teacher that has no graph is not measured."""
+    folder, teacher = fit.folder / TEACHER, fit.request.teacher
+    if (folder / "manifest.json").exists():
+        return True
+    assert teacher.model is not None
+    try:
+        bundle_writer.export(teacher.model, ["fp32"], folder, fit.session.log, teacher.pooling, teacher.revision)
+    except CheckFailed as error:
+        fit.session.log(f"the teacher is not measured: {error}")
+        return False
+    return True
+
+
+def least_p50(measured: report.Report) -> float:
+    """Milliseconds: the least of the rounds' medians, as when the candidates were measured."""
+    return min(float(np.median(samples)) for samples in measured["single"]["samples_ms"])
+
+
+def _web_p50(fit: Fit, graph: Path, entry: Entry, precision: str) -> float:
+    """The p50 of the exported graph in WASM, tokenization as measured before."""
+    opened = bundle.load(fit.folder / BUNDLE, precision=precision, threads=1)
+    timed = fit.workshop().texts
+    tokenizing = latency.least_median(lambda text: opened.tokenize([text]), timed)
+    return latency.web([graph.read_bytes()], [row.tolist() for row in opened.tokenize(timed)])[0] + tokenizing
+
+
+def check_kept(winner: dict[str, Any], min_kept: float | None, result: dict[str, Any]) -> None:
+    """Raise CheckFailed where the winner keeps less of its teacher's score than was asked for."""
+    if min_kept is None:
+        return
+    kept = winner["kept"]
+    if kept is None or kept < min_kept:
+        found = "was not measured" if kept is None else f"is {kept:.4f}"
+        fact = f"{winner['candidate']} in {winner['precision']}: the share of the teacher's score kept on {winner['suite']} {found}"
+        raise CheckFailed(f"{fact}, at least {min_kept:g} was asked for; give it more minutes, a larger budget or more texts", result)

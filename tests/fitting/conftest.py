@@ -1,0 +1,88 @@
+"""A fit of the tiny world, killed and resumed once: seconds in place of an hour."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from edgedistill import recipe
+from edgedistill.evaluation import speed
+from edgedistill.fitting import fit, storage
+from edgedistill.fitting.pace import Pace
+from edgedistill.fitting.request import Budget, Request
+from edgedistill.fitting.storage import Entry
+from edgedistill.session import Session
+from tests.conftest import World
+
+ROOT = Path(__file__).resolve().parents[2]
+PACE = Pace(
+    teacher_share=0.5,
+    survey_share=0.1,
+    finish_s=0,
+    finish_share=0,
+    shortest_rung_s=0.01,
+    timing_s=0.05,
+    most_epochs=2,
+    wanted=5,
+    measurement=speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20),
+)
+CONDUCT = fit.Conduct(pace=PACE, workers=1)
+RESUMED = fit.Conduct(resume=True, pace=PACE, workers=1)
+KILLED = """
+import json
+import sys
+from pathlib import Path
+from edgedistill.fitting import fit, request
+from edgedistill.session import Session
+from edgedistill.training import checkpoint
+from tests.fitting.conftest import CONDUCT
+
+checkpoint.EVERY_SECONDS = 0.0
+fit.fit(request.of_settings(json.loads(sys.argv[1]), None), Path(sys.argv[2]), Session(), CONDUCT)
+"""
+
+
+def request(world: World, **changes: Any) -> Request:
+    """The tiny world's request: its teacher, its texts, a budget that some candidates keep to."""
+    given = {"teacher": recipe.Teacher(model=str(world.teacher)), "texts": (str(world.data / "texts.txt"),), "budget": Budget(0.05, 50.0)}
+    return Request(**{**given, "minutes": 5.0, **changes})
+
+
+def killed_within_a_rung(asked: Request, folder: Path) -> None:
+    """Begin a fit in a process of its own, and kill it after the first checkpoint of its first candidate."""
+    command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        while not list(folder.glob("trials/*.partial/checkpoints/00-*")):
+            assert process.poll() is None, process.stderr.read().decode()
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+class Finished(NamedTuple):
+    """A finished fit: its folder, its result and its log; killed: its candidates when it was killed."""
+
+    folder: Path
+    result: dict[str, Any]
+    logged: list[str]
+    request: Request
+    killed: list[Entry]
+
+
+@pytest.fixture(scope="package")
+def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder, logged, asked = tmp_path_factory.mktemp("fits") / "fit", list[str](), request(world)
+    killed_within_a_rung(asked, folder)
+    killed = storage.Storage(folder).entries()
+    return Finished(folder, fit.fit(asked, folder, Session(log=logged.append), RESUMED), logged, asked, killed)

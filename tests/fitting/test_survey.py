@@ -1,0 +1,175 @@
+"""The cost before training: exact sizes, latencies of the real graphs, what is estimated, what is never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgedistill import recipe
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.fitting import candidates, fit, latency, plan, starts, storage, survey
+from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
+from edgedistill.fitting.request import Budget
+from edgedistill.fitting.student_cost import Cost, Workshop
+from edgedistill.session import Session
+from edgedistill.training import train
+from tests.conftest import World
+from tests.fitting.conftest import CONDUCT, Finished, request
+
+
+@pytest.fixture(scope="module")
+def workshop(finished: Finished) -> Workshop:
+    opened = storage.Storage(finished.folder)
+    at_work = plan.Fit(finished.request, finished.folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request))
+    return at_work.workshop()
+
+
+BIG = Budget(100.0, 1_000.0)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice("bert", 1, 16, 40, 8, "kept 3"),
+        Choice("bert", 2, 32, 64, 8, "all", activation="relu"),
+        Choice("static", 0, 8, 0, 8, "all", 16),
+        Choice("bilstm", 1, 11, 21, 11, "kept 3"),
+        Choice("recurrent", 1, 32, 64, 8, "all"),
+    ],
+    ids=lambda choice: choice.name,
+)
+def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world: World, tmp_path: Path) -> None:
+    cost = workshop.cost(choice, BIG)
+    sections = candidates.sections(choice, workshop.start, workshop.vocabularies)
+    stage = candidates.stage(choice, workshop.start, 400) | {"steps": 2}
+    corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
+    trained = recipe.parse(world.recipe(**sections, stages=[stage], corpus=corpus), "tiny")
+    info = train.train(trained, tmp_path / "run")
+    assert info["parameters"]["total"] == cost.parameters
+    found = bundle_writer.export(tmp_path / "run", list(cost.size_bytes), tmp_path / "bundle", lambda line: None)
+    tokenizer = (tmp_path / "bundle" / "tokenizer.json").stat().st_size
+    for precision, size in cost.size_bytes.items():
+        digits = 64 if precision == "int8" else 0  # its graph names constants by their values
+        assert abs(size - found["precisions"][precision]["size_bytes"] - tokenizer) <= digits
+    assert all(0 < ms < 100 for ms in cost.p50_ms.values()) and set(cost.p50_ms) == set(cost.size_bytes)
+
+
+def test_what_is_too_large_is_not_timed(workshop: Workshop) -> None:
+    cost = workshop.cost(Choice("bert", 1, 16, 40, 8, "all"), Budget(0.001, 1.0))
+    assert cost.p50_ms == {} and cost.fitting(Budget(0.001, 1.0)) == []
+    assert cost.fitting(BIG) == []  # unknown is not within
+
+
+def test_a_shipped_student_of_the_same_teacher_is_a_start() -> None:
+    taught = {"recipe": {"teacher": {"model": "packaged:all-MiniLM-L6-v2"}}}
+    assert starts._taught_by(taught, recipe.Teacher(model="packaged:all-MiniLM-L6-v2"))
+    assert not starts._taught_by(taught, recipe.Teacher(model="packaged:all-MiniLM-L6-v2", prompt="query: "))
+    assert not starts._taught_by(taught, recipe.Teacher(model="other"))
+
+
+START = StartingPoint("teacher", "teacher", 6, 384, 12, 1536, 128, 128, 384, True)
+VOCABULARIES = {"all": Vocabulary({}, 30_522, 466_000), "kept 3": Vocabulary({"trim": {"min_count": 3}}, 12_000, 178_000)}
+
+
+def test_the_hand_made_shapes_are_among_the_candidates() -> None:
+    found = {choice.name for choice in candidates.choices(START, VOCABULARIES)}
+    assert {"bert-4x256x640-t64-kept3", "bert-6x384x1536-t128", "bert-2x128x512-t32-kept3"} <= found
+    assert candidates.spread(6, 4) == [0, 2, 4, 5] and candidates.spread(6, 1) == [5] and candidates.spread(12, 12) == list(range(12))
+    choice = Choice("bert", 4, 256, 640, 64, "kept 3")
+    sections = candidates.sections(choice, START, VOCABULARIES)
+    spec = recipe.parse({"name": "x", "teacher": {"model": "m"}, "corpus": {"texts": ["x"]}, **sections, "stages": []}, "x")
+    assert isinstance(spec.student, recipe.Bert) and (spec.student.layers, spec.student.pq_bytes) == ([0, 2, 4, 5], 64)
+    estimate = candidates.estimated_bytes(choice, START, VOCABULARIES, "int8")
+    assert estimate == pytest.approx(12_000 * 64 + 2_359_296 + 256 * 384 + 178_000 + 128 * 256, rel=0.05)
+
+
+def measured(size: Callable[[Choice], float], p50: Callable[[Choice], float]) -> tuple[list[str], survey.Measure]:
+    """A measurement by formulas, and the names that were measured."""
+    names: list[str] = []
+
+    def measure(choice: Choice) -> Cost:
+        names.append(choice.name)
+        bytes_ = int(size(choice))
+        sizes = {"int8": bytes_, "w8": int(1.1 * bytes_), "w4": int(0.8 * bytes_)}
+        return Cost(1, sizes, sizes, dict.fromkeys(sizes, p50(choice)))
+
+    return names, measure
+
+
+def the_survey(budget: Budget) -> survey.Survey:
+    return survey.Survey(candidates.choices(START, VOCABULARIES), START, VOCABULARIES, budget)
+
+
+def exact(choice: Choice) -> float:
+    return candidates.estimated_bytes(choice, START, VOCABULARIES, "int8")
+
+
+def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
+    budget = Budget(5.0, 1.0)
+    names, measure = measured(exact, lambda choice: 0.1 + 0.3 * candidates.products(choice, START))
+    found = the_survey(budget)
+    found.run(measure, 12, 60)
+    assert len(names) < 60 < len(found.choices) and len(names) == len(set(names))
+    assert len(found.fitting) == 12
+    assert {choice.kind for choice in found.fitting} >= {"bert", "static"}
+    assert len({choice.layers for choice in found.fitting if choice.kind == "bert"}) >= 4
+    for choice in found.fitting:
+        assert min(found.costs[choice].p50_ms.values()) <= 1.0 and min(found.costs[choice].size_bytes.values()) <= 5e6
+    smaller = Choice("bert", 1, 128, 192, 16, "kept 3")
+    assert smaller not in found.likely()  # a larger one fits
+    before = list(found.fitting)
+    found.run(measure, 12, 60)
+    assert found.fitting == before  # nothing is measured twice
+
+
+def test_nothing_fits_and_the_nearest_is_named() -> None:
+    _, measure = measured(exact, lambda choice: 0.05)
+    with pytest.raises(UserError) as caught:
+        the_survey(Budget(0.1, 0.01)).run(measure, 12, 60)
+    message = str(caught.value)
+    assert message.startswith("budget: nothing fits 0.1 MB and 0.01 ms (") and "the nearest is " in message
+    size = float(message.rpartition("--max-mb ")[2].split()[0])
+    assert f"; give --max-mb {size:g} --max-p50-ms 0.05" in message
+    name = message.rpartition("the nearest is ")[2].split(":")[0]
+    found = the_survey(Budget(size, 0.05))
+    found.run(measure, 1, 60)
+    assert found.fitting, f"{name} was said to fit"
+
+
+def test_no_candidates(world: World) -> None:
+    with pytest.raises(UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"):
+        survey.Survey([], START, VOCABULARIES, BIG)
+
+    def impossible(choice: Choice) -> Cost:
+        raise UserError("student.width: too wide; give less")
+
+    with pytest.raises(UserError, match="no candidate: none can be built for this teacher: student.width: too wide; give less;"):
+        the_survey(BIG).run(impossible, 3, 60)
+
+
+def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* --max-mb 0\.0"
+    ):
+        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(), CONDUCT)
+
+
+def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "web_folder", lambda: tmp_path / "web")
+    monkeypatch.setattr(latency.shutil, "which", lambda name: "/usr/bin/node")
+    with pytest.raises(UserError, match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web"):
+        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), CONDUCT)
+    assert not (tmp_path / "fit").exists()
+    monkeypatch.setattr(latency.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="--target web: Node, which measures it, is not installed"):
+        latency.check_target("web")
+
+
+@pytest.mark.skipif(not (latency.web_folder() / "node_modules").is_dir(), reason="needs the packages of export/web: make runners")
+def test_graphs_are_timed_in_wasm(finished: Finished) -> None:
+    graph = (finished.folder / "bundle/onnx").glob("*.onnx")
+    [p50, broken] = latency.web([next(graph).read_bytes(), b"no graph"], [[1, 2, 3], [4, 5]])
+    assert 0 < p50 < 1_000 and broken == float("inf")

@@ -1,0 +1,112 @@
+"""Bad texts and bad teachers, each with its message; what will be weak."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from edgedistill import files, recipe
+from edgedistill.errors import UserError
+from edgedistill.fitting import fit, language, texts
+from edgedistill.fitting.request import Budget, Request
+from edgedistill.session import Session
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World, make_tokenizer, sentences
+from tests.fitting.conftest import CONDUCT, request
+
+
+def refused(asked: Request, folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        fit.fit(asked, folder / "fit", Session(), CONDUCT)
+    assert not (folder / "fit" / "trials").exists()
+    return str(caught.value)
+
+
+def test_none_given(world: World, tmp_path: Path) -> None:
+    message = refused(request(world, texts=()), tmp_path)
+    assert message.startswith("--texts: none given; a fit needs texts of the kind that the student will embed: 200 at least")
+    assert "--texts documentation takes the English documentation of Python" in message
+
+
+def test_ten_texts(world: World, tmp_path: Path) -> None:
+    (tmp_path / "ten.txt").write_text("\n".join(sentences(10)), encoding="utf-8")
+    message = refused(request(world, texts=(str(tmp_path / "ten.txt"),)), tmp_path)
+    assert message == (
+        "--texts: 10 distinct texts; a fit needs 200 at least, 20,000 are better; "
+        "add texts, or --texts documentation, which lies on this machine"
+    )
+
+
+def test_another_language(world: World, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    words = "der Hund lief über das nasse Gras und bellte laut zum offenen Fenster hinauf während alle schliefen".split()
+    german = [" ".join(draw.sample(words, 9)) for _ in range(300)]
+    (tmp_path / "de.txt").write_text("\n".join(german), encoding="utf-8")
+    message = refused(request(world, texts=(str(tmp_path / "de.txt"),)), tmp_path)
+    assert message.startswith("--texts: the teacher's tokenizer cuts ") and message.endswith(
+        "give a teacher of their language, or other texts"
+    )
+
+
+def test_the_share_of_whole_words() -> None:
+    tokenizer = make_tokenizer()
+    assert language.whole_words(tokenizer, sentences(50)) > language.OTHER
+    assert language.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(2 / 3)  # numbers and signs are no words
+    assert language.whole_words(tokenizer, ["北京今天的天气很好"]) == 0.0
+    assert language.whole_words(tokenizer, [""]) == 0.0
+
+
+def test_what_will_be_weak(world: World, tmp_path: Path) -> None:
+    lines = sentences(220) * 2 + [" ".join(sentences(30, seed=number)) for number in range(40)]
+    (tmp_path / "some.txt").write_text("\n".join(lines), encoding="utf-8")
+    asked = request(world, texts=(str(tmp_path / "some.txt"),))
+    found = texts.read(asked, Session())
+    report = texts.check(found, TeacherEncoder(asked.teacher))
+    assert (
+        report.facts == ["480 texts, 260 used, of 7 to 303 words (median 9); 89% of words are known whole"] or "260 used" in report.facts[0]
+    )
+    assert [line.split(":")[0].split(";")[0] for line in report.weak] == [
+        "260 texts are few",
+        "46% of the texts are duplicates or empty, and were left out",
+        "15% of the texts have more than 128 tokens",
+    ]
+    section = texts.training_section(asked, found, 100)
+    assert section["limit"] == 100 and section["held_out"] == 10 and "paragraphs" not in section
+    assert "limit" not in texts.training_section(asked, found, 1_000)
+
+
+def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = request(world, texts=("a/*.txt",))
+    assert texts.section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
+    inside = Request(asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path)
+    assert texts.section(inside) == {"texts": ["a/*.txt"], "column": "body", "documentation_texts": texts.ENOUGH_TEXTS}
+    assert texts.section(request(world, texts=("documentation",))) == {"kind": "documentation"}
+
+
+def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
+    decoder = tmp_path / "decoder"
+    decoder.mkdir()
+    files.write_json(decoder / "config.json", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
+    message = refused(request(world, teacher=recipe.Teacher(model=str(decoder))), tmp_path)
+    assert message == (
+        f"{decoder}: a decoder, GPT2LMHeadModel (model_type gpt2), and only encoders can teach; "
+        "give a sentence encoder such as packaged:all-MiniLM-L6-v2"
+    )
+    message = refused(request(world, teacher=recipe.Teacher(model="no/where")), tmp_path)
+    assert message == "--teacher: no folder 'no/where' here; if it is a hub id, give --revision"
+
+
+def test_minutes_too_few(world: World, tmp_path: Path) -> None:
+    message = refused(request(world, minutes=1e-4), tmp_path)
+    assert message.startswith("--minutes: too few for the teacher's pass: the teacher embeds ") and "; give 1" in message
+
+
+def test_minutes_too_few_for_one_rung(world: World, tmp_path: Path) -> None:
+    slow = fit.Conduct(pace=CONDUCT.pace.__class__(**{**CONDUCT.pace.__dict__, "shortest_rung_s": 1_000.0}), workers=1)
+    with pytest.raises(
+        UserError, match=r"--minutes: too few for one rung: \d+ s are left for training, and the race of 2 candidates needs"
+    ):
+        fit.fit(request(world), tmp_path / "fit", Session(), slow)
