@@ -18,11 +18,15 @@ from edgedistill import files, recipe
 from edgedistill.data import joined_paragraphs, readers
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
+from edgedistill.data.document_pieces import PieceCutter
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
-PARAGRAPHS = "paragraphs of their lines"  # the name of joined paragraphs in `Corpus.sources`
+# Names of added texts in `Corpus.sources`.
+PARAGRAPHS, PIECES, DOCUMENTATION = "paragraphs of their lines", "pieces of their texts", "Python's documentation"
+# Younger than the caches: at their default they are left out of the key.
+YOUNGER_OPTIONS = ("paragraphs", "limits", "pieces", "documentation_texts")
 
 Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
@@ -82,7 +86,7 @@ class CorpusWriter:
     def __init__(self, folder: Path) -> None:
         self.texts, self.offsets = (folder / "texts.bin").open("wb"), (folder / "offsets.bin").open("wb")
         self.sha256 = hashlib.sha256()
-        self.offset = 0
+        self.offset = self.texts_written = 0
         self.offsets.write((0).to_bytes(8, "little"))
 
     def write(self, text: bytes) -> None:
@@ -90,6 +94,14 @@ class CorpusWriter:
         self.texts.write(text)
         self.offsets.write(self.offset.to_bytes(8, "little"))
         self.sha256.update(text + b"\n")
+        self.texts_written += 1
+
+    def write_all(self, texts: Iterable[bytes]) -> int:
+        """Write texts one by one; returns how many they were."""
+        before = self.texts_written
+        for text in texts:
+            self.write(text)
+        return self.texts_written - before
 
     def __enter__(self) -> CorpusWriter:
         return self
@@ -101,11 +113,8 @@ class CorpusWriter:
 
 def write(folder: Path, texts: Iterable[str], training_count: int | None, sources: list[dict[str, Any]]) -> None:
     """Write texts one by one in the layout that Corpus opens; without `training_count`, all of them are for training."""
-    rows = 0
     with CorpusWriter(folder) as writer:
-        for text in texts:
-            writer.write(text.encode("utf-8", "replace"))
-            rows += 1
+        rows = writer.write_all(text.encode("utf-8", "replace") for text in texts)
     trained = rows if training_count is None else training_count
     writer.sha256.update(f"\0{trained}".encode())
     meta = {"format": FORMAT, "fingerprint": writer.sha256.hexdigest(), "texts": rows, "trained": trained, "sources": sources}
@@ -129,19 +138,27 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     """
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, session.data)
-    # Options at their default are left out of the key if they are younger than the caches.
-    left_out = {"seed", "licences"} | {name for name in ("paragraphs", "limits") if not getattr(spec, name, True)}
+    left_out = {"seed", "licences"} | {name for name in YOUNGER_OPTIONS if not getattr(spec, name, True)}
+    left_out |= {"unit"} if getattr(spec, "unit", "") == "line" else set()
     options = spec.cache_identity(exclude=left_out)
-    name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=[source.content_id for source in sources])
+    content = [source.content_id for source in sources] + _documentation_id(spec)
+    name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
     if not (folder / "corpus.json").exists():
         session.log(f"reading texts from {sum(1 for source in sources if not source.excluded)} source(s)")
         with files.new_folder(folder) as temporary:
             _build(spec, sources, seed, temporary)
         meta = files.read_json(folder / "corpus.json")
-        held_out = meta["texts"] - meta["trained"]
-        session.log(f"corpus {meta['fingerprint'][:12]}: {meta['texts']:,} of {meta['read']:,} texts kept, {held_out:,} of them held out")
+        session.log(f"corpus {meta['fingerprint'][:12]}: {_summary(meta)}")
     return Corpus(folder)
+
+
+def _summary(meta: dict[str, Any]) -> str:
+    """A line for the log: how many texts were kept, added and held out."""
+    added = sum(source["texts"] for source in meta["sources"] if source["name"] in (PARAGRAPHS, PIECES, DOCUMENTATION))
+    held_out = meta["texts"] - meta["trained"]
+    more = f", {added:,} added" if added else ""
+    return f"{sum(source['texts'] for source in meta['sources']) - added:,} of {meta['read']:,} texts kept{more}, {held_out:,} held out"
 
 
 def _sources(spec: Spec, data: Path | None) -> list[Source]:
@@ -152,17 +169,17 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
 
         return [Source("documentation", documentation.content_id(spec.packages), lambda: documentation.sentences(spec.packages))]
     return [
-        *(_file(path, spec.column) for path in readers.matching_files(spec.texts, data, "corpus.texts")),
+        *(_file(path, spec.column, spec.unit) for path in readers.matching_files(spec.texts, data, "corpus.texts")),
         *(_file(path, None) for path in readers.matching_files(spec.exclude, data, "corpus.exclude")),
     ]
 
 
-def _file(path: Path, column: str | None) -> Source:
+def _file(path: Path, column: str | None, unit: str = "line") -> Source:
     """A file of texts; without a column, a file of excluded texts, in any of its columns."""
     content_id = files.sha256_file(path)
     if column is None:
         return Source(path.name, content_id, lambda: readers.texts_in_every_column(path), excluded=True)
-    return Source(path.name, content_id, lambda: readers.texts_in(path, column, "corpus.column"))
+    return Source(path.name, content_id, lambda: readers.texts_in(path, column, "corpus.column", unit))
 
 
 def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
@@ -178,18 +195,48 @@ def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
     held_out = kept.at_ranks(np.random.default_rng(seed).choice(count, spec.held_out, replace=False, shuffle=False))
     usable = distinct.without(held_out)
     joined = joined_paragraphs.joined_lines(spec.paragraphs, spool, kept, usable, seed) if spec.paragraphs else iter(())
-    fingerprint, added = _write_split(spool, kept, set(held_out.tolist()), joined, folder)
+    split = _Split(spool, kept, set(held_out.tolist()))
+    written = _write_split(split, _pieces(spec, sources, seed), {PARAGRAPHS: joined, DOCUMENTATION: _documentation(spec)}, folder)
     per_source = [{"name": name, "texts": kept.count(*span)} for name, span in zip(names, spool.spans(), strict=True)]
     meta = {
         "format": FORMAT,
-        "fingerprint": fingerprint,
+        "fingerprint": written.fingerprint,
         "read": read,
-        "texts": count + added,
-        "trained": count + added - spec.held_out,
-        "sources": [*per_source, *([{"name": PARAGRAPHS, "texts": added}] if added else [])],
+        "texts": written.trained + written.held_out,
+        "trained": written.trained,
+        "sources": [*per_source, *({"name": name, "texts": texts} for name, texts in written.added.items() if texts)],
     }
     spool.path.unlink()
     files.write_json(folder / "corpus.json", meta)
+
+
+def _pieces(spec: Spec, sources: list[Source], seed: int) -> PieceCutter | None:
+    """What cuts the texts into the pieces that the recipe asks for; excluded texts are never a piece."""
+    if not isinstance(spec, recipe.Files) or spec.pieces is None:
+        return None
+    excluded = {digest(readers.normalize(text)) for source in sources if source.excluded for text in source.texts()}
+    return PieceCutter(spec.pieces, seed, excluded)
+
+
+def _documentation_id(spec: Spec) -> list[Any]:
+    """What identifies the documentation that the recipe adds; nothing where it adds none."""
+    if not isinstance(spec, recipe.Files) or not spec.documentation_texts:
+        return []
+    from edgedistill.data import documentation
+
+    return documentation.content_id([])
+
+
+def _documentation(spec: Spec) -> Iterator[bytes]:
+    """The sentences of Python's documentation that the recipe adds, spread evenly over it."""
+    if isinstance(spec, recipe.Files) and spec.documentation_texts:
+        from edgedistill.data import documentation
+
+        limits = recipe.Documentation(kind="documentation")
+        distinct = dict.fromkeys(map(readers.normalize, documentation.sentences([])))
+        found = [text for text in distinct if limits.min_words <= text.count(" ") + 1 <= (limits.max_words or len(text))]
+        added = min(spec.documentation_texts, len(found))
+        yield from (found[number * len(found) // added].encode() for number in range(added))
 
 
 def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets) -> tuple[Spool, int]:
@@ -229,20 +276,38 @@ def _sample(spec: Spec, names: list[str], spool: Spool, distinct: RowSet) -> Row
     return sample_evenly(kept, [(0, len(kept), spec.limit)]) if spec.limit else kept
 
 
-def _write_split(spool: Spool, kept: RowSet, held_out: set[int], joined: Iterator[bytes], folder: Path) -> tuple[str, int]:
-    """Write the kept lines, then the joined paragraphs, then the held-out lines. Returns the fingerprint and the number of paragraphs."""
-    later: list[bytes] = []
-    added = 0
+class _Split(NamedTuple):
+    """The lines of a spool that make a corpus, and which of them are held out."""
+
+    spool: Spool
+    kept: RowSet
+    held_out: set[int]
+
+    def lines(self, held_out: bool) -> Iterator[bytes]:
+        return (line for row, line in self.spool.lines(self.kept) if (row in self.held_out) == held_out)
+
+
+class _Written(NamedTuple):
+    """What a corpus was written as. added: the number of added training texts by their name."""
+
+    fingerprint: str
+    trained: int
+    held_out: int
+    added: dict[str, int]
+
+
+def _write_split(split: _Split, pieces: PieceCutter | None, added: dict[str, Iterator[bytes]], folder: Path) -> _Written:
+    """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by their pieces."""
     with CorpusWriter(folder) as writer:
-        for row, line in spool.lines(kept):
-            if row in held_out:
-                later.append(line)
-            else:
-                writer.write(line)
-        for text in joined:
-            writer.write(text)
-            added += 1
-        writer.sha256.update(b"\0held out\0")
-        for line in later:
+        for line in split.lines(held_out=False):
             writer.write(line)
-    return writer.sha256.hexdigest(), added
+        counts = {name: writer.write_all(texts) for name, texts in added.items()}
+        if pieces:
+            counts[PIECES] = writer.write_all(pieces.of(split.lines(held_out=False)))
+        trained = writer.texts_written
+        writer.sha256.update(b"\0held out\0")
+        for line in split.lines(held_out=True):
+            writer.write(line)
+        if pieces:
+            writer.write_all(pieces.of(split.lines(held_out=True)))
+    return _Written(writer.sha256.hexdigest(), trained, writer.texts_written - trained, counts)

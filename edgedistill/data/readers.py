@@ -28,12 +28,14 @@ _TEXT: tuple[type, ...] = (str,)  # what a column of a .jsonl or .parquet file m
 _TEXT_OR_NUMBER = (str, int, float)
 
 
-def texts_in(path: Path, column: str = "text", field: str | None = None) -> Iterator[str]:
+def texts_in(path: Path, column: str = "text", field: str | None = None, unit: str = "line") -> Iterator[str]:
     """The texts of one file, unchanged: the lines of a .txt file, one column of any other.
 
-    `field`: the option that names the column, for errors. Raises UserError: unknown file type, no such column, bytes that are not
-    UTF-8, a damaged file, a text over 100,000 characters.
+    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one.
+    Raises UserError: unknown file type, no such column, bytes that are not UTF-8, a damaged file, a text over 100,000 characters.
     """
+    if unit == "paragraph" and is_text_file(path):
+        return _paragraphs(path)
     return _READERS[_suffix(path)](path, column, _TEXT, field)
 
 
@@ -48,6 +50,11 @@ def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[
     read = _READERS[_suffix(path)]
     rows = zip(*(read(path, column, _TEXT_OR_NUMBER if column in numeric else _TEXT, field) for column in columns), strict=True)
     return (tuple(normalize(text) for text in row) for row in rows)
+
+
+def is_text_file(path: Path) -> bool:
+    """Whether this is a .txt file, whose lines are read; others have columns."""
+    return _suffix(path) == ".txt"
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
@@ -107,6 +114,19 @@ def _lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, s
 def _txt(path: Path) -> Iterator[str]:
     for number, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS):
         yield _checked(line, path, number)
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    """The lines up to a blank one, joined by spaces; a word that a hyphen divides at a line's end stays divided."""
+    gathered: list[str] = []
+    for number, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS):
+        if line.strip():
+            gathered.append(line.strip())
+        elif gathered:
+            yield _checked(" ".join(gathered), path, number)
+            gathered = []
+    if gathered:
+        yield _checked(" ".join(gathered), path, number)
 
 
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

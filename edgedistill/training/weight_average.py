@@ -1,9 +1,9 @@
-"""The exponential moving average of a student's weights."""
+"""Averages of a student's weights: over the steps of a stage, and with those that the stage began with."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class Average:
@@ -20,3 +20,11 @@ class Average:
             for name, value in module.state_dict().items():
                 if value.is_floating_point():  # the PQ codes of an embedding table never change
                     self.weights[name].lerp_(value, 1 - decay)
+
+
+def interpolated(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """share · start + (1 − share) · end, weight by weight; what is no float, such as PQ codes, is that of `end`.
+
+    Wortsman et al. 2022, Robust fine-tuning of zero-shot models: between a model and the same one fine-tuned, both do well.
+    """
+    return {name: torch.lerp(value, start[name], share) if value.is_floating_point() else value for name, value in end.items()}

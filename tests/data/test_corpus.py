@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, disk_spool
+from edgedistill.data import corpus, disk_spool, document_pieces
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 
@@ -120,6 +120,55 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
         assert 3 <= len(lines) <= 4 or numbers[-1] >= 47  # or the source ended
     assert {text[0] for text in more} == {"a", "b"}
     assert all_of(build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})) == all_of(made)
+
+
+def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
+    """Each piece once; those of held-out texts are held out, and an excluded sentence is never a piece."""
+    texts = [" ".join(f"Sentence {n} of text {t} is here." for n in range(5)) + " They all end like this." for t in range(12)]
+    (tmp_path / "a.txt").write_text("\n".join([*texts, "Only one sentence in this text."]) + "\n")
+    (tmp_path / "leak.txt").write_text("Sentence 2 of text 3 is here.\n")
+    made = build(tmp_path, "a.txt", exclude=["leak.txt"], held_out=3, pieces={"longest_run": 3})
+    rows = all_of(made)
+    trained, held = rows[: made.training_count], rows[made.training_count :]
+    assert sum(text in texts or text.startswith("Only") for text in trained) == 10
+    whole = [text for text in held if text in texts]
+    assert len(whole) >= 2 and set(held[: len(whole)]) <= {*texts, "Only one sentence in this text."}
+    assert not set(trained) & set(held)
+    for piece in [text for text in trained if text not in texts]:
+        assert any(piece in text for text in texts if text not in whole) or piece.startswith("Only")
+    assert trained.count("They all end like this.") == 1 and "They all end like this." not in held
+    assert "Sentence 2 of text 3 is here." not in rows
+    runs = [text for text in trained if 1 < text.count("Sentence") < 5]
+    assert runs and all(text.count(".") <= 3 for text in runs)
+    assert made.sources[-1] == {"name": "pieces of their texts", "texts": len(trained) - 10}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One sentence is here. No. Another one is here!", ["One sentence is here.", "No. Another one is here!"]),
+        ("in lower case it is . the results were obtained .", ["in lower case it is .", "the results were obtained ."]),
+        ("He said “it is so now.” And then he left us", ["He said “it is so now.”", "And then he left us"]),
+        ("Das ist ein langer Satz. Kurz.", ["Das ist ein langer Satz. Kurz."]),
+        ("这是第一个很长的句子。这是第二个很长的句子。", ["这是第一个很长的句子。", "这是第二个很长的句子。"]),
+        ("no end", ["no end"]),
+    ],
+)
+def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
+    assert document_pieces.sentences(text, 4) == expected
+
+
+def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The first line\nand the second.\n\n \nAnother paragraph.\n")
+    assert sorted(all_of(build(tmp_path, "a.txt", unit="paragraph"))) == ["Another paragraph.", "The first line and the second."]
+    assert len(build(tmp_path, "a.txt")) == 3
+
+
+def test_documentation_is_added_and_never_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"This is the text number {n}.\n" for n in range(20)))
+    made = build(tmp_path, "a.txt", held_out=5, documentation_texts=30)
+    assert made.training_count == 15 + 30 and made.sources[-1] == {"name": "Python's documentation", "texts": 30}
+    assert all(made[row].startswith("This is the text") for row in made.held_out)
 
 
 def test_words_of_paragraphs_must_ascend() -> None:

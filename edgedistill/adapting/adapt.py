@@ -1,0 +1,144 @@
+"""`adapt`: texts and a finished student -> a recipe, a run, a bundle, and what the student knew of the texts before and after."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgedistill import bundle_run, recipe, run
+from edgedistill.adapting import before_and_after, own_texts
+from edgedistill.adapting.adaptation_recipe import Choices, Limits, adaptation_recipe, limits
+from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost, preflight
+from edgedistill.runtime import bundle, bundle_location
+from edgedistill.session import Session
+from edgedistill.teacher.embedding_cache import embed_corpus
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import student_embeddings, train
+from edgedistill.training.load_models import open_teacher
+
+MOST_MEASURED = 3_000  # held-out texts
+LEAST_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for. student: a shipped name, a bundle or a run. texts: globs. out: the bundle's folder; runs: where runs lie.
+
+    teacher: another than the student's own, or None. minutes: the most that the teacher and training together may take. overwrite:
+    replace an earlier run and bundle.
+    """
+
+    student: str
+    texts: list[str]
+    out: Path
+    runs: Path = Path("runs")
+    column: str = "text"
+    teacher: recipe.Teacher | None = None
+    minutes: float = 10.0
+    precisions: tuple[str, ...] = ("int8",)
+    overwrite: bool = False
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.runs / self.out.name
+
+
+def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds, before, after, table}.
+
+    resume: continue an interrupted adaptation. Raises UserError: an unknown student, too few texts, a student without its teacher.
+    """
+    started = time.perf_counter()
+    source = bundle_run.open_finished(request.student, "adapt")
+    folder = request.run
+    if resume and (folder.exists() or run.partial(folder).exists()):
+        spec = _recorded(folder)
+    else:
+        spec = _planned(request, source, session)
+        for earlier in (folder, run.partial(folder)) if request.overwrite else ():
+            shutil.rmtree(earlier, ignore_errors=True)
+    info = train.train(spec, folder, session, resume)
+    session.log(f"{folder}: exporting {', '.join(request.precisions)}")
+    bundle_writer.export(str(folder), list(request.precisions), request.out, session.log)
+    held_out = _held_out(spec, session)
+    session.log(f"comparing before and after on {len(held_out.texts):,} held-out texts")
+    before = before_and_after.measure(_encoder(request.student, source), held_out)
+    after = before_and_after.measure(bundle.load(request.out).encode, held_out)
+    return {
+        "recipe": str(folder / "recipe.yaml"),
+        "run": str(folder),
+        "bundle": str(request.out),
+        "texts": info["corpus"]["texts"],
+        "steps": spec.distilling[0].steps,
+        "seconds": round(time.perf_counter() - started, 1),
+        "before": before,
+        "after": after,
+        "table": before_and_after.table(before, after, len(held_out.texts)),
+    }
+
+
+def _recorded(folder: Path) -> recipe.Recipe:
+    """The recipe of an adaptation that was begun."""
+    return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
+
+
+def _planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
+    """The recipe, with as many steps as the texts ask for and the minutes allow."""
+    own = own_texts.examine(request.texts, session.data, request.column)
+    what = "paragraphs of wrapped lines" if own.unit == "paragraph" else "texts"
+    session.log(f"{own.texts:,} {what} of {own.words:.0f} words on average, in {own.files:,} file(s)")
+    teacher = request.teacher or source.recipe.teacher
+    if teacher.embeddings is not None:
+        raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
+    if teacher.dtype == "auto" and session.device != "cuda" and not torch.cuda.is_available():
+        teacher = teacher.model_copy(update={"dtype": "int8"})
+    choices = Choices(request.out.name, request.student, request.texts, request.column, teacher)
+    spec = adaptation_recipe(choices, own, source)
+    preflight.check_all([spec], session.data)
+    most = _affordable(spec, request.minutes, session)
+    return adaptation_recipe(choices, own, source, most)
+
+
+def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits:
+    """What the minutes allow on this machine, by the speed of teacher and student on a sample. Raises UserError: next to nothing."""
+    session.log("measuring how fast teacher and student are here")
+    found = cost.costs([spec], session)[0]
+    seconds, (stage,) = found["estimated_seconds"], spec.distilling
+    embedded, samples = found["teacher_texts"], (stage.steps or 0) * stage.batch
+    most = limits(60 * minutes, seconds["teacher"] / max(1, embedded), seconds["student"] / samples)
+    if most.steps < LEAST_STEPS:
+        fact = f"only {most.steps} training steps fit on this machine"
+        raise UserError(f"--minutes {minutes:g}: {fact}, at least {LEAST_STEPS} are needed; give more minutes")
+    if most.steps < (stage.steps or 0):
+        whole = (seconds["teacher"] + seconds["student"]) / 60
+        session.log(f"all texts would take about {whole:.0f} minutes; {minutes:g} minutes allow {most.rows:,} texts, {most.steps:,} steps")
+    return most
+
+
+def _held_out(spec: recipe.Recipe, session: Session) -> HeldOutTexts:
+    """Texts that were held out, evenly drawn, with the teacher's embeddings from the cache."""
+    assert isinstance(spec.corpus, recipe.Files)
+    built = corpus.build(spec.corpus, session, spec.seed)
+    rows = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MOST_MEASURED, len(built.held_out))).astype(int)]
+    teacher = open_teacher(spec.teacher, session.data)
+    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
+    return HeldOutTexts(built.texts(rows), embed_corpus(teacher, built, session)[rows])
+
+
+def _encoder(name: str, source: run.Run) -> Encode:
+    """What embeds texts as the student did before: the bundle, or the run in torch."""
+    if bundle_location.is_bundle(name):
+        return bundle.load(name).encode
+    module, tokenizer = source.student(), source.tokenizer()
+    return lambda texts: student_embeddings.embed(module, tokenizer, list(texts), source.max_tokens)

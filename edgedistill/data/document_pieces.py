@@ -1,0 +1,67 @@
+"""Sentences, and runs of neighbouring sentences, of longer texts: queries are short where documents are long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from edgedistill import recipe
+from edgedistill.data.deduplicate import digest
+
+# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations end sentences too: a piece
+# that is too short is joined to the next, and the teacher embeds any piece.
+_END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
+
+
+def sentences(text: str, min_words: int) -> list[str]:
+    """The sentences of a text; one of fewer words than `min_words` is joined to the one behind it."""
+    found: list[str] = []
+    short = ""
+    for part in _END.split(text):
+        sentence = f"{short} {part}".strip()
+        short = sentence if _words(sentence) < min_words else ""
+        if not short and sentence:
+            found.append(sentence)
+    if short:
+        found[-1:] = [f"{found[-1]} {short}"] if found else [short]
+    return found
+
+
+class PieceCutter:
+    """Cuts texts into pieces, of which each is given once, whatever texts it occurs in; excluded ones (digests) never are."""
+
+    def __init__(self, spec: recipe.Pieces, seed: int, excluded: set[bytes]) -> None:
+        self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set(excluded)
+
+    def of(self, texts: Iterable[bytes]) -> Iterator[bytes]:
+        """The pieces of each text: its sentences, and runs of them; no more than the recipe asks for."""
+        if self.spec.texts is None:
+            return self._all(texts)
+        found = list(self._all(texts))
+        drawn = self.random.choice(len(found), min(self.spec.texts, len(found)), replace=False, shuffle=False)
+        return (found[number] for number in np.sort(drawn))
+
+    def _all(self, texts: Iterable[bytes]) -> Iterator[bytes]:
+        for text in texts:
+            for piece in self._cut(text.decode("utf-8")):
+                if (key := digest(piece)) not in self.seen:
+                    self.seen.add(key)
+                    yield piece.encode("utf-8")
+
+    def _cut(self, text: str) -> Iterator[str]:
+        """The sentences of a text that has several, then a run of neighbouring ones for every four of them."""
+        parts = sentences(text, self.spec.min_words)
+        if len(parts) > 1:
+            yield from parts
+        for _ in range(-(-len(parts) // 4) if len(parts) > 2 else 0):
+            length = int(self.random.integers(2, min(self.spec.longest_run, len(parts) - 1), endpoint=True))
+            start = int(self.random.integers(0, len(parts) - length, endpoint=True))
+            yield " ".join(parts[start : start + length])
+
+
+def _words(text: str) -> int:
+    """Words between white space; each character of a text without any counts as half a word."""
+    spaced = text.count(" ") + 1
+    return spaced if spaced > 1 or text.isascii() else len(text) // 2

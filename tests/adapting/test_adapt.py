@@ -1,0 +1,156 @@
+"""`edgedistill adapt`: a finished student learns somebody's texts; what it chose is an ordinary recipe."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from edgedistill import bundle_run, cli, files, recipe, run
+from edgedistill.adapting import adapt, own_texts
+from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
+from edgedistill.training import train
+from tests.conftest import World, sentences
+
+
+@pytest.fixture(scope="module")
+def student(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a student that has hardly been trained."""
+    root = tmp_path_factory.mktemp("student")
+    few = {"stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4}]}
+    train.train(recipe.parse(world.recipe(**few), "test"), root / "run", Session(data=world.data))
+    bundle_writer.export(root / "run", ["fp32"], root / "bundle", lambda line: None)
+    return root / "bundle"
+
+
+def documents(folder: Path, count: int = 80) -> Path:
+    """Texts of five sentences, a line each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = sentences(5 * count, seed=3)
+    lines = [" ".join(each.rstrip(".!") + "." for each in drawn[5 * n : 5 * n + 5]) for n in range(count)]
+    (folder / "own.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = documents(tmp_path / "data")
+    before = {path: path.read_bytes() for path in student.rglob("*") if path.is_file()}
+    arguments = ["adapt", str(student), "--texts", "*.txt", "--data", str(data), "--out", str(tmp_path / "mine"), "--json"]
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    opened: Any = run.open_run(Path(found["run"]))
+    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), "an earlier bundle is not replaced unasked"
+    assert found["after"]["cosine"] > found["before"]["cosine"] + 0.1
+    assert found["after"]["top10_overlap"] > found["before"]["top10_overlap"]
+    assert opened.recipe.student.weights == str(student) and opened.info["weights"]["bundle"] == "bundle"
+    corpus: Any = opened.recipe.corpus
+    assert corpus.pieces is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
+    names = [source["name"] for source in opened.info["corpus"]["sources"]]
+    assert names == ["own.txt", "Python's documentation", "pieces of their texts"]
+    assert bundle.load(tmp_path / "mine", "int8").encode(["a text"]).shape == (1, 32)
+    assert {path: path.read_bytes() for path in student.rglob("*") if path.is_file()} == before
+
+
+def other_teacher(world: World, folder: Path) -> Path:
+    """The tiny teacher with its token embeddings in another order: another space."""
+    shutil.copytree(world.teacher, folder)
+    weights = load_file(folder / "model.safetensors")
+    table = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    save_file({**weights, table: weights[table].flip(0).contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    session = Session(data=documents(tmp_path / "data"), log=said.append)
+    other = recipe.Teacher(model=str(other_teacher(world, tmp_path / "other")), max_tokens=32)
+    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=other)
+    found = adapt.adapt(request, session)
+    assert any(line.startswith("head: fitted") for line in said)
+    assert found["after"]["cosine"] > found["before"]["cosine"] + 0.2
+
+
+def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = documents(tmp_path / "data")
+    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs")
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "_write_run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            adapt.adapt(request, Session(data=data))
+    assert not (tmp_path / "b").exists() and run.partial(request.run).exists()
+    found = adapt.adapt(request, Session(data=data), resume=True)
+    assert found["steps"] == run.open_run(request.run).recipe.distilling[0].steps and found["steps"] >= 200
+
+
+def own(texts: int, words: float) -> own_texts.OwnTexts:
+    return own_texts.OwnTexts(1, texts, words, "line")
+
+
+def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
+    source = bundle_run.open_finished(str(student), "test")
+    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher)
+    specs = [adaptation_recipe(choices, own(texts, 12), source) for texts in (200, 2_000, 20_000)]
+    steps = [spec.distilling[0].steps or 0 for spec in specs]
+    assert steps[0] < steps[2] and sorted(steps) == steps
+    corpora: list[Any] = [spec.corpus for spec in specs]
+    assert corpora[0].pieces is None, "short texts stay whole"
+    assert corpora[0].documentation_texts < corpora[2].documentation_texts
+
+
+def test_with_little_time_texts_are_drawn(student: Path) -> None:
+    """As many as can be embedded once and trained on one and a half times."""
+    source = bundle_run.open_finished(str(student), "test")
+    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher)
+    most = limits(600, per_text=0.004, per_sample=0.012)
+    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(600, abs=1) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
+    spec = adaptation_recipe(choices, own(50_000, 200), source, most)
+    corpus: Any = spec.corpus
+    assert spec.distilling[0].steps == most.steps
+    assert corpus.limit + corpus.pieces.texts + corpus.documentation_texts - corpus.held_out == pytest.approx(most.rows, abs=3)
+    few: Any = adaptation_recipe(choices, own(100, 12), source, most).corpus
+    assert few.limit is None and few.pieces is None, "there is time for all"
+
+
+def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    words = " ".join(draw.choice(sentences(300)) for _ in range(300)).split()
+    lines = [" ".join(words[n : n + 8]) for n in range(0, len(words), 8)]
+    wrapped = "\n\n".join("\n".join(lines[n : n + 4]) for n in range(0, len(lines), 4))
+    (tmp_path / "wrapped.txt").write_text(wrapped + "\n")
+    (tmp_path / "lines.txt").write_text("\n".join(sentences(100)) + "\n")
+    assert own_texts.examine(["wrapped.txt"], tmp_path, "text").unit == "paragraph"
+    found = own_texts.examine(["lines.txt"], tmp_path, "text")
+    assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean([len(each.split()) for each in sentences(100)])
+
+
+def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("\n".join(sentences(10)) + "\n")
+    with pytest.raises(UserError) as raised:
+        adapt.adapt(adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"), Session(data=tmp_path))
+    assert str(raised.value) == "--texts: 10 texts in 1 file(s), at least 50 are needed; add texts"
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
+
+
+def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["adapt", "nanno", "--texts", "*.txt", "--out", str(tmp_path / "b")])
+    assert result.exit_code != 0 and isinstance(result.exception, UserError)
+    assert "nano" in str(result.exception) and all(name in str(result.exception) for name in files.shipped("bundle"))
