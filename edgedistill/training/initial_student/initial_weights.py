@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
 from edgedistill.students.output import Output
-from edgedistill.training.initial_student import weight_source
+from edgedistill.training.initial_student import finished_student, weight_source
 from edgedistill.training.initial_student.corpus_sample import CorpusSample
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
@@ -56,31 +56,47 @@ def build(
     tokenizer: PreTrainedTokenizerBase,
     data: Path | None,
     sample: CorpusSample | None = None,
+    fitted: bool = True,
 ) -> PreparedStudent:
     """The recipe's student before its first step; the same recipe gives the same weights.
 
     data: the folder that relative data paths start from. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
+    fitted: whether its token embeddings and narrow layers are fitted, which takes most of the time; without, only its shape is right.
     Raises UserError where the recipe's student does not fit its models or its targets.
     """
-    module, shape = _initialized(spec, models, tokenizer, data, sample)
+    if isinstance(spec.student, recipe.Finished):
+        student = finished_student.build(spec, tokenizer, _target_dims(spec, models))
+    else:
+        student = PreparedStudent(*_initialized(spec, models, tokenizer, data, sample, fitted), tokenizer)
     if isinstance(spec.targets, recipe.Split):
-        if kinds.dims(module) != spec.targets.width:
+        if kinds.dims(student.module) != spec.targets.width:
             blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
-            fact = f"{blocks} dimensions for a student of {kinds.dims(module)}"
+            fact = f"{blocks} dimensions for a student of {kinds.dims(student.module)}"
             raise UserError(f"targets.parts: {fact}; the dims must add up to its width")
-        module, shape = Output(module, None, spec.targets.blocks), {**shape, "blocks": spec.targets.blocks}
-    return PreparedStudent(module, shape, tokenizer)
+        module, shape = Output(student.module, None, spec.targets.blocks), {**student.shape, "blocks": spec.targets.blocks}
+        student = replace(student, module=module, shape=shape)
+    return student
+
+
+def _target_dims(spec: recipe.Recipe, models: Models) -> int:
+    return spec.targets.width if spec.targets else models.teacher.dims
 
 
 def _initialized(
-    spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase, data: Path | None, sample: CorpusSample | None
+    spec: recipe.Recipe,
+    models: Models,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Path | None,
+    sample: CorpusSample | None,
+    fitted: bool,
 ) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(spec.seed)
     student = spec.student
-    dims = spec.targets.width if spec.targets else models.teacher.dims
+    dims = _target_dims(spec, models)
     source = weight_source.find(student, models, tokenizer) if isinstance(student, recipe.Bert | recipe.Recurrent) else None
     limited = _limited_to_trained_positions(spec, source)
-    embeddings = initial_token_embeddings(spec, models, tokenizer, source, data, sample.pairs if sample else None)
+    pairs = sample.pairs if sample else None
+    embeddings = initial_token_embeddings(spec, models, tokenizer, source, data, pairs) if fitted else None
     return INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
 
 
@@ -101,33 +117,34 @@ def _static(student: recipe.Static, start: Start) -> tuple[nn.Module, dict[str, 
 def _recurrent(student: recipe.Recurrent, start: Start) -> tuple[nn.Module, dict[str, Any]]:
     source = start.source
     assert source is not None  # a recurrent student always has a source
-    repeats = getattr(source.model.encoder, "times", 1)  # of a recurrent source's own layers
-    config, counted = source.model.config, source.position_ids
-    taken = recurrent.LayerSource(config, counted, repeats)
-    shape = recurrent.shape(student, start.vocabulary_size, start.pad_id, start.dims, taken)
+    shape = recurrent.shape(student, start.vocabulary_size, start.pad_id, start.dims, source.shape_source)
     if shape["positions"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
     module = recurrent.build(shape)
-    recurrent.initialize(module, recurrent.source_layers(student, config), source.model, counted, start.embeddings, start.token_weights)
+    layers = recurrent.source_layers(student, source.model.config)
+    recurrent.initialize(module, layers, source.layers, start.embeddings, start.token_weights)
     _start_head(module, source)
     return module, shape
 
 
 def _bert(student: recipe.Bert, start: Start) -> tuple[nn.Module, dict[str, Any]]:
-    model = start.source.model if start.source else None
-    config = model.config if model else None
-    narrow = narrow_bert.shape(student, config) if model and student.reduced else {}
-    shape = bert.shape(student, start.vocabulary_size, start.pad_id, start.dims, config, narrow)
+    source = start.source
+    taken = source.shape_source if source else None
+    if taken is not None and start.tokenizer.pad_token_id is None:
+        taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
+    narrow = narrow_bert.shape(student, taken) if taken and student.reduced else {}
+    shape = bert.shape(student, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
     module = bert.build(shape)
-    layers = bert.source_layers(student, config) if model else None
+    layers = bert.source_layers(student, taken.config) if taken else None
     if not student.reduced:
-        bert.initialize(module, layers, model, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
-        _start_head(module, start.source)
+        given = source.layers if source else None
+        bert.initialize(module, layers, given, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
+        _start_head(module, source)
         return module, shape
-    assert layers is not None and start.embeddings is not None
-    if start.sample is not None:
-        narrow_bert.initialize(module, model, layers, start.embeddings, start.sample.batch, start.token_weights)
+    if start.sample is not None and start.embeddings is not None:
+        assert source is not None and layers is not None
+        narrow_bert.initialize(module, source.layers, layers, start.embeddings, start.sample.batch, start.token_weights)
     return module, shape
 
 
@@ -140,15 +157,13 @@ INITIALISE: dict[str, Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]] 
 }
 
 
-def _limited_to_trained_positions(
-    spec: recipe.Recipe, source: WeightSource | None
-) -> recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static:
+def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | None) -> recipe.BuiltStudent:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
     Where the table is randomly initialized, that is what the stages train; where it comes from a run, what that run or the stages train.
     """
     student = spec.student
-    assert not isinstance(student, recipe.TeacherItself)
+    assert isinstance(student, recipe.BuiltStudent)
     random = isinstance(student, recipe.Bert) and student.weights == "random"
     random = random or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
     known = [] if random else [source.max_tokens] if source is not None and source.max_tokens is not None else [student.max_tokens]

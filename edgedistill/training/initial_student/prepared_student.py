@@ -47,11 +47,16 @@ class StudentTokenizer:
 
 @dataclass(frozen=True)
 class PreparedStudent:
-    """A student's module, its shape (the content of student.json) and its tokenizer."""
+    """A student's module, its shape (the content of student.json) and its tokenizer.
+
+    origin: of a finished student, which run or bundle it comes from, for run.json. new_head: its head is still to be fitted to the targets.
+    """
 
     module: nn.Module
     shape: dict[str, Any]
     tokenizer: PreTrainedTokenizerBase
+    origin: dict[str, Any] | None = None
+    new_head: bool = False
 
     @property
     def max_tokens(self) -> int:

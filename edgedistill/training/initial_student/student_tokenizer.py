@@ -14,6 +14,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import head
 from edgedistill.teacher import tokenizer_files
+from edgedistill.training.initial_student import finished_student
 from edgedistill.training.load_models import Models, find_model, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
 
@@ -30,7 +31,9 @@ def build(
     if kept and kept.exists():
         return AutoTokenizer.from_pretrained(kept)
     student = spec.student
-    assert not isinstance(student, recipe.TeacherItself)
+    if isinstance(student, recipe.Finished):
+        return _kept(finished_student.find(spec).tokenizer(), kept)
+    assert isinstance(student, recipe.BuiltStudent)
     corpora = [texts.source_side, texts.target_side] if isinstance(texts, ParallelCorpus) else [texts] if texts else []
     for field in ("vocabulary_size", "unigram"):
         if getattr(student, field) is not None and not corpora:
@@ -45,8 +48,13 @@ def build(
     if student.trim is not None:
         tokenizer, trimming = _trimmed(tokenizer, corpora, student.trim)
         session.log(f"student.trim: {trim_report.summary_line(trimming)}")
-    if kept:
-        with files.new_folder(kept) as temporary:
+    return _kept(tokenizer, kept, trimming)
+
+
+def _kept(tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None) -> PreTrainedTokenizerBase:
+    """The tokenizer, written to the unfinished run's folder if there is one. trimming: the content of trim.json."""
+    if folder:
+        with files.new_folder(folder) as temporary:
             tokenizer_files.save_tokenizer(tokenizer, temporary)
             if trimming is not None:
                 files.write_json(temporary / "trim.json", trimming)

@@ -30,7 +30,7 @@ def initial_token_embeddings(
     to which the rows are fitted, where the recipe asks for that.
     """
     student = spec.student
-    assert not isinstance(student, recipe.TeacherItself)
+    assert isinstance(student, recipe.BuiltStudent)
     if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
         return None
     if source is None and student.embeddings.source == "glove":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -9,84 +10,125 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
-from edgedistill.students import recurrent
-from edgedistill.students.sentence_transformer import layout, load_model
+from edgedistill.students import bert, bert_layers, modernbert, recurrent, sentence_transformer
+from edgedistill.students.bert_layers import EncoderLayers
+from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.load_models import Models, find_model, with_weights
 
+SPARE_ROWS = 1_024  # that an embedding table may have behind its tokenizer's tokens; some are filled up to a round number
+
 
 class WeightSource(NamedTuple):
-    """An encoder, and the tokenizer that the rows of its embedding table belong to."""
+    """An encoder's layers, and the tokenizer that the rows of its embedding table belong to."""
 
-    model: Any
+    layers: EncoderLayers
     tokenizer: PreTrainedTokenizerBase
-    counts_from: str | None = None  # where positions are counted from, if its config does not tell
     head: Any = None  # of a finished run: the layer behind its pooling
     max_tokens: int | None = None  # of a finished run: its maximum input; positions behind it were never trained
 
     @property
+    def model(self) -> Any:
+        return self.layers.model
+
+    @property
     def position_ids(self) -> str:
         """Where positions are counted from: the padding id (`pad`), or 0 (`zero`)."""
-        return self.counts_from or ("pad" if self.model.config.model_type in tokenizer_files.POSITIONS_FROM_PAD else "zero")
+        return "zero" if self.layers.pad is None else "pad"
 
-
-class _Accepted(NamedTuple):
-    """Classes of transformers that a student's layers can be taken from, by model type; how errors call them, and the way out."""
-
-    model_types: dict[str, str]
-    name: str
-    way_out: str
-
-
-BERTS = _Accepted({"BertModel": "bert"}, "BERT", "use `weights: random`")
-BERTS_AND_ROBERTAS = _Accepted(recurrent.SOURCES, "BERT or RoBERTa", "give an assistant that is one")
+    @property
+    def shape_source(self) -> bert.LayerSource:
+        """What the student's shape takes from it."""
+        bias, repeats = self.layers.relative_bias, getattr(getattr(self.model, "encoder", None), "times", 1)
+        return bert.LayerSource(self.model.config, self.position_ids, bias.table.num_embeddings if bias else None, repeats)
 
 
 def find(student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: PreTrainedTokenizerBase) -> WeightSource | None:
     """The encoder that `student.weights` names, or None for `random`.
 
-    tokenizer: the student's. Raises UserError where the encoder is of an architecture or a vocabulary that the student cannot start from.
+    tokenizer: the student's. Raises UserError where the encoder is of an architecture or a vocabulary that the student cannot start
+    from, has no pooler where the student needs one, or an embedding table that is not its tokenizer's.
     """
-    accepted = BERTS_AND_ROBERTAS if isinstance(student, recipe.Recurrent) else BERTS
     if student.weights == "random":
         return None
     if run.is_run(student.weights):
-        return _of_model(student, assistants.open_assistant(recipe.Teacher(model=student.weights)), accepted)
-    if student.weights == "teacher":
-        return _of_model(student, with_weights(models.teacher, "student.weights"), accepted)
-    if student.weights == "assistant" and models.assistant is not None:
-        return _of_model(student, models.assistant, accepted)
-    return _of_folder(student, tokenizer, accepted)
+        source = _of_model(student, assistants.open_assistant(recipe.Teacher(model=student.weights)))
+    elif student.weights == "teacher":
+        source = _of_model(student, with_weights(models.teacher, "student.weights"))
+    elif student.weights == "assistant" and models.assistant is not None:
+        source = _of_model(student, models.assistant)
+    else:
+        source = _of_folder(student, tokenizer)
+    _check_table(student, source)
+    if student.pooling == "cls_pooler" and getattr(source.model, "pooler", None) is None:
+        fact = f"cls_pooler needs the pooler of `weights`, and {student.weights} has none or leaves it out"
+        raise UserError(f"student.pooling: {fact}; choose another pooling, or weights with a pooler")
+    return source
 
 
-def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherEncoder, accepted: _Accepted) -> WeightSource:
+def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherEncoder) -> WeightSource:
     """The encoder of the teacher, of the assistant or of a finished run."""
-    model: Any = getattr(opened.module, "model", None)
-    if type(model).__name__ not in accepted.model_types:
-        raise UserError(f"student.weights: {opened.spec.name} is {type(model).__name__}, not {accepted.name}; {accepted.way_out}")
-    if not isinstance(opened, assistants.RunTeacher):
-        return WeightSource(model, opened.tokenizer)
-    if isinstance(opened.module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
+    module: Any = own(opened.module)
+    name = str(opened.spec.name)
+    finished = opened.run.max_tokens if isinstance(opened, assistants.RunTeacher) else None
+    if not isinstance(module, bert.BertStudent):
+        return WeightSource(_layers(student, getattr(module, "model", module), name), opened.tokenizer, max_tokens=finished)
+    if isinstance(module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
-    counts_from = "zero" if getattr(opened.module, "pad", None) is None else "pad"
-    return WeightSource(model, opened.tokenizer, counts_from, getattr(opened.module, "head", None), opened.run.max_tokens)
+    layers = _layers(student, module.model, name)._replace(pad=module.pad, relative_bias=module.relative_bias)
+    return WeightSource(layers, opened.tokenizer, module.head, finished)
 
 
-def _of_folder(student: recipe.Bert | recipe.Recurrent, tokenizer: PreTrainedTokenizerBase, accepted: _Accepted) -> WeightSource:
+def _of_folder(student: recipe.Bert | recipe.Recurrent, tokenizer: PreTrainedTokenizerBase) -> WeightSource:
     """The encoder of a model folder or hub id."""
     folder = find_model(student.weights, student.revision, "student.weights")
-    transformer, _ = layout(folder)
-    if files.read_json(transformer / "config.json").get("model_type") not in accepted.model_types.values():
-        raise UserError(f"student.weights: {folder} is not a {accepted.name}; choose one, or {accepted.way_out}")
-    model = load_model(transformer, dtype=torch.float32, add_pooling_layer=student.pooling == "cls_pooler")
+    transformer, _ = sentence_transformer.layout(folder)
+    model_type = str(files.read_json(transformer / "config.json").get("model_type"))
+    if model_type not in [known for known, _ in _known(student).values()]:
+        raise _unknown(student, str(folder), model_type)
+    options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(transformer)
+    model = sentence_transformer.load_model(transformer, dtype=torch.float32, **options)
+    layers = _layers(student, model, str(folder))
     bare = not any((transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
     if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to belong to the tokenizer that is named
-        return WeightSource(model, tokenizer_files.load_tokenizer(find_model(student.tokenizer, student.revision, "student.tokenizer")))
+        return WeightSource(layers, _named_tokenizer(student))
     of_weights = tokenizer_files.load_tokenizer(folder)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
         way_out = f"set student.tokenizer: {student.weights}"
         raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
-    return WeightSource(model, of_weights)
+    return WeightSource(layers, of_weights)
+
+
+def _named_tokenizer(student: recipe.Bert | recipe.Recurrent) -> PreTrainedTokenizerBase:
+    if run.is_run(student.tokenizer):
+        return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
+    return tokenizer_files.load_tokenizer(find_model(student.tokenizer, student.revision, "student.tokenizer"))
+
+
+def _known(student: recipe.Bert | recipe.Recurrent) -> dict[str, tuple[str, str]]:
+    """The architectures that the student's layers can be taken from: class, (model_type, name)."""
+    return bert_layers.ARCHITECTURES | (modernbert.ARCHITECTURE if isinstance(student, recipe.Bert) else {})
+
+
+def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> EncoderLayers:
+    """The layers of an encoder. Raises UserError for an architecture that the student cannot start from; name: what errors call it."""
+    if type(model).__name__ not in _known(student):
+        raise _unknown(student, name, type(model).__name__)
+    return bert_layers.convert(model) or EncoderLayers(model)
+
+
+def _unknown(student: recipe.Bert | recipe.Recurrent, name: str, found: str) -> UserError:
+    known = ", ".join(sorted(name for _, name in _known(student).values()))
+    way_out = "choose one of these" + (", or use `weights: random`" if isinstance(student, recipe.Bert) else "")
+    return UserError(f"student.weights: {name} is {found}, and layers can be taken from {known}; {way_out}")
+
+
+def _check_table(student: recipe.Bert | recipe.Recurrent, source: WeightSource) -> None:
+    """Raise UserError where the rows of the source's embedding table cannot be its tokenizer's tokens."""
+    rows, tokens = int(source.model.config.vocab_size), len(source.tokenizer)
+    if not tokens <= rows <= tokens + SPARE_ROWS:
+        fact = f"{student.weights} has an embedding table of {rows:,} rows and a tokenizer of {tokens:,} tokens"
+        raise UserError(f"student.weights: {fact}; use the tokenizer that belongs to the model")

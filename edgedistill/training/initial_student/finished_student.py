@@ -1,0 +1,115 @@
+"""A finished student as the initial one: shape, weights, tokenizer and head come from a run or a bundle.
+
+Its head stays where it gives what the recipe's targets are: embeddings in the space of the same teacher. Otherwise the student gets a
+linear head, which head_fit then fits to the targets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from edgedistill import bundle_run, objectives, recipe, run
+from edgedistill.errors import UserError
+from edgedistill.students import kinds
+from edgedistill.students.output import own
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
+
+SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}  # of a teacher: what its embeddings depend on
+
+
+def find(spec: recipe.Recipe) -> run.Run:
+    """The finished student that a recipe starts from.
+
+    Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not have.
+    """
+    student = spec.student
+    assert isinstance(student, recipe.Finished)
+    source = bundle_run.open_finished(student.weights, "student.weights")
+    if student.max_tokens is not None and student.max_tokens > source.max_tokens:
+        fact = f"{student.max_tokens} from a student that reads {source.max_tokens}"
+        raise UserError(f"student.max_tokens: {fact}; ask for as many or fewer, or leave it out")
+    if source.kind == "static":
+        if student.dropout is not None:
+            raise UserError(f"student.dropout: {student.weights} is a static student, which has none; leave it out")
+        for number, stage in enumerate(spec.distilling):
+            if stage.optimizer == "muon":
+                fact = f"muon optimizes the matrices of layers, and {student.weights} is a static student, which has none"
+                raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
+    blocks = source.shape.get("blocks")
+    if blocks and not (isinstance(spec.targets, recipe.Split) and [list(each) for each in spec.targets.blocks] == list(map(list, blocks))):
+        raise UserError(f"student.weights: {student.weights} has a block for each of its teachers; give the recipe the same `targets`")
+    return source
+
+
+def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
+    """The finished student before its first step. tokenizer: its own; dims: of the targets.
+
+    A new head starts as the old one where it has the same dimensions. Raises UserError as `find`, and where pairs would need a new head.
+    """
+    source = find(spec)
+    shape = _shape(spec, source)
+    new_head = _needs_new_head(spec, source, dims)
+    if new_head:
+        if isinstance(spec.corpus, recipe.Parallel):
+            fact = f"{source.folder.name} embeds in another space than the targets, and its head is fitted on single texts"
+            raise UserError(f"student.weights: {fact}, not on pairs; give the teacher that it was trained with, or a corpus of texts")
+        shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
+    torch.manual_seed(spec.seed)
+    module: Any = kinds.KINDS[source.kind].build(shape)
+    weights = own(source.student()).state_dict()
+    if new_head:
+        weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
+    module.load_state_dict(weights)
+    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head)
+
+
+def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
+    """The source's shape with the recipe's own values."""
+    student = spec.student
+    assert isinstance(student, recipe.Finished)
+    shape = {name: value for name, value in source.shape.items() if name != "blocks"}
+    if student.max_tokens is not None:
+        shape["max_tokens"] = student.max_tokens
+    if student.dropout is not None and "config" in shape:
+        names = [name for name in shape["config"] if name.endswith("dropout")] if shape["config"].get("model_type") == "modernbert" else []
+        names = names or ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        shape["config"] = {**shape["config"], **dict.fromkeys(names, student.dropout)}
+    elif student.dropout is not None:
+        shape["dropout"] = student.dropout
+    return shape
+
+
+def _head(module: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A new head's first weights: the old one's, the identity behind none, or where dimensions differ those that it has."""
+    old, new = weights.get("head.weight"), module.head.weight.detach()
+    if old is None and new.shape[0] == new.shape[1]:
+        old = torch.eye(len(new))
+    if old is None or old.shape != new.shape:
+        return {f"head.{name}": value for name, value in module.head.state_dict().items()}
+    return {"head.weight": old, "head.bias": weights.get("head.bias", torch.zeros(len(old)))}
+
+
+def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
+    """Whether the recipe's targets are in another space than the finished student's embeddings, and are not fitted to these."""
+    if not any(objectives.reads_teacher(stage.objective) for stage in spec.distilling if stage.triples is None):
+        return False
+    if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
+        return False
+    mine, theirs = _space(spec), _space(source.recipe)
+    return mine is None or mine != theirs or dims != source.dims
+
+
+def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
+    """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them to another space."""
+    targets, teacher = spec.targets, spec.teacher
+    if targets is not None:
+        if not isinstance(targets, recipe.SingleTeacher) or targets.align != "none":
+            return None
+        rebuilt = isinstance(targets.reduce, recipe.Pca) and targets.reduce.rank is not None
+        if not rebuilt and targets.reduce.kind != "none":
+            return None
+        teacher = targets.teacher or teacher
+    return teacher.model_dump(include=SAME_SPACE)

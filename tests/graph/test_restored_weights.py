@@ -1,0 +1,55 @@
+"""A graph's constants -> weights: what is refused. tests/quantization/test_dequantize.py has what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from edgedistill import graph
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.runtime.trust import GET_AGAIN
+from tests.graph.test_graph import make_bert, make_other
+
+SIZES = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SHAPE: dict[str, Any] = {
+    "kind": "bert",
+    "config": {**SIZES, "max_position_embeddings": 40, "pad_token_id": 0},
+    "bottleneck": None,
+    "codes": None,
+    "pooling": "mean",
+    "head": {"dims": 12, "bias": True},
+    "tanh": False,
+}
+
+
+def constants(student: Any) -> dict[str, np.ndarray]:
+    return {each.name: numpy_helper.to_array(each) for each in graph.build(student).graph.initializer}
+
+
+def test_a_traced_graph_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        graph.restored_weights(constants(make_other("electra", embedding_size=32, num_hidden_layers=1)), SHAPE, "bundles/x")
+    fact = "its graph was traced, so its weights cannot be read back"
+    assert caught.value.problems == (f"bundles/x: {fact}; give the run it was exported from",)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"config": {**SHAPE["config"], "hidden_size": 64}}, "norm_bias has the shape (32,), its student's has (64,)"),
+        ({"config": {**SHAPE["config"], "vocab_size": 91}}, "word_table has the shape (90, 32), its student's has (91, 32)"),
+        ({"head": {"dims": 13, "bias": True}}, "head_weight has the shape (32, 12), its student's has (32, 13)"),
+    ],
+)
+def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        graph.restored_weights(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
+    assert str(caught.value) == f"bundles/x: {says}; {GET_AGAIN}"
+
+
+def test_a_layer_too_many_is_not_there() -> None:
+    with pytest.raises(UserError, match="cannot be read back"):
+        graph.restored_weights(constants(make_bert()), {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}}, "bundles/x")

@@ -1,0 +1,196 @@
+"""`student: {weights: BUNDLE or RUN}`: a finished student goes on learning, from its own teacher or from another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edgedistill import files, recipe, run
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost
+from edgedistill.runtime import bundle
+from edgedistill.session import Session
+from edgedistill.training import student_embeddings, train
+from tests.conftest import World, sentences
+
+TEXTS = sentences(40, seed=7)
+KINDS: dict[str, dict[str, Any]] = {
+    "bert": {"kind": "bert", "weights": "teacher", "layers": [1], "head": "linear"},
+    "recurrent": {"kind": "recurrent", "layers": 1, "bottleneck": 16, "head": "linear"},
+    "bilstm": {"kind": "bilstm", "width": 16, "hidden": 12},
+    "static": {"kind": "static", "width": 32},
+}
+STILL = [{"name": "still", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4, "learning_rate": 1e-9}]
+
+
+@pytest.fixture(scope="module")
+def sources(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a bundle of each kind."""
+    root = tmp_path_factory.mktemp("sources")
+    for kind, student in KINDS.items():
+        go(world, root / kind, student=student)
+        bundle_writer.export(root / kind, ["fp32", "int8"], root / f"{kind}-bundle", lambda line: None)
+    return root
+
+
+def go(world: World, out: Path, said: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+    log = (lambda line: None) if said is None else said.append
+    return train.train(recipe.parse(world.recipe(**changes), "test"), out, Session(data=world.data, log=log))
+
+
+def embedded(folder: Path) -> np.ndarray:
+    opened = run.open_run(folder)
+    return student_embeddings.embed(opened.student(), opened.tokenizer(), TEXTS, opened.max_tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bundle_goes_on_where_it_was(world: World, sources: Path, tmp_path: Path, kind: str) -> None:
+    source, said = sources / f"{kind}-bundle", list[str]()
+    info = go(world, tmp_path / "a", said, student={"weights": str(source)}, stages=STILL)
+    sha256 = files.sha256_file(source / "onnx" / "model.onnx")
+    assert info["weights"] == {"bundle": f"{kind}-bundle", "precision": "fp32", "sha256": sha256}
+    assert not [line for line in said if line.startswith("head:")], "the same teacher and dimensions: the head stays"
+    before = bundle.load(source, "fp32").encode(TEXTS)
+    assert (embedded(tmp_path / "a") * before).sum(1).min() > 0.9999
+    found = bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
+    assert found["dims"] == [32]
+    assert (bundle.load(tmp_path / "b", "fp32").encode(TEXTS) * before).sum(1).min() > 0.9999
+    assert files.read_json(tmp_path / "b" / "manifest.json")["run"]["weights"]["sha256"] == sha256
+
+
+def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
+    def closeness(folder: Path) -> float:
+        from edgedistill.teacher import encoder
+
+        return float((embedded(folder) * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(TEXTS)).sum(1).mean())
+
+    stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 60, "batch": 32, "learning_rate": 3e-3}
+    go(world, tmp_path / "a", student={"weights": str(sources / "bert")}, stages=[stage])
+    assert closeness(tmp_path / "a") > closeness(sources / "bert") + 0.02
+    weights = run.open_run(tmp_path / "a").info["weights"]
+    assert weights == {"run": "bert", "sha256": files.sha256_file(sources / "bert" / "student.safetensors")}
+
+
+def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:
+    student = {"weights": str(sources / "bert-bundle"), "max_tokens": 20, "dropout": 0.25}
+    go(world, tmp_path / "a", student=student, stages=STILL)
+    opened = run.open_run(tmp_path / "a")
+    module: Any = opened.student()
+    assert opened.max_tokens == 20 and module.model.config.hidden_dropout_prob == 0.25
+
+
+OTHER = [
+    ("bert", {"targets": {"reduce": {"kind": "pca"}, "dims": 12}}, 12),
+    ("static", {"targets": {"reduce": {"kind": "pca"}, "dims": 12}}, 12),
+    ("bilstm", {"teacher": {"model": "TEACHER", "max_tokens": 32, "prompt": "query:"}}, 32),
+    ("static", {"teacher": {"model": "TEACHER", "max_tokens": 32, "prompt": "query:"}}, 32),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "dims"), OTHER)
+def test_another_teacher_has_the_head_fitted_first(
+    world: World, sources: Path, tmp_path: Path, kind: str, changes: dict[str, Any], dims: int
+) -> None:
+    if "teacher" in changes:
+        changes = {"teacher": {**changes["teacher"], "model": str(world.teacher)}}
+    said: list[str] = []
+    info = go(world, tmp_path / "a", said, student={"weights": str(sources / kind)}, stages=STILL, **changes)
+    assert info["dims"] == dims
+    (line,) = [line for line in said if line.startswith("head: fitted to the targets'")]
+    before, after = float(line.split("to them ")[1].split()[0]), float(line.split("before, ")[1].split()[0])
+    assert f"{dims} dimensions on 400 texts" in line and after > max(before + 0.03, 0.5)
+    opened = run.open_run(tmp_path / "a")
+    assert opened.shape["head"] == {"dims": dims, "bias": True} and opened.shape["tanh"] is False
+    found = bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
+    assert found["dims"] == [dims]
+
+
+def test_a_head_is_fitted_the_same_way_twice(world: World, sources: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        go(world, tmp_path / name, student={"weights": str(sources / "bert-bundle")}, stages=STILL, **OTHER[0][1])
+    assert files.sha256_file(tmp_path / "a/student.safetensors") == files.sha256_file(tmp_path / "b/student.safetensors")
+
+
+def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    rebuilt = {"reduce": {"kind": "pca", "rank": 24}, "dims": 32}
+    go(world, tmp_path / "a", said, student={"weights": str(sources / "bert")}, stages=STILL, targets=rebuilt)
+    assert not [line for line in said if line.startswith("head:")]
+
+
+def test_targets_fitted_to_the_student_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    fitted = {"reduce": {"kind": "ridge"}, "dims": 32}
+    go(world, tmp_path / "a", said, student={"weights": str(sources / "bert")}, stages=STILL, targets=fitted)
+    assert not [line for line in said if line.startswith("head:")]
+
+
+def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
+    changes = {"student": {"weights": str(sources / "static-bundle")}, "stages": STILL}
+    same, other = (cost.cost(recipe.parse(world.recipe(**changes, **more), "test"), Session(data=world.data)) for more in ({}, OTHER[0][1]))
+    assert same["parameters"] == run.open_run(sources / "static").parameters and same["max_tokens"] == 128
+    assert same["size_bytes"]["fp32"] == pytest.approx((sources / "static-bundle/onnx/model.onnx").stat().st_size, abs=200)
+    assert other["parameters"]["head"] == 32 * 12 + 12
+
+
+def test_split_teachers_get_a_block_each(world: World, sources: Path, tmp_path: Path) -> None:
+    parts = [{"reduce": {"kind": "pca"}, "dims": dims} for dims in (10, 6)]
+    info = go(world, tmp_path / "a", student={"weights": str(sources / "bert")}, stages=STILL, targets={"kind": "split", "parts": parts})
+    assert info["dims"] == 16
+    student = {"weights": str(tmp_path / "a")}
+    fact = f"{tmp_path / 'a'} has a block for each of its teachers"
+    assert problem(world, student) == f"student.weights: {fact}; give the recipe the same `targets`"
+    again = go(world, tmp_path / "b", student=student, stages=STILL, targets={"kind": "split", "parts": parts})
+    assert again["dims"] == 16 and run.open_run(tmp_path / "b").shape["blocks"] == run.open_run(tmp_path / "a").shape["blocks"]
+
+
+def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
+    """The error that `check` and `train` have in common; train must leave nothing behind."""
+    spec = recipe.parse(world.recipe(student=student, **{"stages": STILL, **changes}), "test")
+    out = world.folder / "refused"
+    with pytest.raises(UserError) as at_check:
+        cost.cost(spec, Session(data=world.data))
+    with pytest.raises(UserError) as at_train:
+        train.train(spec, out, Session(data=world.data))
+    assert str(at_check.value) == str(at_train.value)
+    assert not out.exists() and not run.partial(out).exists()
+    return str(at_train.value)
+
+
+def test_what_is_refused(world: World, sources: Path) -> None:
+    known = "no finished student 'mano'; did you mean 'nano'? (nano)"
+    assert problem(world, {"weights": "mano"}) == f"student.weights: {known}; or give the folder of a bundle or a run"
+    fact = "200 from a student that reads 48"
+    limited = {"weights": str(sources / "bert"), "max_tokens": 200}
+    read = run.open_run(sources / "bert").max_tokens
+    assert problem(world, limited).startswith(f"student.max_tokens: {fact.replace('48', str(read))}; ask for as many or fewer")
+    static = str(sources / "static")
+    assert "is a static student, which has none; leave it out" in problem(world, {"weights": static, "dropout": 0.1})
+    muon = [{**STILL[0], "optimizer": "muon"}]
+    assert problem(world, {"weights": static}, stages=muon).startswith("stages[0].optimizer: muon optimizes the matrices of layers")
+
+
+def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
+    rows = "".join(f"{text}\t{int('cat' in text)}\n" for text in sentences(120, seed=11))
+    (world.data / "cats.tsv").write_text("sentence\tlabel\n" + rows, encoding="utf-8")
+    stage = {"kind": "finetune", "task": {"train": ["cats.tsv"], "dev_rows": 20}, "steps": 4, "batch": 16, "hidden": 8}
+    info = go(world, tmp_path / "a", student={"weights": str(sources / "bilstm-bundle")}, stages=[stage])
+    assert info["weights"]["bundle"] == "bilstm-bundle" and info["task"]["dev"] is not None
+    with torch.inference_mode():
+        assert run.open_run(tmp_path / "a").classifier().out.out_features == 2
+
+
+def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:
+    stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 6, "batch": 16, "bucket": 4, "learning_rate": 0.01}
+    go(world, tmp_path / "all", student={"weights": str(sources / "bert")}, stages=[stage])
+    go(world, tmp_path / "part", student={"weights": str(sources / "bert")}, stages=[stage | {"initial_share": 0.25}])
+    start, end, part = (run.open_run(each).student().state_dict() for each in (sources / "bert", tmp_path / "all", tmp_path / "part"))
+    moved = [name for name in end if not torch.equal(start[name], end[name])]
+    assert len(moved) > 5
+    for name in moved:
+        assert torch.allclose(part[name], 0.25 * start[name] + 0.75 * end[name], atol=1e-6)
