@@ -2,8 +2,10 @@
 
 __all__ = [
     "assistant",
+    "dimension_reduction",
     "embedding_cache",
     "encoder",
+    "licence",
     "locate_teacher",
     "precomputed_embeddings",
     "targets",

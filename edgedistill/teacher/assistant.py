@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET, Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
 from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
+from edgedistill.teacher.locate_teacher import MODEL_FILES
+from edgedistill.teacher.model_files import UnchangedFiles
 
 
 class RunTeacher(TeacherEncoder):
@@ -21,12 +24,13 @@ class RunTeacher(TeacherEncoder):
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
     """
 
-    def __init__(self, spec: recipe.Teacher) -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher") -> None:
         assert spec.model is not None
         opened = run.open_run(Path(spec.model))
         if spec.pooling or spec.prompt_name:
             raise UserError(f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and `prompt_name` out")
-        self.spec, self.folder, self.run = spec, opened.folder, opened
+        self.spec, self.place, self.folder, self.run = spec, place, opened.folder, opened
+        self.files = UnchangedFiles(opened.folder, MODEL_FILES)
         self.tokenizer = opened.tokenizer()
         self.module: Any = opened.student()
         self.prompt = spec.prompt or opened.prompt
@@ -34,11 +38,11 @@ class RunTeacher(TeacherEncoder):
         self.dtype = encoder.resolve_dtype(spec.dtype)
         self._open = None
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that determines the embeddings: the hashes of weights, shape and tokenizer, prompt, max tokens and dtype."""
-        parts = ("student.safetensors", "student.json", "tokenizer/tokenizer.json", "model/model.safetensors")
-        shas = {name: files.sha256_file(self.folder / name) for name in parts if (self.folder / name).exists()}
-        return {"run": shas, "prompt": self.prompt, "max_tokens": self.max_tokens, "dtype": str(self.dtype)}
+    def model_identity(self) -> dict[str, Any]:
+        """What determines the embeddings but for the arithmetic: the hashes of weights, shape and tokenizer, prompt and max tokens."""
+        hashes = run_hashes(self.run)
+        self.files.check()
+        return {"run": hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
 
 
 class MeanEmbeddingLayer(nn.Module):
@@ -67,16 +71,27 @@ class EmbeddingLayer(TeacherEncoder):
             raise UserError(f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` out")
         self.teacher, self.spec, self.folder, self.tokenizer = teacher, teacher.spec, teacher.folder, teacher.tokenizer
         self.module: Any = MeanEmbeddingLayer(inner).eval()
-        self.prompt, self.max_tokens, self.dtype = teacher.prompt, teacher.max_tokens, torch.float32
+        self.place, self.prompt, self.max_tokens, self.dtype = teacher.place, teacher.prompt, teacher.max_tokens, torch.float32
 
-    def identity(self) -> dict[str, Any]:
-        return {**self.teacher.identity(), "dtype": str(self.dtype), "layer": "embeddings"}
+    def model_identity(self) -> dict[str, Any]:
+        return {**self.teacher.model_identity(), "layer": "embeddings"}
+
+    def prepare(self, session: Session = QUIET) -> None:
+        """Nothing: lookups and additions are fast enough in torch on any device."""
 
     def _forward(self, device: str) -> Forward:
-        """Lookups and additions are fast enough in torch on any device."""
         return torch_forward(self.module.to(device), torch.device(device))
+
+
+def run_hashes(opened: run.Run) -> dict[str, str]:
+    """The hashes of the files that decide what a run's student gives; of a teacher's own run, of the whole model and its `targets`."""
+    names = ["student.safetensors", "student.json", "tokenizer/tokenizer.json"]
+    names += ["targets/targets.safetensors"] if opened.kind == "reduced" else []
+    found = {name: files.sha256_file(opened.folder / name) for name in names if (opened.folder / name).exists()}
+    model = opened.folder / "model"
+    return found | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
 
 
 def open_assistant(spec: recipe.Teacher, place: str = "assistant") -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision. `place`: the recipe's section."""
-    return RunTeacher(spec) if run.is_run(spec.model) else TeacherEncoder(spec, place)
+    return RunTeacher(spec, place) if run.is_run(spec.model) else TeacherEncoder(spec, place)

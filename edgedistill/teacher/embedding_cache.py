@@ -7,8 +7,9 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from rich.progress import Progress
@@ -19,7 +20,9 @@ from edgedistill.session import QUIET, Log, Session
 from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder
 
-SHARD = 32_768  # texts: the most that a killed process loses, and the window that is sorted by length
+SHARD = 32_768  # texts
+PART = 1_024  # of them: the window that is sorted by length
+PART_SECONDS = 20.0  # of embedding, after which the texts done so far are kept; a killed process loses little more
 
 
 class CachedEmbeddings:
@@ -61,9 +64,9 @@ def embed_corpus(
     done = _intact_shards(folder, session.log)
     if len(done) < shards:
         session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
-        files.write_json(folder / "teacher.json", {"teacher": encoder_key(teacher, unit)})
-        started, embedded = time.perf_counter(), 0
-        others = OtherCorpora(path for path, sha in _other_shards(teacher, unit, but=folder) if files.sha256_file(path) == sha)
+        mark, seconds, embedded = {"teacher": encoder_key(teacher, unit)}, 0.0, 0
+        known = [path for path, sha in _other_shards(teacher, unit, but=folder) if files.sha256_file(path) == sha]
+        others = OtherCorpora([*known, *_parts(folder)])
         with Progress(disable=not session.progress, transient=True) as bar:
             task = bar.add_task(name, total=len(corpus))
             for number, texts in enumerate(corpus.chunks(SHARD)):
@@ -72,16 +75,51 @@ def embed_corpus(
                     embeddings = np.empty((len(texts), teacher.dims), np.float16)
                     new = np.flatnonzero(~others.fill(hashes, embeddings))
                     if len(new):
-                        embeddings[new] = teacher.embed([texts[row] for row in new], session.device, unit)
-                    embedded += len(new)
+                        teacher.prepare(session)
+                        started = time.perf_counter()
+                        filled = _Filled(_shard(folder, number), hashes, embeddings)
+                        _embed_rows(lambda rows: teacher.embed([texts[row] for row in rows], session.device, unit), new, filled)  # noqa: B023
+                        seconds, embedded = seconds + time.perf_counter() - started, embedded + len(new)
+                    files.write_json(folder / "teacher.json", mark)
                     _write_shard(_shard(folder, number), hashes, embeddings)
+                    _remove_parts(_shard(folder, number))
                     done[number] = files.sha256_file(_shard(folder, number))
                     files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
                 bar.update(task, advance=len(texts))
-        seconds = time.perf_counter() - started
         reused = f", {others.reused:,} reused from other corpora" if others.reused else ""
-        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / seconds:,.0f} texts/s{reused}")
+        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / max(seconds, 1e-9):,.0f} texts/s{reused}")
     return CachedEmbeddings(folder, shards)
+
+
+class _Filled(NamedTuple):
+    """A shard that is being embedded: its file, the hashes (n,) of its texts, and the embeddings (n, d), which are filled."""
+
+    path: Path
+    hashes: np.ndarray
+    embeddings: np.ndarray
+
+
+def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, shard: _Filled) -> None:
+    """Embed rows of a shard, PART at a time; what is done is kept in files of its own until the shard is written."""
+    kept, since = 0, time.perf_counter()
+    for start in range(0, len(rows), PART):
+        end = start + PART
+        shard.embeddings[rows[start:end]] = embed(rows[start:end])
+        if time.perf_counter() - since > PART_SECONDS and end < len(rows):
+            new = rows[kept:end]
+            number = len(list(shard.path.parent.glob(f"{shard.path.stem}.*.part.npy")))
+            _write_shard(shard.path.with_suffix(f".{number:04d}.part.npy"), shard.hashes[new], shard.embeddings[new])
+            kept, since = end, time.perf_counter()
+
+
+def _parts(folder: Path) -> list[Path]:
+    """What a killed process had embedded of a shard."""
+    return [path for path in sorted(folder.glob("*.part.npy")) if _hashes_of(path).exists()]
+
+
+def _remove_parts(shard: Path) -> None:
+    for path in shard.parent.glob(f"{shard.stem}.*.part*.npy"):
+        path.unlink()
 
 
 def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:

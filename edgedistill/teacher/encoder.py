@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,68 +12,116 @@ import onnxruntime
 import torch
 
 from edgedistill import files, graph, recipe
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.quantization.sample_texts import Reader
+from edgedistill.runtime.batching import longest_first
+from edgedistill.runtime.bundle import BATCH_TOKENS
+from edgedistill.session import QUIET, Session
 from edgedistill.students import sentence_transformer
+from edgedistill.teacher import int8_graph
 from edgedistill.teacher.locate_teacher import MODEL_FILES, locate
+from edgedistill.teacher.model_files import UnchangedFiles
 from edgedistill.teacher.token_batches import budget_batches, encode_ids, pad
 from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of
 
 TOKENS_PER_BATCH = 2_048
+NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
 
 
 class TeacherEncoder:
-    """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key."""
+    """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key.
+
+    place: the recipe's section that names it.
+    """
 
     def __init__(self, spec: recipe.Teacher, place: str = "teacher") -> None:
-        self.spec = spec
+        self.spec, self.place = spec, place
         self.folder = locate(spec, place)
+        self.files = UnchangedFiles(self.folder, MODEL_FILES)
         self.tokenizer = load_tokenizer(self.folder, spec.trust_remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, spec.trust_remote_code)
         self.prompt = prompt_of(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         self.dtype = resolve_dtype(spec.dtype)
-        self._open: onnxruntime.InferenceSession | None = None
+        self._open: Forward | None = None
 
     @property
     def dims(self) -> int:
         return int(self.module.dims)
 
+    @property
+    def reader(self) -> Reader:
+        """How it reads texts."""
+        return Reader(self.tokenizer, self.prompt, self.max_tokens)
+
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the embeddings: the hash of the model's files, pooling, prompt, max tokens and dtype."""
+        """Everything that determines the embeddings: `model_identity`, dtype, and in int8 what decides the graph.
+
+        Raises UserError where the model's files have changed since it was opened.
+        """
+        in_int8 = {"int8": int8_graph.identity(self.reader)} if self.dtype == torch.int8 else {}
+        return {**self.model_identity(), "dtype": str(self.dtype), **in_int8}
+
+    def model_identity(self) -> dict[str, Any]:
+        """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling, prompt and max tokens."""
         return {
-            "model": files.sha256_folder(self.folder, MODEL_FILES),
+            "model": self.files.sha256(),
             "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
-            "dtype": str(self.dtype),
+            **({"dims": kept} if (kept := sentence_transformer.kept_dims(self.folder)) is not None else {}),
         }
+
+    def prepare(self, session: Session = QUIET) -> None:
+        """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may take a minute.
+
+        Raises UserError: int8 on another device, or of a model that has no graph or loses too much.
+        """
+        if self.dtype == torch.int8 and session.device != "cpu":
+            raise UserError(f"{self.place}.dtype: {NOT_ON_CUDA}")
+        if self._open is None and self.dtype == torch.int8:
+            self._open = int8_graph.read_or_make(self, files.cache_key(**self.identity()), session)
+        elif self._open is None and self.dtype == torch.float32 and session.device == "cpu":
+            self._open = self._fp32_graph(session)
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
         """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are of similar length."""
         return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit)
 
     def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
-        """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32."""
+        """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as `prepare`."""
+        forward, pad_id = self._forward(device), self.tokenizer.pad_token_id or 0
+        if self.dtype == torch.int8:  # in the runner's batches, which fit a processor's cache
+            batches = longest_first([max(1, len(row)) for row in ids], BATCH_TOKENS["cpu"])
+            return embed_batches(forward, ids, batches, pad_id, self.dims, unit)
         tokens = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
-        return embed_in_batches(self._forward(device), ids, self.tokenizer.pad_token_id or 0, self.dims, tokens, unit)
+        return embed_in_batches(forward, ids, pad_id, self.dims, tokens, unit)
 
     def _forward(self, device: str) -> Forward:
-        """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as torch; otherwise by torch."""
-        if device == "cpu" and self.dtype == torch.float32:
-            return self._session()
+        """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as torch, and in int8; otherwise
+        by torch."""
+        if self.dtype == torch.int8 or (device == "cpu" and self.dtype == torch.float32):
+            self.prepare(Session(device=device))
+            assert self._open is not None
+            return self._open
         return torch_forward(self.module.to(device), torch.device(device), half=self.dtype == torch.bfloat16)
 
-    def _session(self) -> Forward:
-        if self._open is None:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            options.intra_op_num_threads = torch.get_num_threads()
-            options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-            model = graph.build(self.module)
-            self._rows = graph.before_unit(model)
-            self._open = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        session, rows = self._open, self._rows
-        return lambda ids, mask: session.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
+    def _fp32_graph(self, session: Session) -> Forward:
+        """The module as a graph in onnxruntime; in torch where no graph gives the same."""
+        try:
+            model = graph.build_checked(self.module, self.max_tokens, len(self.tokenizer))
+        except CheckFailed as error:
+            session.log(f"{self.place}: {self.spec.name} runs in torch, at about half the speed: {error}")
+            return torch_forward(self.module.to("cpu"), torch.device("cpu"))
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")  # a process' first session decides for its main thread
+        rows = graph.before_unit(model)
+        opened = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
 
 
 def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
@@ -84,12 +132,12 @@ def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[s
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """The torch dtype of fp32, bf16 or auto.
+    """The torch dtype of fp32, bf16, int8 or auto.
 
     auto is bf16 where the hardware computes in it, which halves the time at a cosine above 0.9999 to fp32; otherwise fp32.
     """
     if name != "auto":
-        return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[name]
     if torch.cuda.is_available():
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     try:  # torch also reports bf16 as supported where it emulates it, four times slower than fp32; the CPU flags are reliable
@@ -116,8 +164,15 @@ def embed_in_batches(forward: Forward, ids: list[np.ndarray], pad_id: int, dims:
     `unit`: scaled to unit length, otherwise as `forward` returns them.
     """
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    return embed_batches(forward, ids, budget_batches(order, ids, tokens), pad_id, dims, unit)
+
+
+def embed_batches(
+    forward: Forward, ids: list[np.ndarray], batches: Iterable[Sequence[int] | np.ndarray], pad_id: int, dims: int, unit: bool = True
+) -> np.ndarray:
+    """`embed_in_batches` in batches that are given, each the rows of some texts; together they are all texts."""
     out = np.empty((len(ids), dims), np.float32)
-    for rows in budget_batches(order, ids, tokens):
+    for rows in batches:
         embeddings = forward(*pad([ids[row] for row in rows], pad_id))
         out[rows] = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(1e-12) if unit else embeddings
     return out

@@ -128,8 +128,8 @@ def check(spec: Spec, teacher_dims: Callable[[recipe.Teacher | None], int], rows
     """Raise UserError where a projection cannot give its `dims`, or cannot be fitted on `rows` training texts. Nothing is embedded."""
     problems: list[str] = []
     for number, block in enumerate(blocks_of(spec)):
-        width = sum(teacher_dims(teacher) for teacher, _ in block.teachers)
-        problems += _problems(block.projection, width, min(spec.sample, rows), _place(spec, number))
+        sizes = [teacher_dims(teacher) for teacher, _ in block.teachers]
+        problems += _problems(block.projection, sizes, min(spec.sample, rows), _place(spec, number))
     if problems:
         raise UserError(*problems)
 
@@ -155,7 +155,7 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
     dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
-    if problems := _problems(spec, teacher_dims, len(embeddings), place):
+    if problems := _problems(spec, [teacher_dims], len(embeddings), place):
         raise UserError(*problems)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
@@ -182,11 +182,15 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
     return affine, note
 
 
-def _problems(spec: recipe.Projected, teacher_dims: int, texts: int, place: str) -> list[str]:
-    """What keeps a projection from being fitted on so many texts, one line per problem."""
-    dims, reduce, problems = spec.dims, spec.reduce, list[str]()
+def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) -> list[str]:
+    """What keeps a projection from being fitted on so many texts, one line per problem. sizes: the dimensions of its teachers."""
+    dims, reduce, problems, teacher_dims = spec.dims, spec.reduce, list[str](), sum(sizes)
     if isinstance(reduce, recipe.Unreduced) and dims != teacher_dims:
-        problems.append(f"{place}.dims: {dims}, and without `reduce` the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`")
+        kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
+        if len(sizes) > 1:
+            joined = f"{' + '.join(map(str, sizes))} = {teacher_dims}"
+            kept = f"the teachers' embeddings keep {joined} dimensions, one behind the other; set `reduce`, or dims: {teacher_dims}"
+        problems.append(f"{place}.dims: {dims}, and without `reduce` {kept}")
     if isinstance(reduce, recipe.Pca) and reduce.rank and (dims != teacher_dims or reduce.rank > teacher_dims):
         rank = f"rank {reduce.rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
         problems.append(f"{place}.reduce: {rank}; set dims: {teacher_dims} and a rank of {teacher_dims} or less")

@@ -48,8 +48,16 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def prompt_of(spec: recipe.Teacher, folder: Path) -> str:
     """The text put before every input: the recipe's, one of the model's own by name, or the model's default.
 
-    Raises UserError for a name that the model does not have.
+    Raises UserError for a name that the model does not have, and for a model that does not pool a prompt's tokens.
     """
+    prompt = _prompt(spec, folder)
+    if prompt and not sentence_transformer.prompt_is_pooled(folder):
+        fact = "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not supported here"
+        raise UserError(f"{folder}: {fact}; embed with sentence-transformers, and give the file as teacher.embeddings")
+    return prompt
+
+
+def _prompt(spec: recipe.Teacher, folder: Path) -> str:
     own = folder / "config_sentence_transformers.json"
     config = files.read_json(own) if own.exists() else {}
     prompts = config.get("prompts") or {}

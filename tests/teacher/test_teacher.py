@@ -16,6 +16,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import assistant, embedding_cache, encoder, token_batches
+from edgedistill.training import train
 from tests.conftest import World, sentences
 
 ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
@@ -91,6 +92,85 @@ def test_prompts(world: World, tmp_path: Path) -> None:
     assert plain.identity() != prompted.identity()
     with pytest.raises(UserError, match="no prompt 'qury'; did you mean 'query'"):
         load(folder, prompt_name="qury")
+
+
+def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    pooling = folder / "1_Pooling/config.json"
+    files.write_json(pooling, {**files.read_json(pooling), "include_prompt": False})
+    assert np.allclose(load(folder).embed(sentences(3)), load(world.teacher).embed(sentences(3)))
+    with pytest.raises(UserError, match=r"its pooling leaves the tokens of a prompt out \(include_prompt: false\), which is not supported"):
+        load(folder, prompt="the cat ")
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(world: World, tmp_path: Path, dense: bool) -> None:
+    from safetensors.torch import save_file
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    if dense:
+        files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 20})
+        save_file({"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)}, folder / "2_Dense/model.safetensors")
+        chain = files.read_json(folder / "modules.json")
+        chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+        files.write_json(folder / "modules.json", chain)
+    whole = load(folder).identity()
+    for kept, dims in ((64, 20 if dense else 32), (8, 8)):
+        files.write_json(folder / "config_sentence_transformers.json", {"truncate_dim": kept})
+        texts, loaded = sentences(20), load(folder)
+        expected = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+        found = loaded.embed(texts)
+        assert found.shape == expected.shape == (20, dims) and loaded.dims == dims
+        assert np.abs(found - expected).max() < 1e-5
+        assert np.allclose(loaded.embed(texts, unit=False), whole_rows(loaded, texts), atol=1e-4)
+    assert loaded.identity() != whole
+
+
+def whole_rows(loaded: encoder.TeacherEncoder, texts: list[str]) -> np.ndarray:
+    """By torch, one text at a time, before the unit length."""
+    rows = token_batches.encode_ids(loaded.tokenizer, texts, loaded.max_tokens)
+    with torch.inference_mode():
+        each = [loaded.module(torch.from_numpy(row[None].astype(np.int64)), torch.ones((1, len(row)), dtype=torch.long)) for row in rows]
+    return torch.cat(each).numpy()
+
+
+def test_a_model_that_changes_while_it_is_open_is_not_cached(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    loaded = load(folder)
+    loaded.identity()
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with pytest.raises(UserError, match="t: model.safetensors has changed since the model was opened, .*; start again"):
+        embedding_cache.embed_corpus(loaded, built, QUIET)
+    assert not list((tmp_path / "cache").glob("teachers/*"))
+    found = embedding_cache.embed_corpus(load(folder), built, QUIET)
+    assert found.folder != embedding_cache.embed_corpus(load(world.teacher), built, QUIET).folder
+
+
+def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_path: Path) -> None:
+    keys = []
+    for seed in (0, 1):
+        targets = {"reduce": {"kind": "gaussian", "seed": seed}, "dims": 16}
+        spec = recipe.parse(world.recipe(student={"kind": "teacher"}, targets=targets, stages=[]), "test")
+        train.train(spec, tmp_path / f"reduced-{seed}", Session(data=world.data))
+        keys.append(assistant.open_assistant(recipe.Teacher(model=str(tmp_path / f"reduced-{seed}"))).identity())
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("setting", [{"use_residual": True}, {"module_input_name": "token_embeddings"}])
+def test_a_dense_layer_of_another_form_is_refused(world: World, tmp_path: Path, setting: dict[str, object]) -> None:
+    folder = tmp_path / "t"
+    shutil.copytree(world.teacher, folder)
+    files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 32, **setting})
+    chain = files.read_json(folder / "modules.json")
+    chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    files.write_json(folder / "modules.json", chain)
+    with pytest.raises(UserError, match="2_Dense: a Dense layer of another form .* not supported here; embed with sentence-transformers"):
+        load(folder)
 
 
 def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:

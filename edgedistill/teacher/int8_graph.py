@@ -1,0 +1,119 @@
+"""A teacher's int8 graph, as an export would write it: compared with torch, then cached, because making it takes a while."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime
+import torch
+
+from edgedistill import files, graph, recipe
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.quantization import PRECISIONS, mixed_precision
+from edgedistill.quantization.sample_texts import Reader, samples
+from edgedistill.quantization.sensitivity import cosines
+from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
+from edgedistill.runtime.verify import quote
+from edgedistill.session import Session
+
+FORMAT = 1  # part of every key: raise it when this module, or the precision, makes another graph of the same weights
+WAY_OUT = "set it to auto, bf16 or fp32"
+
+
+class Source(Protocol):
+    """What a graph is made of: an opened teacher, its section of the recipe, and where in the recipe that is."""
+
+    spec: recipe.Teacher
+    place: str
+    module: Any
+
+    @property
+    def reader(self) -> Reader: ...
+
+
+class Int8Graph:
+    """An opened int8 graph; its output `rows` are the embeddings before they are scaled to unit length."""
+
+    def __init__(self, path: Path, rows: str) -> None:
+        self.session, self.rows = open_session(path, torch.get_num_threads(), "cpu"), rows
+
+    def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """ids, mask (B, T) int64, right-padded -> (B, d) float32."""
+        return np.asarray(self.session.run([self.rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0])
+
+
+def identity(reader: Reader) -> dict[str, Any]:
+    """What decides the graph besides the teacher's weights: how it is made, onnxruntime's version, the texts it is measured on."""
+    version = ".".join(onnxruntime.__version__.split(".")[:2])
+    return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
+
+
+def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
+    """The int8 graph from the cache, otherwise made and cached. key: the hash of all that determines it.
+
+    Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
+    """
+    folder = session.cache / "graphs" / key
+    path = folder / "graph.onnx"
+    about = files.read_json(folder / "graph.json") if (folder / "graph.json").exists() else None
+    if about is None or not path.exists() or files.sha256_file(path) != about["sha256"]:
+        session.log(f"{teacher.place}: making the int8 graph of {teacher.spec.name}; once, and a minute or two for twelve layers")
+        started = time.perf_counter()
+        with files.new_folder(folder) as temporary:
+            about = _make(teacher, temporary)
+        session.log(f"{teacher.place}: int8 graph made in {time.perf_counter() - started:.0f} s; {_summary(about)}")
+    return Int8Graph(path, about["rows"])
+
+
+def _make(teacher: Source, folder: Path) -> dict[str, Any]:
+    """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of graph.json."""
+    reader = teacher.reader
+    try:
+        model = graph.build_checked(teacher.module, reader.max_tokens, len(reader.tokenizer))
+    except CheckFailed as error:
+        raise UserError(f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}") from error
+    quantized, in_w8 = mixed_precision.int8_with_w8(model, _samples(reader), _golden(reader))
+    rows, path = graph.before_unit(quantized), folder / "graph.onnx"
+    path.write_bytes(quantized.SerializeToString())
+    mean, least = _agreement(teacher, Int8Graph(path, rows))
+    about = {
+        "rows": rows,
+        "sha256": files.sha256_file(path),
+        "products_in_w8": in_w8,
+        "cosine": {"mean": round(mean, 6), "min": round(least, 6)},
+        "onnxruntime": onnxruntime.__version__,
+    }
+    files.write_json(folder / "graph.json", about)
+    return about
+
+
+def _agreement(teacher: Source, opened: Int8Graph) -> tuple[float, float]:
+    """(mean, minimum) cosine to torch over the golden texts. Raises UserError where one is below what an export requires of int8."""
+    texts, each = teacher.reader.golden_texts(), list[float]()
+    for row in teacher.reader.token_ids(texts):
+        ids, mask = np.array([row], np.int64), np.ones((1, len(row)), np.int64)
+        with torch.inference_mode():
+            expected = teacher.module(torch.from_numpy(ids), torch.from_numpy(mask)).float().numpy() if row else np.zeros((1, 1))
+        each.append(cosines(opened(ids, mask) if row else expected, expected)[1])
+    at, required = int(np.argmin(each)), PRECISIONS["int8"].single_cosine
+    if not each[at] >= required:  # NaN is above nothing
+        fact = f"int8 gives text {at + 1} of {len(texts)} ({quote(texts[at])}) at cosine {each[at]:.4f} to torch, {required} is required"
+        raise UserError(f"{teacher.place}.dtype: of {teacher.spec.name} {fact}; {WAY_OUT}")
+    return float(np.mean(each)), each[at]
+
+
+def _samples(reader: Reader) -> list[list[int]]:
+    return [row for row in samples(reader, _golden(reader)) if row]
+
+
+def _golden(reader: Reader) -> list[list[int]]:
+    """Token ids of the golden texts, but for those without any."""
+    return [row for row in reader.token_ids(reader.golden_texts()) if row]
+
+
+def _summary(about: dict[str, Any]) -> str:
+    kept = f", {len(about['products_in_w8'])} products in w8" if about["products_in_w8"] else ""
+    return f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min on the golden texts{kept}"

@@ -1,0 +1,92 @@
+"""What a run records of its teachers: names, revisions, licences, weights, and the hashes that a resumed run must find again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgedistill import files, recipe, run
+from edgedistill.errors import Problems, UserError
+from edgedistill.teacher import encoder as teachers
+from edgedistill.teacher import licence, locate_teacher, precomputed_embeddings, targets
+from edgedistill.teacher.assistant import run_hashes
+
+NAME = "teachers.json"
+
+
+def named(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
+    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets` is the recipe's own."""
+    yield "teacher", spec.teacher
+    if spec.assistant is not None:
+        yield "assistant", spec.assistant
+    if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.teacher is not None:
+        yield "targets.teacher", spec.targets.teacher
+    if isinstance(spec.targets, recipe.Split | recipe.Concat):
+        parts: list[recipe.Block | recipe.JoinedTeacher] = [*spec.targets.parts]
+        for number, part in enumerate(parts):
+            if part.teacher is not None:
+                yield f"targets.parts[{number}].teacher", part.teacher
+
+
+def check_device(spec: recipe.Recipe, device: str) -> None:
+    """Raise UserError where a teacher is to embed in int8 on a CUDA device. device: auto, cpu or cuda."""
+    if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
+        return
+    problems = Problems()
+    problems.found += [f"{place}.dtype: {teachers.NOT_ON_CUDA}" for place, each in named(spec) if each.dtype == "int8"]
+    problems.raise_any()
+
+
+def keep(spec: recipe.Recipe, data: Path | None, partial: Path) -> None:
+    """Write teachers.json into the unfinished run. Raises UserError where a resumed run finds another teacher than it was started with."""
+    path, found = partial / NAME, record(spec, data)
+    before = {each["name"]: each["sha256"] for each in files.read_json(path)} if path.exists() else {}
+    for each in found:
+        if before.get(each["name"], each["sha256"]) != each["sha256"]:
+            fact = f"{each['name']} has changed since this run was started, and a part of it has learned from the former"
+            raise UserError(f"{partial}: {fact}; restore the model's files, or delete the unfinished run")
+    files.write_json(path, found)
+
+
+def kept(partial: Path) -> dict[str, Any]:
+    """The entry `teachers` of run.json; nothing for a run that only learned from labels."""
+    return {"teachers": files.read_json(partial / NAME)} if (partial / NAME).exists() else {}
+
+
+def record(spec: recipe.Recipe, data: Path | None) -> list[dict[str, Any]]:
+    """{name, revision, licence, sha256, weight} of each model that teaches, and of the recipe's teacher where it only lends its tokenizer.
+
+    weight: the model's share in the cosine of the recipe's `targets`; None where it has none, or there are no `targets`.
+    """
+    weights, found = _weights(spec), dict[str, dict[str, Any]]()
+    for place, each in named(spec):
+        if each.name not in found:
+            stated, sha256 = _read(each, data, place)
+            own = {"name": each.embeddings or each.model, "revision": each.revision, "licence": each.licence or stated}
+            found[each.name] = {**own, "sha256": sha256, "weight": weights.get(each.name)}
+    return list(found.values())
+
+
+def _weights(spec: recipe.Recipe) -> dict[str, float]:
+    """The share of each model in the cosine of the targets, by its name; they sum to 1. A model may have a part in several blocks."""
+    found: dict[str, float] = {}
+    for block in targets.blocks_of(spec.targets) if spec.targets is not None else []:
+        for teacher, weight in block.teachers:
+            name = (teacher or spec.teacher).name
+            found[name] = round(found.get(name, 0.0) + block.weight * weight, 6)
+    return found
+
+
+def _read(spec: recipe.Teacher, data: Path | None, place: str) -> tuple[str | None, str]:
+    """(the licence that a teacher's files state, the hash of the files that decide its embeddings)."""
+    if spec.embeddings is not None:
+        return None, files.cache_key(**precomputed_embeddings.PrecomputedEmbeddings(spec, data).identity())
+    if run.is_run(spec.model):
+        opened = run.open_run(Path(str(spec.model)))
+        of_its_own = {each["licence"] for each in opened.info.get("teachers", [{"licence": None}])}
+        return (", ".join(sorted(of_its_own)) if None not in of_its_own else None), files.cache_key(run=run_hashes(opened))
+    folder = locate_teacher.locate(spec, place)
+    return licence.stated(folder), files.sha256_folder(folder, locate_teacher.MODEL_FILES)

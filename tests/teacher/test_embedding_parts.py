@@ -1,0 +1,45 @@
+"""A teacher's pass that is killed goes on behind the last part that was kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.data import corpus
+from edgedistill.session import Session
+from edgedistill.teacher import embedding_cache
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World
+
+
+def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(data=world.data, cache_folder=tmp_path)
+    spec = recipe.parse(world.recipe(), "tiny")
+    assert isinstance(spec.corpus, recipe.Files)
+    texts, teacher = corpus.build(spec.corpus, session, 0), TeacherEncoder(spec.teacher)
+    whole = embedding_cache.embed_corpus(teacher, texts, Session(data=world.data, cache_folder=tmp_path / "other"))
+    monkeypatch.setattr(embedding_cache, "PART", 64)
+    monkeypatch.setattr(embedding_cache, "PART_SECONDS", -1.0)
+    embed, embedded = teacher.embed, list[int]()
+
+    def killed_in_the_fourth(given: list[str], *rest: Any) -> np.ndarray:
+        if len(embedded) == 3:
+            raise KeyboardInterrupt
+        embedded.append(len(given))
+        return embed(given, *rest)
+
+    monkeypatch.setattr(teacher, "embed", killed_in_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        embedding_cache.embed_corpus(teacher, texts, session)
+    folder = embedding_cache.embeddings_folder(teacher, texts, session)
+    assert embedded == [64, 64, 64] and len(list(folder.glob("*.part.npy"))) == 3
+    embedded.clear()
+    monkeypatch.setattr(teacher, "embed", lambda given, *rest: embedded.append(len(given)) or embed(given, *rest))
+    found = embedding_cache.embed_corpus(teacher, texts, session)
+    assert sum(embedded) == len(texts) - 3 * 64 and not list(folder.glob("*.part*"))
+    rows = np.arange(len(texts))
+    assert np.abs(found[rows] - whole[rows]).max() < 2e-3 and np.linalg.norm(found[rows], axis=1).min() > 0.99

@@ -1,0 +1,189 @@
+"""Several teachers: recorded with revisions, licences and weights, named on the card, and the same when a run is resumed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edgedistill import recipe, run
+from edgedistill.data import corpus
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer
+from edgedistill.planning import recipe_inspection
+from edgedistill.session import Session
+from edgedistill.teacher import licence
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import prepare, teacher_record, train
+from tests.conftest import World, make_tokenizer
+
+BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
+SHORT = [{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another teacher: of 48 dimensions, pooled at its first token, with a card of its own."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("wide") / "wide"
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64}
+    words = make_tokenizer()
+    model = BertModel(BertConfig(vocab_size=len(words), **sizes), add_pooling_layer=False)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# wide\n", encoding="utf-8")
+    return folder
+
+
+def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
+    other = {"model": str(wide), "pooling": "cls", "max_tokens": 32}
+    targets = {"kind": "concat", "parts": [{"weight": 0.3}, {"teacher": other, "weight": 0.7}], "reduce": {"kind": "pca"}, "dims": 16}
+    own = {**world.recipe()["teacher"], "licence": "CC0 | public\ndomain"}
+    return world.recipe(**{"teacher": own, "student": BARE, "targets": targets, "stages": SHORT, **changes})
+
+
+def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -> None:
+    train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
+    recorded = run.open_run(tmp_path / "run").info["teachers"]
+    assert [each["weight"] for each in recorded] == [0.3, 0.7] and recorded[0]["sha256"] != recorded[1]["sha256"]
+    bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
+    card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
+    assert f"distilled from `{world.teacher}` and `{wide}`." in card
+    assert "| teacher | revision | licence, as stated by the recipe or by the model's card | share of the targets |\n| --- |" in card
+    assert f"\n| `{world.teacher}` | — | CC0 \\| public domain | 30% |\n| `{wide}` | — | apache-2.0 | 70% |\n" in card
+    bundle_writer.export(str(wide), ["fp32"], tmp_path / "itself", lambda line: None, pooling="cls")
+    card = (tmp_path / "itself" / "README.md").read_text(encoding="utf-8")
+    assert f"| `{wide}` | — | apache-2.0 |\n" in card and "share of the targets" not in card
+
+
+def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp_path: Path) -> None:
+    (tmp_path / "e.txt").write_text("a text\n", encoding="utf-8")
+    np.save(tmp_path / "e.npy", np.ones((1, 8), np.float32))
+    precomputed = {"embeddings": str(tmp_path / "e.npy"), "licence": "MIT"}
+    revised = {"model": str(wide), "revision": "v1", "pooling": "cls"}
+    parts = [{"teacher": precomputed, "dims": 8}, {"teacher": revised, "reduce": {"kind": "pca"}, "dims": 4, "weight": 3.0}]
+    parts.append({"teacher": {**revised, "max_tokens": 5}, "reduce": {"kind": "pca"}, "dims": 4})
+    spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
+    found = teacher_record.record(spec, tmp_path)
+    assert [(each["revision"], each["licence"], each["weight"]) for each in found] == [
+        (None, "CC0 | public\ndomain", None),  # lends its tokenizer
+        (None, "MIT", 0.2),
+        ("v1", "apache-2.0", 0.8),  # in two blocks
+    ]
+    train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
+    of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
+    assert teacher_record.record(of_run, None)[0]["licence"] == "CC0 | public\ndomain, apache-2.0", "those of its own teachers"
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ("---\nlicense: mit\n---\n", "mit"),
+        ("---\nlicense: other\nlicense_name: gemma\n---\n", "gemma"),
+        ("---\nlicense: [mit, apache-2.0]\n---\n", "mit, apache-2.0"),
+        ("---\nlanguage: en\n---\n", None),
+        ("---\nlicense: [\n---\n", None),
+        ("# no front matter\nlicense: mit\n", None),
+        (None, None),
+    ],
+)
+def test_the_licence_that_a_card_states(tmp_path: Path, card: str | None, expected: str | None) -> None:
+    if card is not None:
+        (tmp_path / "README.md").write_text(card, encoding="utf-8")
+    assert licence.stated(tmp_path) == expected
+
+
+def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(wide, copied)
+    spec = recipe.parse(joined(world, copied), "test")
+    partial = run.partial(tmp_path / "run")
+    partial.mkdir()
+    (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
+    teacher_record.keep(spec, world.data, partial)
+    teacher_record.keep(spec, world.data, partial)  # as it was
+    weights = (copied / "model.safetensors").read_bytes()
+    (copied / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    (partial / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="run.partial: .*copied has changed since this run was started, .*; restore the model's files, or"):
+        train.train(spec, tmp_path / "run", Session(data=world.data), resume=True)
+    assert partial.exists() and not (tmp_path / "run").exists()
+
+
+def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(world: World, wide: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
+    spec = recipe.parse(joined(world, wide), "test")
+    assert isinstance(spec.corpus, recipe.Files)
+    texts = corpus.build(spec.corpus, session, spec.seed)
+    found = prepare.target_embeddings(spec, TeacherEncoder(spec.teacher), texts, None, session, tmp_path / "run")
+    assert found[np.arange(3)].shape == (3, 16)
+    assert len(list((tmp_path / "cache" / "teachers").glob("*/shards.json"))) == 2
+    alone = recipe.parse(world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test")
+    lines.clear()
+    prepare.target_embeddings(alone, TeacherEncoder(alone.teacher), texts, None, session, tmp_path / "alone")
+    assert lines == [], "its embeddings are there already"
+
+
+def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
+    parts = joined(world, wide)["targets"]["parts"]
+    for targets, says in (
+        (
+            {"kind": "concat", "parts": parts, "dims": 32},
+            "targets.dims: 32, and without `reduce` the teachers' embeddings keep 32 + 48 = 80 dimensions, one behind the other; "
+            "set `reduce`, or dims: 80",
+        ),
+        (
+            {"kind": "split", "parts": [{**part, "dims": 32} for part in parts]},
+            "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; set `reduce`",
+        ),
+    ):
+        student = {**BARE, "width": 64 if targets["kind"] == "split" else 32, "embeddings": {"from": "random"}}
+        with pytest.raises(UserError) as caught:
+            recipe_inspection.inspect(recipe.parse(joined(world, wide, targets=targets, student=student), "test"), Session(data=world.data))
+        assert caught.value.problems == (says,)
+
+
+def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> None:
+    parts = [{}, {"teacher": {"model": "./nowhere"}}]
+    spec = recipe.parse(joined(world, wide, targets={"kind": "concat", "parts": parts, "dims": 64}), "test")
+    with pytest.raises(UserError, match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME"):
+        recipe_inspection.inspect(spec, Session(data=world.data))
+
+
+@pytest.mark.parametrize("weight", [0, 0.0, -1, float("nan"), float("inf")])
+def test_weights_are_above_zero_and_so_is_their_sum(world: World, wide: Path, weight: float) -> None:
+    both: list[dict[str, Any]] = [{"weight": weight}, {"teacher": {"model": str(wide), "pooling": "cls"}, "weight": weight}]
+    for targets in ({"kind": "concat", "parts": both, "dims": 80}, {"kind": "split", "parts": [{**each, "dims": 8} for each in both]}):
+        with pytest.raises(UserError) as caught:
+            recipe.parse(joined(world, wide, targets=targets), "r.yaml")
+        assert len(caught.value.problems) == 2
+        assert all(f"r.yaml: targets.parts[{at}].weight: input should be" in each for at, each in enumerate(caught.value.problems))
+
+
+def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wide: Path, tmp_path: Path) -> None:
+    rows = [f"the cat eats {number}\tdie Katze {number}" for number in range(40)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["en\tde", *rows]) + "\n", encoding="utf-8")
+    objective = {"kind": "each_side", "objective": {"kind": "mse"}}
+    stages = [{"name": name, "objective": objective, "steps": 2, "batch": 8, "match": {"of": name}} for name in ("teacher", "assistant")]
+    spec = recipe.parse(
+        world.recipe(
+            assistant={"model": str(wide), "pooling": "cls", "max_tokens": 32},
+            corpus={"kind": "parallel", "pairs": [{"files": ["pairs.tsv"], "columns": ["en", "de"]}]},
+            stages=stages,
+        ),
+        "test",
+    )
+    with pytest.raises(UserError) as caught:
+        recipe_inspection.inspect(spec, Session(data=tmp_path))
+    fact = "stages[1].objective: each_side compares coordinates, the student has 32 and the teacher 48"
+    assert any(each.startswith(f"{fact}; give the student `head: linear`, match models of") for each in caught.value.problems)
