@@ -1,4 +1,4 @@
-"""BERT encoders and recurrent students as ONNX nodes, from their weights: about eight nodes per layer and ten around them."""
+"""Encoders of BERT's layers, recurrent students among them, as ONNX nodes: about eight nodes per layer and ten around them."""
 
 from __future__ import annotations
 
@@ -9,61 +9,54 @@ import onnx
 from onnx import TensorProto
 from torch import Tensor, nn
 
+from edgedistill.graph.attention import Shared, attend, integer_mask, relative_scores, shared
 from edgedistill.graph.embedding_tables import lookup
-from edgedistill.graph.pooling import pool
-from edgedistill.graph.writer import ACTIVATIONS, MASKED, MICROSOFT, GraphWriter, after_pooling, finish, head_on_tokens
+from edgedistill.graph.pooling import last_tokens, pool_and_finish
+from edgedistill.graph.writer import ACTIVATIONS, MICROSOFT, GraphWriter, after_pooling
+from edgedistill.students.bert import BertStudent
+from edgedistill.students.bert_layers import ARCHITECTURES, EncoderLayers, convert
 
 GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 
 
-def is_supported(student: Any) -> bool:
-    """Whether the graph can be written from the weights; otherwise it has to be traced."""
+def layers_of(student: Any) -> EncoderLayers | None:
+    """The layers of a student or a pretrained encoder whose graph can be written from its weights; None: it has to be traced."""
     model: Any = getattr(student, "model", None)
-    if type(model).__name__ != "BertModel" or model.config.is_decoder:
-        return False
-    absolute = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
-    layers = all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student))
-    return absolute and layers and model.config.hidden_act in (*GELUS, "relu")
+    if type(model).__name__ not in ARCHITECTURES or getattr(model.config, "is_decoder", False):
+        return None
+    if not all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student)):
+        return None
+    layers = EncoderLayers(model, student.pad, student.relative_bias) if isinstance(student, BertStudent) else convert(model)
+    assert layers is not None
+    config = layers.model.config
+    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    return layers if absolute and config.hidden_act in (*GELUS, "relu") else None
 
 
-def write(student: Any) -> onnx.ModelProto:
+def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where there are no layers.
 
-    Behind a linear head it is (B, T, d), see `head_on_tokens`.
+    Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
     """
-    writer, model, config = GraphWriter(), student.model, student.model.config
-    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
-    final = "encoded" if head_on_tokens(student) else "last_hidden_state"
+    writer, model, config = GraphWriter(), layers.model, layers.model.config
+    mask, final = integer_mask(writer), last_tokens(student)
     constants = [_layer(writer, layer, number) for number, layer in enumerate(model.encoder.layer)]
-    layers = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
-    biases = [layer.bias for layer in layers] + [np.zeros(config.hidden_size, np.float32)]
-    tokens = _embeddings(writer, model.embeddings, config, getattr(student, "pad", None), biases[0])
-    if layers:
-        shared = _shared(writer, config, mask, tokens)
-        rows, shifts = writer.add("Reshape", tokens, shared.to_rows), dict[tuple[int, bool], str]()
-        for number, (layer, carried) in enumerate(zip(layers, biases[1:], strict=True)):
-            key = (number % len(constants), number == len(layers) - 1)
+    repeated = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
+    biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
+    tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
+    if repeated:
+        read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
+        scores = "" if layers.relative_bias is None else relative_scores(writer, layers.relative_bias)
+        rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
+        for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
+            key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
                 shifts[key] = writer.constant(_array(layer.module.output.LayerNorm.bias) + carried, "norm_bias")
-            rows = _layer_nodes(writer, layer, shared, rows, shifts[key])
-        tokens = writer.add("Reshape", rows, shared.to_sequences, outputs=[final])
+            rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
+        tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
-    poolings = list(getattr(student, "poolings", None) or [student.pooling])
-    if poolings == ["cls_pooler"]:
-        pooled = writer.add("Tanh", writer.linear(pool(writer, tokens, "cls"), model.pooler.dense, "pooler"))
-    else:
-        parts = [pool(writer, tokens, pooling) for pooling in poolings]
-        pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
-    on_tokens = tokens if final == "encoded" else None
-    return finish(writer, pooled, after_pooling(student), len(poolings) * config.hidden_size, config.hidden_size, on_tokens)
-
-
-def _shared(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Shared:
-    """Write the shapes of tokens (B, T, H), which are known when the graph runs."""
-    batch_and_length, width = writer.add("Shape", tokens, start=0, end=2), config.hidden_size
-    to_sequences = writer.add("Concat", batch_and_length, writer.constant([width], "width"), axis=0)
-    return _Shared(config, mask, writer.constant([-1, width], "rows"), to_sequences)
+    return pool_and_finish(writer, student, model, tokens)
 
 
 def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray) -> str:
@@ -76,13 +69,15 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
     table = writer.constant(embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0], "position_table")
     if pad is None:
         length, zero = writer.add("Shape", "input_ids", start=1, end=2), writer.constant([0], "zero")
-        positions = writer.add("Slice", table, zero, length, zero)
+        summed = writer.add("Add", tokens, writer.add("Slice", table, zero, length, zero))
     else:
-        positions = writer.add("Gather", table, _position_ids(writer, pad))
-    tokens = writer.add("Add", tokens, positions)
+        summed = writer.add("Add", tokens, writer.add("Gather", table, _position_ids(writer, pad)))
+        # as rows: onnxruntime fuses a sum of equal shapes and its LayerNormalization into one operator, which takes three times as long
+        summed = writer.add("Reshape", summed, writer.constant([-1, config.hidden_size], "rows"))
     norm = embeddings.LayerNorm
     scale, shift = writer.constant(norm.weight, "norm_weight"), writer.constant(_array(norm.bias) + carried, "norm_bias")
-    return writer.add("LayerNormalization", tokens, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+    normed = writer.add("LayerNormalization", summed, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+    return normed if pad is None else writer.add("Reshape", normed, writer.add("Shape", tokens))
 
 
 def _position_ids(writer: GraphWriter, pad: int) -> str:
@@ -153,12 +148,11 @@ def _layer(writer: GraphWriter, layer: Any, number: int) -> _Layer:
 
 
 class _Shared(NamedTuple):
-    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for attention."""
+    """What all layers read. scores: added to the scores of attention, empty for nothing."""
 
     config: Any
-    mask: str
-    to_rows: str
-    to_sequences: str
+    attention: Shared
+    scores: str
 
 
 def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
@@ -173,10 +167,8 @@ def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str,
         return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
 
     parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
-    sequences = [writer.add("Reshape", part, shared.to_sequences) for part in parts]
-    heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
-    context = writer.add("MultiHeadAttention", *sequences, "", shared.mask, domain=MICROSOFT, **heads)
-    context = writer.add("Reshape", context, shared.to_rows)
+    sequences = [writer.add("Reshape", part, shared.attention.to_sequences) for part in parts]
+    context = attend(writer, shared.attention, sequences, shared.scores)
     rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
     inner = product(rows, *layer.inner)
     inner = writer.add("Relu", inner) if config.hidden_act == "relu" else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)

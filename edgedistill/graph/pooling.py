@@ -1,12 +1,35 @@
-"""Pooling as ONNX nodes: token embeddings (B, T, H) and the attention mask -> (B, H)."""
+"""Pooling as ONNX nodes: token embeddings (B, T, H) and the attention mask -> (B, H); and how a transformer's graph ends."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.graph.writer import MASKED, GraphWriter
+from edgedistill.graph.writer import MASKED, GraphWriter, after_pooling, finish, head_on_tokens
+
+
+def last_tokens(student: Any) -> str:
+    """What a transformer's last token embeddings are called in its graph: they are an output, unless a head is applied to them."""
+    return "encoded" if head_on_tokens(student) else "last_hidden_state"
+
+
+def pool_and_finish(writer: GraphWriter, student: Any, model: Any, tokens: str) -> onnx.ModelProto:
+    """Write what follows the last layer of a transformer: its poolings, joined, the head and the unit length; and make the model.
+
+    model: the encoder inside, with its config and perhaps a pooler. tokens: `last_tokens`, (B, T, H).
+    """
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    if poolings == ["cls_pooler"]:
+        pooled = writer.add("Tanh", writer.linear(pool(writer, tokens, "cls"), model.pooler.dense, "pooler"))
+    else:
+        parts = [pool(writer, tokens, pooling) for pooling in poolings]
+        pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
+    width, on_tokens = model.config.hidden_size, tokens if tokens != "last_hidden_state" else None
+    return finish(writer, pooled, after_pooling(student), len(poolings) * width, width, on_tokens)
 
 
 def pool(writer: GraphWriter, tokens: str, pooling: str) -> str:

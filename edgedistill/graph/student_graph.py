@@ -1,10 +1,10 @@
 """Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
 
-BERT encoders, BiLSTMs and static students are written straight from their weights, node by node, so what a device runs can be read
-here: about eight nodes per BERT layer and ten around them; six for a static student. Any other encoder (a teacher may be anything) is
-traced with torch's TorchScript exporter.
+Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), ModernBERTs, BiLSTMs and static students are written straight from their
+weights, node by node, so what a device runs can be read here: about eight nodes per BERT layer and ten around them; six for a static
+student. Any other encoder (a teacher may be anything) is traced with torch's TorchScript exporter.
 
-The operators `MultiHeadAttention`, `SkipLayerNormalization` and `BiasGelu` are onnxruntime's own (domain com.microsoft). All its
+The operators `MultiHeadAttention`, `RotaryEmbedding` and `Gelu` are onnxruntime's own (domain com.microsoft). All its
 builds have them, also the one for browsers.
 """
 
@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from edgedistill.errors import UserError
-from edgedistill.graph import bert, bilstm, output, static, traced
+from edgedistill.graph import bert, bilstm, modernbert, output, static, traced
 from edgedistill.students.bilstm import BiLSTMStudent
 from edgedistill.students.output import Output
 from edgedistill.students.static import StaticStudent
@@ -27,7 +27,10 @@ LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file 
 
 
 def _transformer(student: Any) -> onnx.ModelProto:
-    return bert.write(student) if bert.is_supported(student) else traced.write(student)
+    layers = bert.layers_of(student)
+    if layers is not None:
+        return bert.write(student, layers)
+    return modernbert.write(student) if modernbert.is_supported(student) else traced.write(student)
 
 
 # A new student whose graph is written straight: its file in this folder, and one line in this table.
@@ -41,7 +44,7 @@ WRITERS: dict[type[nn.Module], Callable[[Any], onnx.ModelProto]] = {
 def build(student: nn.Module) -> onnx.ModelProto:
     """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero stays zero).
 
-    Students without a line in WRITERS are transformers: BERTs (recurrent ones too) are written, others are traced. Their graphs also
+    Students without a line in WRITERS are transformers: those of known layers are written, others are traced. Their graphs also
     give `last_hidden_state` (B, T, H), the token embeddings before pooling, which transformers.js and optimum look for.
     Raises UserError for layers that ONNX cannot express, and above 1.8 GB.
     """

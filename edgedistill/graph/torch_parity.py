@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
+from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import nn
 
@@ -13,6 +13,7 @@ from edgedistill.errors import CheckFailed
 from edgedistill.graph.writer import pools_to_embedding
 from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.students.classifier import Classifier
 
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
@@ -26,7 +27,7 @@ def compare(student: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabul
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
     Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than torch.
     """
-    session = _session(model)
+    session = open_in_memory(model.SerializeToString())
     random, worst = np.random.default_rng(0), 1.0
     for batch, length in SHAPES:
         tokens = min(length or max_tokens, max_tokens)
@@ -56,7 +57,7 @@ def compare_probabilities(classifier: Classifier, model: onnx.ModelProto, max_to
 
     Raises CheckFailed where the graph does not run.
     """
-    session = _session(model)
+    session = open_in_memory(model.SerializeToString())
     random, worst = np.random.default_rng(0), 0.0
     for batch, *lengths in PAIR_SHAPES:
         inputs: list[np.ndarray] = []
@@ -70,18 +71,12 @@ def compare_probabilities(classifier: Classifier, model: onnx.ModelProto, max_to
     return worst
 
 
-def _session(model: onnx.ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def _mask(random: np.random.Generator, batch: int, tokens: int) -> np.ndarray:
     """An attention mask (B, T) of right-padded rows, each with a random length of at least 1."""
     return (np.arange(tokens) < random.integers(1, tokens + 1, (batch, 1))).astype(np.int64)
 
 
-def _run(session: ort.InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
     try:
         found: np.ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:

@@ -54,7 +54,8 @@ def write(student: Any) -> onnx.ModelProto:
     plain = onnx.load_from_string(file.getvalue())
     fused = _fused(plain, student.model.config)
     config = student.model.config
-    chosen = fused if compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE else plain
+    same = _is_valid(fused) and compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE
+    chosen = fused if same else plain
     _gemm_to_matmul(chosen.graph)
     _take_apart(chosen.graph)
     _share_constants(chosen.graph)
@@ -88,6 +89,15 @@ def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
     if not any(entry.domain == MICROSOFT for entry in fused.opset_import):
         fused.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return fused
+
+
+def _is_valid(model: onnx.ModelProto) -> bool:
+    """Whether all operators are known: onnxruntime fuses RMSNorm to one that is neither in ONNX's domain nor in its own."""
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError:
+        return False
+    return True
 
 
 def _take_apart(graph: onnx.GraphProto) -> None:

@@ -1,31 +1,40 @@
-"""BERT students: randomly initialized, or initialized from a model's weights or from chosen layers of the teacher."""
+"""BERT students: randomly initialized, or initialized from the weights or from chosen layers of a known encoder."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import embedding_tables, head
+from edgedistill.students import embedding_tables, head, modernbert
+from edgedistill.students.bert_layers import EncoderLayers, first_position, position_ids, position_rows
 from edgedistill.students.pooling import pool
+from edgedistill.students.relative_bias import RelativeBias
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
+MASKED = -1e4  # added to the scores of padding; finite as in the graph, where −inf − (−inf) would be NaN
 
 
 class BertStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: BERT, pooling, and a head where the recipe has one."""
+    """`forward(input_ids, attention_mask) -> (B, d)`: BERT or ModernBERT, pooling, and a head where the recipe has one.
 
-    def __init__(self, model: BertModel, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
+    pad: the padding id, where positions are counted from pad + 1 as in RoBERTa; None: positions are counted from 0 as in BERT.
+    relative_bias: added to the attention scores of all layers, as in MPNet.
+    """
+
+    def __init__(self, model: Any, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
         super().__init__()
         self.model = model
         self.pooling = pooling
         self.head = head
         self.tanh = tanh
+        self.pad: int | None = None
+        self.relative_bias: RelativeBias | None = None
 
     @property
     def dims(self) -> int:
@@ -33,7 +42,11 @@ class BertStudent(nn.Module):
 
     def encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a pooler."""
-        return self.model(input_ids=input_ids, attention_mask=attention_mask)
+        if self.relative_bias is None:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=self._position_ids(input_ids))
+        masked = (1 - attention_mask[:, None, None, :]) * MASKED + self.relative_bias(input_ids.shape[1])
+        tokens = self.model.encoder(self._embedding_layer(input_ids), attention_mask=masked)[0]
+        return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
 
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
@@ -41,7 +54,13 @@ class BertStudent(nn.Module):
 
     def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before any other layer."""
-        return pool(self.model.embeddings(input_ids=input_ids), attention_mask, "mean")
+        return pool(self._embedding_layer(input_ids), attention_mask, "mean")
+
+    def _embedding_layer(self, input_ids: Tensor) -> Tensor:
+        return self.model.embeddings(input_ids=input_ids, **({} if self.pad is None else {"position_ids": self._position_ids(input_ids)}))
+
+    def _position_ids(self, input_ids: Tensor) -> Tensor | None:
+        return None if self.pad is None else position_ids(input_ids, self.pad)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
@@ -53,56 +72,94 @@ class BertStudent(nn.Module):
         return embeddings.tanh() if self.tanh else embeddings
 
 
+class LayerSource(NamedTuple):
+    """What the shape of a student takes from the encoder that its layers come from.
+
+    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative attention bias; repeats: how
+    often the encoder applies its own layers, 1 unless it is a recurrent student itself.
+    """
+
+    config: PretrainedConfig
+    position_ids: str = "zero"
+    buckets: int | None = None
+    repeats: int = 1
+
+
 def shape(
     spec: recipe.Bert,
     vocabulary_size: int,
     pad: int,
     teacher_dims: int,
-    source: BertConfig | None,
+    source: LayerSource | None,
     reduced: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data.
 
-    source: the config of the model that the initial weights come from, if any; reduced: the values of it that a narrow student
-    replaces (see narrow_bert.shape). Raises UserError: a layer, or more positions, than the source has.
+    source: the encoder that the initial weights come from, if any; reduced: the values of its config that a narrow student replaces
+    (see narrow_bert.shape). Raises UserError: a layer, or more positions, than the source has; no positions left behind the padding id.
     """
+    own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
-        assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
-        heads = spec.heads or max(2, spec.width // 64)
-        if spec.width % heads:
-            raise UserError(f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads")
-        config = BertConfig(
-            vocab_size=vocabulary_size,
-            hidden_size=spec.width,
-            num_hidden_layers=spec.layers,
-            num_attention_heads=heads,
-            intermediate_size=spec.intermediate or 4 * spec.width,
-            max_position_embeddings=spec.max_positions or POSITIONS,
-            hidden_act=spec.activation or "gelu",
-        )
+        config: Any = _random_config(spec, own)
+    elif source.config.model_type == modernbert.MODEL_TYPE:
+        config = modernbert.config(spec, source.config, source_layers(spec, source.config), own)
     else:
-        positions = spec.max_positions or source.max_position_embeddings
-        if positions > source.max_position_embeddings:
-            most = source.max_position_embeddings
-            raise UserError(f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer")
-        own = {"vocab_size": vocabulary_size, "num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
-        activation = {"hidden_act": spec.activation} if spec.activation else {}
-        config = BertConfig(**{**source.to_dict(), **own, **activation, **(reduced or {})})
+        config = _source_config(spec, source.config, {**own, **(reduced or {})})
     embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
-    config.pad_token_id = pad
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
+    first = first_position(pad if source is not None and source.position_ids == "pad" else None)
+    if config.max_position_embeddings - first < 3:
+        fact = f"none are left behind padding id {pad} in a table of {config.max_position_embeddings}"
+        raise UserError(f"student.max_positions: {fact}; give more, or a tokenizer with a smaller padding id")
     return {
         "kind": "bert",
         "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
+        **(positions_and_bias(pad, source) if source is not None else {}),
         "bottleneck": spec.bottleneck,
         "codes": spec.pq_bytes,
         "pooling": spec.pooling,
         **head.shape(spec, teacher_dims),
-        "max_tokens": min(spec.max_tokens, config.max_position_embeddings),
+        "max_tokens": min(spec.max_tokens, config.max_position_embeddings - first),
     }
 
 
-def source_layers(spec: recipe.Bert, source: BertConfig) -> list[int]:
+def positions_and_bias(pad: int, source: LayerSource) -> dict[str, Any]:
+    """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a relative attention bias."""
+    positions = {"positions": "pad", "pad": pad} if source.position_ids == "pad" else {}
+    return {**positions, **({} if source.buckets is None else {"relative_bias": source.buckets})}
+
+
+def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
+    assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
+    heads = spec.heads or max(2, spec.width // 64)
+    if spec.width % heads:
+        raise UserError(f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads")
+    return BertConfig(
+        **own,
+        hidden_size=spec.width,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=heads,
+        intermediate_size=spec.intermediate or 4 * spec.width,
+        max_position_embeddings=spec.max_positions or POSITIONS,
+        hidden_act=spec.activation or "gelu",
+        hidden_dropout_prob=spec.dropout,
+        attention_probs_dropout_prob=spec.dropout,
+    )
+
+
+def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, int]) -> BertConfig:
+    """The source's config with the student's own values."""
+    positions = spec.max_positions or source.max_position_embeddings
+    if positions > source.max_position_embeddings:
+        most = source.max_position_embeddings
+        raise UserError(f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer")
+    changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
+    activation = {"hidden_act": spec.activation} if spec.activation else {}
+    config = BertConfig(**{**source.to_dict(), **changed, **activation, **own})
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = spec.dropout
+    return config
+
+
+def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
     """The source's layers that initialize the student's, counted from 0; a count selects them evenly, the last one included.
 
     Raises UserError for layers that the source does not have.
@@ -121,19 +178,24 @@ def source_layers(spec: recipe.Bert, source: BertConfig) -> list[int]:
 
 def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
-    config = BertConfig(**shape["config"])
-    model = BertModel(config, add_pooling_layer=shape["pooling"] == "cls_pooler")
+    if shape["config"].get("model_type") == modernbert.MODEL_TYPE:
+        model: Any = modernbert.build(shape["config"])
+    else:
+        model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
+    config = model.config
     table = embedding_tables.build(shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
     if table is not None:
-        model.embeddings.word_embeddings = table
-    linear = head.build(shape, config.hidden_size)
-    return BertStudent(model, shape["pooling"], linear, shape["tanh"])
+        model.set_input_embeddings(table)
+    student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
+    student.pad = shape["pad"] if shape.get("positions") == "pad" else None
+    student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads) if shape.get("relative_bias") else None
+    return student
 
 
 def initialize(
     student: BertStudent,
     layers: list[int] | None,
-    source: BertModel | None,
+    source: EncoderLayers | None,
     token_embeddings: Tensor | None,
     outputs: bool = False,
     token_weights: Tensor | None = None,
@@ -147,13 +209,15 @@ def initialize(
     reductions.
     """
     if source is not None and layers is not None:
-        _copy_layers(student, layers, source)
+        copy = modernbert.copy_layers if source.model.config.model_type == modernbert.MODEL_TYPE else _copy_layers
+        copy(student, layers, source)
+        _identity_head(student)
     if token_embeddings is None:
         return
     with torch.no_grad():
         width = student.model.config.hidden_size
         rows = embedding_tables.reduce_width(token_embeddings, width, token_weights)
-        embedding_tables.initialize(student.model.embeddings.word_embeddings, rows, token_weights)
+        embedding_tables.initialize(student.model.get_input_embeddings(), rows, token_weights)
         if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > width:
             student.head.weight.copy_(embedding_tables.principal_directions(token_embeddings, width, token_weights))
             if student.head.bias is not None:
@@ -162,17 +226,23 @@ def initialize(
                 student.head.bias.copy_(mean * width**0.5 / (token_embeddings - mean).norm(dim=1).mean())
 
 
-def _copy_layers(student: BertStudent, layers: list[int], source: BertModel) -> None:
-    """Copy all of a source but its token embeddings; a linear head that keeps the width becomes the identity."""
-    embeddings = student.model.embeddings
-    for mine, theirs in enumerate(layers):
-        student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
+def _copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
+    """Copy all of a source but its token embeddings."""
+    mine, theirs = student.model, source.model
+    for at, number in enumerate(layers):
+        mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
     for name in ("token_type_embeddings", "LayerNorm"):
-        getattr(embeddings, name).load_state_dict(getattr(source.embeddings, name).state_dict())
-    positions = student.model.config.max_position_embeddings
-    embeddings.position_embeddings.weight.data.copy_(source.embeddings.position_embeddings.weight[:positions])
-    if student.pooling == "cls_pooler" and source.pooler is not None:
-        student.model.pooler.load_state_dict(source.pooler.state_dict())
+        getattr(mine.embeddings, name).load_state_dict(getattr(theirs.embeddings, name).state_dict())
+    positions = mine.embeddings.position_embeddings.weight
+    positions.data.copy_(position_rows(len(positions), student.pad, theirs, source.pad))
+    if student.relative_bias is not None and source.relative_bias is not None:
+        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
+    if student.pooling == "cls_pooler" and theirs.pooler is not None:
+        mine.pooler.load_state_dict(theirs.pooler.state_dict())
+
+
+def _identity_head(student: BertStudent) -> None:
+    """Make a linear head that keeps the width the identity."""
     if student.head is not None and student.head.out_features == student.head.in_features and not student.tanh:
         nn.init.eye_(student.head.weight)
         if student.head.bias is not None:
@@ -181,10 +251,7 @@ def _copy_layers(student: BertStudent, layers: list[int], source: BertModel) -> 
 
 def parameters(student: BertStudent) -> dict[str, int]:
     """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's own pooler."""
-    pooler = student.model.pooler
-    return {
-        "embedding": head.count(student.model.embeddings),
-        "encoder": head.count(student.model.encoder),
-        "head": head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None),
-        "total": head.count(student),
-    }
+    pooler = getattr(student.model, "pooler", None)
+    embedding, total = head.count(student.model.embeddings), head.count(student)
+    after = head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None)
+    return {"embedding": embedding, "encoder": total - embedding - after, "head": after, "total": total}

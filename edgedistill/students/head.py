@@ -9,7 +9,7 @@ from torch import nn
 from edgedistill import recipe
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 
-StudentSpec = recipe.Bert | recipe.BiLSTM | recipe.Recurrent | recipe.Static
+StudentSpec = recipe.BuiltStudent
 
 
 def shape(spec: StudentSpec, teacher_dims: int) -> dict[str, Any]:

@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, scaled_dot_product_attention
-from transformers import BertConfig, BertModel
+from transformers import BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, embedding_tables
+from edgedistill.students import bert, embedding_tables, modernbert
+from edgedistill.students.bert_layers import ARCHITECTURES, EncoderLayers, first_position, position_rows
+
+
+class Texts(NamedTuple):
+    """The sample as attention reads it. mask (B, T) bool: which are tokens; scores: what is added to the scores of keys, or which
+    of them may be read, broadcast to (B, heads, T, T). A narrow student with a relative bias has all of its source's heads."""
+
+    mask: Tensor
+    scores: Tensor
+
 
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 
-def shape(spec: recipe.Bert, source: BertConfig) -> dict[str, int]:
+def shape(spec: recipe.Bert, layers: bert.LayerSource) -> dict[str, int]:
     """The values of the source's config that the narrow student replaces. Heads keep the source's size where the width allows it.
 
-    Raises UserError: a width that is not smaller, more heads or neurons than the source has, heads that do not divide the width.
+    With a relative attention bias, which has a value for each head of all layers, every head is kept.
+    Raises UserError: an architecture that cannot be projected, a width that is not smaller, more heads or neurons than the source has,
+    heads that do not divide the width, fewer heads where all are kept.
     """
+    source: Any = layers.config
+    if source.model_type == modernbert.MODEL_TYPE:
+        known = ", ".join(name for _, name in ARCHITECTURES.values())
+        raise UserError(f"student.width: layers of ModernBERT cannot be projected, only those of {known}; leave it out")
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
         raise UserError(f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep their width")
     most = int(source.num_attention_heads)
-    size = wide // most
-    heads = spec.heads or (width // size if width % size == 0 else max(n for n in range(1, most + 1) if width % n == 0))
+    heads = spec.heads or _default_heads(width, wide, most, layers.buckets is not None)
     if width % heads or heads > most:
         raise UserError(
             f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor of {width} up to {most}"
         )
-    if width // heads > size:
-        raise UserError(f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {size}; give more heads")
+    if width // heads > wide // most:
+        raise UserError(f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; give more heads")
+    if layers.buckets is not None and heads != most:
+        way_out = f"give a width that is a multiple of {most}, and leave heads out"
+        raise UserError(f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; {way_out}")
     neurons = spec.intermediate or min(4 * width, int(source.intermediate_size))
     if neurons > source.intermediate_size:
         raise UserError(f"student.intermediate: {neurons} from weights that have {source.intermediate_size}; give that or fewer")
     return {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": neurons}
 
 
+def _default_heads(width: int, wide: int, most: int, all_kept: bool) -> int:
+    size = wide // most
+    if not all_kept and width % size == 0:
+        return width // size
+    return max(n for n in range(1, most + 1) if width % n == 0)
+
+
 @torch.no_grad()
 def initialize(
     student: bert.BertStudent,
-    source: BertModel,
+    source: EncoderLayers,
     layers: list[int],
     token_embeddings: Tensor,
     sample: tuple[Tensor, Tensor],
@@ -60,19 +85,19 @@ def initialize(
     gain, projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with the largest output
     are kept, reduced to their principal directions where the width requires it; neurons are kept by E[a²]·‖their output‖².
     """
-    ids, mask = sample[0], sample[1].bool()
-    summed = _summed(source, token_embeddings, ids)
-    steps = _hidden_states(source, layers, summed, mask)
+    ids, mask, model = sample[0], sample[1].bool(), source.model
+    texts = Texts(mask, _scores(source, mask))
+    steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), texts)
     space = projection(
         [state[mask] for state in (steps[0], *(each for step in steps[1:] for each in step[1:]))], student.model.config.hidden_size
     )
-    normed_space = _before_norm(source.embeddings.LayerNorm.weight) @ space
-    _set_tables(student.model, source, token_embeddings @ normed_space, normed_space, token_weights)
-    state = _fit_norm(student.model.embeddings.LayerNorm, _summed(student.model, None, ids), steps[0] @ space, mask)
+    normed_space = _before_norm(model.embeddings.LayerNorm.weight) @ space
+    _set_tables(student, source, token_embeddings @ normed_space, normed_space, token_weights)
+    state = _fit_norm(student.model.embeddings.LayerNorm, _summed(student.model, student.pad, None, ids), steps[0] @ space, mask)
     before = steps[0]
     for mine, (number, step) in enumerate(zip(layers, steps[1:], strict=True)):
-        theirs, layer, (context, between, after) = source.encoder.layer[number], student.model.encoder.layer[mine], step
-        state = _set_attention(layer.attention, theirs.attention, space, (state, before, context, between), mask)
+        theirs, layer, (context, between, after) = model.encoder.layer[number], student.model.encoder.layer[mine], step
+        state = _set_attention(layer.attention, theirs.attention, space, (state, before, context, between), texts)
         state = _set_feed_forward(layer, theirs, space, (state, between, after), mask)
         before = after
     if student.head is not None and student.head.out_features == len(space) and not student.tanh:
@@ -106,20 +131,27 @@ def _before_norm(gain: Tensor) -> Tensor:
     return torch.diag(gain) - gain.expand(len(gain), -1) / len(gain)
 
 
-def _summed(model: BertModel, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
-    """Token, position and segment embeddings of texts, summed: (B, T) -> (B, T, H)."""
-    tables = model.embeddings
+def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
+    """`Texts.scores` of a source."""
+    if source.relative_bias is None:
+        return mask[:, None, None, :]
+    return source.relative_bias(mask.shape[1]) + (~mask[:, None, None, :]) * bert.MASKED
+
+
+def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
+    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). pad: see `EncoderLayers`."""
+    tables, first = model.embeddings, first_position(pad)
     tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
-    return tokens + tables.position_embeddings.weight[: ids.shape[1]] + tables.token_type_embeddings.weight[0]
+    return tokens + tables.position_embeddings.weight[first : first + ids.shape[1]] + tables.token_type_embeddings.weight[0]
 
 
-def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, mask: Tensor) -> list[Any]:
+def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, texts: Texts) -> list[Any]:
     """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after attention, after layer)."""
     state = source.embeddings.LayerNorm(summed)
     steps: list[Any] = [state]
     for number in layers:
         layer = source.encoder.layer[number]
-        context = _context(layer.attention.self, state, mask)
+        context = _context(layer.attention.self, state, texts.scores)
         between = layer.attention.output.LayerNorm(state + layer.attention.output.dense(context))
         state = layer.output.LayerNorm(between + layer.output.dense(layer.intermediate(between)))
         steps.append((context, between, state))
@@ -131,19 +163,25 @@ def _split(rows: Tensor, heads: int) -> Tensor:
     return rows.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _context(part: Any, state: Tensor, mask: Tensor) -> Tensor:
+def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     """The concatenated outputs of all heads (B, T, heads·s), before the output matrix."""
     query, key, value = (_split(each(state), part.num_attention_heads) for each in (part.query, part.key, part.value))
-    found = scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+    found = scaled_dot_product_attention(query, key, value, attn_mask=scores)
     return found.transpose(1, 2).flatten(2)
 
 
-def _set_tables(model: BertModel, source: BertModel, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None) -> None:
-    """Set token, position and segment tables, projected together with the first LayerNorm's gain."""
-    embedding_tables.initialize(model.embeddings.word_embeddings, tokens, token_weights)
-    for name in ("position_embeddings", "token_type_embeddings"):
-        mine = getattr(model.embeddings, name).weight
-        mine.copy_(getattr(source.embeddings, name).weight[: len(mine)] @ normed_space)
+def _set_tables(
+    student: bert.BertStudent, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None
+) -> None:
+    """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a relative bias."""
+    mine = student.model.embeddings
+    embedding_tables.initialize(mine.word_embeddings, tokens, token_weights)
+    positions = mine.position_embeddings.weight
+    positions.copy_(position_rows(len(positions), student.pad, source.model, source.pad) @ normed_space)
+    segments = mine.token_type_embeddings.weight
+    segments.copy_(source.model.embeddings.token_type_embeddings.weight[: len(segments)] @ normed_space)
+    if student.relative_bias is not None and source.relative_bias is not None:
+        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
 
 
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -181,10 +219,10 @@ def _fit_output(linear: nn.Linear, features: Tensor, state: Tensor, residual: Te
     return state + linear(features)
 
 
-def _set_attention(mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], mask: Tensor) -> Tensor:
+def _set_attention(mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts) -> Tensor:
     """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns the narrow state after it."""
     state, before, context, after = states
-    out = theirs.output.dense
+    mask, out = texts.mask, theirs.output.dense
     outputs = _split(context, theirs.self.num_attention_heads).transpose(1, 2)[mask]  # (n, heads, s)
     parts = out.weight.T.unflatten(0, (theirs.self.num_attention_heads, -1)) @ space  # (heads, s, w)
     power = torch.stack([(outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum() for head in range(len(parts))])
@@ -202,7 +240,7 @@ def _set_attention(mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, 
         _fold(getattr(mine.self, name), torch.cat(weights[name]), torch.cat(biases[name]), space, mean)
     normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
     residual, added = before @ normed_space, out(context) @ normed_space
-    summed = _fit_output(mine.output.dense, _context(mine.self, state, mask), state, residual, added, mask)
+    summed = _fit_output(mine.output.dense, _context(mine.self, state, texts.scores), state, residual, added, mask)
     return _fit_norm(mine.output.LayerNorm, summed, after @ space, mask)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,8 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, embedding_tables, head
-from edgedistill.students.pooling import pool
+from edgedistill.students.bert_layers import EncoderLayers, first_position, position_rows
 
-# model classes that share BERT's layer layout, with their model_type
-SOURCES = {"BertModel": "bert", "RobertaModel": "roberta", "XLMRobertaModel": "xlm-roberta", "CamembertModel": "camembert"}
 COPIED = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
 
 
@@ -35,46 +33,15 @@ class RepeatedEncoder(BertEncoder):
 
 
 class RecurrentStudent(bert.BertStudent):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a BERT student whose layer block is repeated.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a BERT student whose layer block is repeated."""
 
-    pad: the padding id, where positions are counted from pad + 1 as in XLM-R; None: positions are counted from 0 as in BERT.
-    """
-
-    def __init__(self, plain: bert.BertStudent, times: int, pad: int | None) -> None:
+    def __init__(self, plain: bert.BertStudent, times: int) -> None:
         super().__init__(plain.model, plain.pooling, plain.head, plain.tanh)
         self.model.encoder = RepeatedEncoder(self.model.config, times)
-        self.pad = pad
-
-    def encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=self._position_ids(input_ids))
-
-    def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, H): mean-pooled output of the embedding layer."""
-        return pool(self.model.embeddings(input_ids=input_ids, position_ids=self._position_ids(input_ids)), attention_mask, "mean")
-
-    def _position_ids(self, input_ids: Tensor) -> Tensor | None:
-        return None if self.pad is None else position_ids(input_ids, self.pad)
+        self.pad, self.relative_bias = plain.pad, plain.relative_bias
 
 
-def position_ids(input_ids: Tensor, pad: int) -> Tensor:
-    """XLM-R's positions, (B, T) -> (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding."""
-    is_token = (input_ids != pad).long()
-    return is_token.cumsum(1) * is_token + pad
-
-
-class LayerSource(NamedTuple):
-    """The encoder that a recurrent student's layers come from.
-
-    config: of the encoder; position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); repeats: how often the encoder
-    applies its own layers, 1 unless it is a recurrent student itself.
-    """
-
-    config: PretrainedConfig
-    position_ids: str
-    repeats: int = 1
-
-
-def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource) -> dict[str, Any]:
+def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: bert.LayerSource) -> dict[str, Any]:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is `bottleneck`.
 
     Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a layer block that does not divide its depth,
@@ -84,7 +51,7 @@ def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: 
     embedding_tables.check(spec.bottleneck, spec.pq_bytes, width)
     layers = len(source_layers(spec, source.config))
     counted_from = source.position_ids if spec.position_ids == "source" else spec.position_ids
-    first = pad + 1 if counted_from == "pad" else 0
+    first = first_position(pad if counted_from == "pad" else None)
     if positions - first < 3:
         raise UserError(f"student.position_ids: none are left behind padding id {pad} in a table of {positions}; set position_ids: zero")
     config = BertConfig(
@@ -102,6 +69,7 @@ def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: 
         "times": spec.repeats or source.repeats * source.config.num_hidden_layers // layers,
         "bottleneck": spec.bottleneck,
         "codes": spec.pq_bytes,
+        **bert.positions_and_bias(pad, source),
         "positions": counted_from,
         "pad": pad,
         "pooling": spec.pooling,
@@ -128,27 +96,29 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
 
 def build(shape: dict[str, Any]) -> RecurrentStudent:
     """The module, with weights drawn from torch's generator."""
-    return RecurrentStudent(bert.build(shape), shape["times"], shape["pad"] if shape["positions"] == "pad" else None)
+    return RecurrentStudent(bert.build(shape), shape["times"])
 
 
 def initialize(
     student: RecurrentStudent,
     layers: list[int],
-    source: Any,
-    counted_from: str,
+    source: EncoderLayers,
     token_embeddings: Tensor | None,
     token_weights: Tensor | None = None,
 ) -> None:
     """Set the initial weights in place: chosen layers of a source encoder, and all embedding tables.
 
-    counted_from: where the source counts positions from, `pad` or `zero`. token_embeddings (V, H): the source's, for the student's
+    token_embeddings (V, H): the source's, for the student's
     vocabulary; a factorized table takes their truncated SVD, a product-quantized one their k-means, both with token_weights (V,).
     None: all tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch draws it.
     """
+    model = source.model
     for mine, theirs in enumerate(layers):
-        student.model.encoder.layer[mine].load_state_dict(source.encoder.layer[theirs].state_dict())
-    if student.pooling == "cls_pooler" and source.pooler is not None:
-        student.model.pooler.load_state_dict(source.pooler.state_dict())
+        student.model.encoder.layer[mine].load_state_dict(model.encoder.layer[theirs].state_dict())
+    if student.relative_bias is not None and source.relative_bias is not None:
+        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
+    if student.pooling == "cls_pooler" and model.pooler is not None:
+        student.model.pooler.load_state_dict(model.pooler.state_dict())
     embeddings = student.model.embeddings
     if token_embeddings is None:
         for table in embeddings.modules():
@@ -156,19 +126,12 @@ def initialize(
                 table.reset_parameters()
         return
     bert.initialize(student, None, None, token_embeddings, token_weights=token_weights)
-    embeddings.LayerNorm.load_state_dict(source.embeddings.LayerNorm.state_dict())
+    embeddings.LayerNorm.load_state_dict(model.embeddings.LayerNorm.state_dict())
     with torch.no_grad():
         segments = embeddings.token_type_embeddings.weight
-        segments.copy_(source.embeddings.token_type_embeddings.weight[: len(segments)])
-        own = embeddings.position_embeddings.weight
-        theirs = source.embeddings.position_embeddings.weight
-        own_first = 0 if student.pad is None else student.pad + 1
-        their_first = int(source.config.pad_token_id or 0) + 1 if counted_from == "pad" else 0
-        padding_row = 1 if own_first and their_first else 0  # where both count from padding, its row is copied too
-        count = min(len(own) - own_first, len(theirs) - their_first) + padding_row
-        own_first, their_first = own_first - padding_row, their_first - padding_row
-        own.zero_()
-        own[own_first : own_first + count] = theirs[their_first : their_first + count]
+        segments.copy_(model.embeddings.token_type_embeddings.weight[: len(segments)])
+        positions = embeddings.position_embeddings.weight
+        positions.copy_(position_rows(len(positions), student.pad, model, source.pad))
 
 
 def parameters(student: RecurrentStudent) -> dict[str, int]:

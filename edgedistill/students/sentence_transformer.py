@@ -91,8 +91,10 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
     if not any((transformer / name).exists() for name in WEIGHTS):
         raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); download all of it")
     poolings, dense = _modules(folder, chain, pooling)
-    options = {} if "cls_pooler" in poolings else _no_pooler(transformer)
+    options = {} if "cls_pooler" in poolings else without_pooler(transformer)
     model = load_model(transformer, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
+    if chain and (kept := kept_dims(folder)) is not None:
+        dense = _truncated(dense, int(model.config.hidden_size) * len(poolings), kept)
     return PretrainedEncoder(model, poolings, dense).eval()
 
 
@@ -172,7 +174,10 @@ def _poolings(config: dict[str, Any], folder: Path) -> list[str]:
 
 
 def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
-    activation = config.get("activation_function", "torch.nn.modules.linear.Identity")
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")  # sentence-transformers' own default
+    if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        fact = "a Dense layer of another form (use_residual, or in front of the pooling), which is not supported here"
+        raise UserError(f"{folder}: {fact}; embed with sentence-transformers, and give the file as teacher.embeddings")
     if activation not in ACTIVATIONS:
         raise UserError(f"{folder}: {unknown_name('activation', activation, ACTIVATIONS)}")
     linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
@@ -184,8 +189,37 @@ def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
     return nn.Sequential(linear, ACTIVATIONS[activation]())
 
 
-def _no_pooler(transformer: Path) -> dict[str, bool]:
-    """Leave BERT's pooler out where the pooling does not read it; other models do not know the option."""
+def kept_dims(folder: Path) -> int | None:
+    """How many of its dimensions a Matryoshka model keeps, by its own settings; None for all."""
+    settings = folder / "config_sentence_transformers.json"
+    kept = files.read_json(settings).get("truncate_dim") if settings.exists() else None
+    return kept if isinstance(kept, int) and kept > 0 else None
+
+
+def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
+    """The dense layers of an encoder that keeps the first `kept` of its dimensions; `dims`: after pooling.
+
+    The last layer's other rows are left out; without a layer, one that selects the dimensions is added: graphs and bundles have it then.
+    """
+    last: Any = dense[-1][0] if dense else nn.Linear(dims, dims, bias=False)
+    if kept >= last.out_features:
+        return dense
+    linear = nn.Linear(last.in_features, kept, bias=last.bias is not None)
+    with torch.no_grad():
+        linear.weight.copy_(last.weight[:kept] if dense else torch.eye(kept, dims))
+        if last.bias is not None:
+            linear.bias.copy_(last.bias[:kept])
+    return [*dense[:-1], nn.Sequential(linear, dense[-1][1] if dense else nn.Identity())]
+
+
+def prompt_is_pooled(folder: Path) -> bool:
+    """Whether a prompt's tokens are part of the pooling, as they are unless the model's own settings leave them out."""
+    paths = [folder / module["path"] / "config.json" for module in layout(folder)[1] if module["type"].endswith("Pooling")]
+    return all(files.read_json(path).get("include_prompt", True) for path in paths)
+
+
+def without_pooler(transformer: Path) -> dict[str, bool]:
+    """The option of `load_model` that leaves BERT's pooler out, where the pooling does not read it; other models do not know it."""
     with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
     return {"add_pooling_layer": False} if files.read_json(transformer / "config.json").get("model_type") in with_pooler else {}
 

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
+from transformers import ModernBertConfig
 
 from edgedistill import graph
 from edgedistill.errors import CheckFailed, UserError
@@ -63,6 +64,16 @@ def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **chang
     return spread(recurrent.build({**shape, **changes}))
 
 
+def make_modernbert(head: int | None = 12, codes: int | None = None, **config: Any) -> Any:
+    """Three layers, the middle one with a window of 4 tokens to either side."""
+    sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    types = {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "local_attention": 8, "attention_norms": [True] * 3}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    given = ModernBertConfig(**{**sizes, **types, **ids, "max_position_embeddings": 64, **config}).to_dict()
+    shape = {"bottleneck": None, "codes": codes, "pooling": "mean", "head": head and {"dims": head, "bias": True}, "tanh": False}
+    return spread(bert.build({"config": given, **shape}))
+
+
 def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None) -> Any:
     shape = {"pieces": PIECES, "pad": 0, "width": 20, "codes": codes, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
     return spread(bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None}))
@@ -76,11 +87,18 @@ def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, 
     return student
 
 
+KNOWN = ("camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta")  # teachers whose graphs are written from weights
+
+
 def make_other(kind: str, **sizes: Any) -> Any:
     """A teacher that is not a BERT, with a dense layer behind its pooling."""
     from transformers import AutoConfig, AutoModel
 
-    model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, max_position_embeddings=44, **sizes))
+    layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    own = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48} if kind == "distilbert" else layers
+    own |= {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2} if kind == "modernbert" else {}
+    sizes = {"pad_token_id": 1, "max_position_embeddings": 44, **own, **sizes}
+    model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, **sizes))
     return spread(PretrainedEncoder(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
 
 
@@ -111,6 +129,11 @@ STUDENTS = {
     "recurrent bottleneck": lambda: make_recurrent(bottleneck=24, pad=0),
     "recurrent codes": lambda: make_recurrent(codes=16),
     "recurrent pooler": lambda: make_recurrent(pooling="cls_pooler"),
+    "recurrent with a relative bias": lambda: make_recurrent(relative_bias=32),
+    "modernbert": make_modernbert,
+    "modernbert codes": lambda: make_modernbert(codes=8),
+    "modernbert with all biases": lambda: make_modernbert(None, attention_bias=True, mlp_bias=True, norm_bias=True),
+    "modernbert relu": lambda: make_modernbert(hidden_activation="relu", attention_norms=[False, True, True]),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
     "teacher with two poolings": lambda: spread(PretrainedEncoder(make_bert().model, ["cls", "max"], [])),
     **{
@@ -311,15 +334,27 @@ def test_two_ways_of_making_a_bert_graph_agree() -> None:
     assert len(written.graph.node) < len(other.graph.node)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "fused"),
-    [
-        ("xlm-roberta", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}, True),
-        ("mpnet", {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}, False),
-    ],
-)
-def test_other_encoders_are_traced(kind: str, sizes: dict[str, int], fused: bool) -> None:
-    student = make_other(kind, **sizes)
+@pytest.mark.parametrize("kind", KNOWN)
+def test_known_teachers_are_written(kind: str) -> None:
+    """As torch far beyond a relative bias' farthest bucket and a window; MultiHeadAttention computes all of the attention."""
+    student = make_other(kind, max_position_embeddings=344)
+    model = graph.build(student)
+    assert graph.compare(student, model, 330, PIECES) > 0.999999
+    ops = [node.op_type for node in model.graph.node]
+    assert ops.count("MultiHeadAttention") == 2 and not {"Softmax", "SkipLayerNormalization"} & set(ops)
+    ids, mask = some_ids(9, 17)
+    ids[:, 4] = 1  # the padding id inside a text: RoBERTa and its relatives do not count it
+    together = run(model, ids, mask)
+    for row in range(9):
+        assert np.allclose(run(model, ids[row : row + 1, : row + 1], mask[row : row + 1, : row + 1]), together[row], atol=1e-5)
+    with torch.inference_mode():
+        expected = nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
+    assert np.allclose(together, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "fused"), [("electra", True), ("deberta-v2", False)])
+def test_other_encoders_are_traced(kind: str, fused: bool) -> None:
+    student = make_other(kind, max_position_embeddings=64, **({"embedding_size": 32} if fused else {}))
     attention = student.model.config._attn_implementation
     model = graph.build(student)
     assert student.model.config._attn_implementation == attention  # it is a copy that is traced

@@ -19,7 +19,7 @@ from edgedistill.quantization.four_bits import quantize_groups
 from edgedistill.recipe.stages import LowPrecision
 from edgedistill.students import fake_quantization, recurrent, rounding
 from edgedistill.students.fake_quantization import RULES, FakeQuantization
-from tests.graph.test_graph import make_bert, make_bilstm, make_recurrent, make_static, run, some_ids
+from tests.graph.test_graph import make_bert, make_bilstm, make_modernbert, make_recurrent, make_static, run, some_ids
 
 PRECISIONS = get_args(LowPrecision)
 CONVERT: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {"w8": w8.convert, "int8": int8.convert, "w4": w4.convert}
@@ -31,6 +31,8 @@ STUDENTS: dict[str, Callable[[], Any]] = {
     "bert with a pooler": lambda: make_bert("cls_pooler", head=None),
     "recurrent": lambda: make_recurrent(bottleneck=24),
     "recurrent from 0": lambda: make_recurrent(positions="zero", codes=8),
+    "recurrent with a relative bias": lambda: make_recurrent(relative_bias=32),
+    "modernbert": lambda: make_modernbert(codes=8),
     "static": make_static,
     "static codes with a head": lambda: make_static(12, codes=8),
     "bilstm": lambda: make_bilstm(codes=5),

@@ -1,0 +1,30 @@
+"""MPNet's relative attention bias: what a query adds to its score for a key, by their distance in tokens; the same in all layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+FARTHEST = 128  # tokens; a longer distance has the bias of this one
+
+
+class RelativeBias(nn.Module):
+    """A learned bias for each bucket of distances and each head; `forward(tokens) -> (1, heads, T, T)`, queries by keys.
+
+    Distances up to 7 have a bucket each, longer ones share theirs with their neighbours on a logarithmic scale (Raffel et al. 2020, T5).
+    """
+
+    def __init__(self, buckets: int, heads: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, heads)
+
+    def by_distance(self) -> Tensor:
+        """(2 · FARTHEST + 1, heads): the bias of keys from FARTHEST tokens before the query to FARTHEST behind it."""
+        distances = torch.arange(-FARTHEST, FARTHEST + 1, device=self.table.weight.device)
+        return self.table(MPNetEncoder.relative_position_bucket(distances))
+
+    def forward(self, tokens: int) -> Tensor:
+        at = torch.arange(tokens, device=self.table.weight.device)
+        rows = (at[None, :] - at[:, None]).clamp(-FARTHEST, FARTHEST) + FARTHEST
+        return self.by_distance()[rows].permute(2, 0, 1).unsqueeze(0)
