@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "README.md", [REPORTS / "flagship.json"]),
+    "shipped": (ROOT / "README.md", [REPORTS / "export.json"]),
     "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
     "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
 }

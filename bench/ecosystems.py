@@ -8,8 +8,8 @@ python bench/ecosystems.py [--python NAME=PATH …] [--transformers-js DIR] [--b
                            [--out bench/reports/ecosystems.json] [--readme]
 
 --python: the interpreter of an environment that has optimum-onnx and sentence-transformers 5 (NAME optimum), fastembed or model2vec.
---transformers-js: a folder whose node_modules has @huggingface/transformers. Default of both: below $EDGEDISTILL_ENVIRONMENTS, the
-folders optimum, fastembed, model2vec and transformers.js; otherwise .venv-NAME and .node-transformers in the checkout.
+--transformers-js: a folder whose node_modules has @huggingface/transformers. Default of both: the folders optimum, fastembed, model2vec
+and transformers.js below $EDGEDISTILL_ENVIRONMENTS, otherwise below .environments in the checkout, where `make ecosystems` installs them.
 --out: a report that is there keeps its rows of other runners and students.
 --readme: write the table into export/README.md, too. --readme alone writes it from the report that is there.
 """
@@ -131,13 +131,11 @@ class Environments(NamedTuple):
 
     @classmethod
     def found(cls, pythons: dict[str, str] | None = None, transformers_js: Path | None = None) -> Environments:
-        """Those that are given, otherwise those of $EDGEDISTILL_ENVIRONMENTS, otherwise those of the checkout."""
-        shared = os.environ.get("EDGEDISTILL_ENVIRONMENTS")
-        folders = {name: Path(shared) / name if shared else ROOT / f".venv-{name}" for name in ("optimum", "fastembed", "model2vec")}
-        interpreters = {name: folder / "bin" / "python" for name, folder in folders.items()}
+        """Those that are given, otherwise those below $EDGEDISTILL_ENVIRONMENTS, otherwise those of the checkout."""
+        folder = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
+        interpreters = {name: folder / name / "bin" / "python" for name in ("optimum", "fastembed", "model2vec")}
         interpreters |= {name: Path(path).absolute() for name, path in (pythons or {}).items()}
-        default = Path(shared) / "transformers.js" if shared else ROOT / ".node-transformers"
-        return cls(interpreters, (transformers_js or default).absolute())
+        return cls(interpreters, (transformers_js or folder / "transformers.js").absolute())
 
     def command(self, runner: Runner) -> tuple[list[str], Path] | str:
         """(command, working directory) of a runner, or what is missing."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import onnx
 
 from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError, unknown_name
-from edgedistill.export import classifier_parity, golden_parity, library_files, mixed_precision, model_card, model_source, sample_texts
+from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
 from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.quantization import PRECISIONS
+from edgedistill.quantization import PRECISIONS, TokenIds, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle
 from edgedistill.session import Log
 
-Ids = list[list[int]]
 Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
 
@@ -36,73 +36,98 @@ def export(
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
     with model_source.opened(str(source), pooling, revision) as run:
-        write = _export_classifier if run.labels else _export_encoder
-        found, failed = write(run, precisions, out, log)
+        content = _classifier(run, out) if run.labels else _encoder(run, precisions, log)
+        found, failed = _write(run, content, precisions, out, log)
         if failed:
-            raise _incomplete(out, found["precisions"], failed)
-        return {"name": run.recipe.name, "parameters": run.parameters, **found}
+            raise _incomplete(out, found, failed)
+        about = {"labels": run.labels} if run.labels else {"dims": [run.dims, *run.matryoshka_dims]}
+        return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
 
 
-def _export_encoder(run: Run, precisions: list[str], out: Path, log: Log) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
+class _Content(NamedTuple):
+    """What differs between the bundles of encoders and of classifiers.
+
+    parity: the module that compares an opened bundle with torch on `golden`. convert: a precision -> its graph, and what is added to the
+    precision's description; raises CheckFailed. write_files: writes tokenizer and configuration into a folder. entries: of the manifest,
+    besides those of every bundle. card: the final manifest -> the model card.
+    """
+
+    parity: ModuleType
+    golden: golden_parity.GoldenTexts | classifier_parity.GoldenItems
+    convert: Callable[[str], tuple[onnx.ModelProto, str]]
+    write_files: Callable[[Path], None]
+    entries: dict[str, Any]
+    card: Callable[[dict[str, Any]], str]
+
+
+def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     student = run.student()
     golden = golden_parity.by_torch(run, student)
-    model, measured = graph.build(student), sample_texts.samples(run, golden.ids)
-    with files.new_folder(out) as folder:
-        library_files.write(folder, run, student, precisions)
+    model, measured = graph.build(student), sample_texts.samples(golden_parity.reader(run), golden.ids)
 
-        def checked(precision: str) -> dict[str, Any]:
-            learned = precision == _learned_precision(run)  # rounding to the nearest is what such a student was trained with
-            quantized, kept = _quantized(model, precision, [] if learned and precision == "w4" else measured, golden.ids)
-            worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
-            # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
-            if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
-                raise CheckFailed(f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})")
-            entry = _write_graph(folder, quantized, precision)
-            if kept:
-                entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
-                log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}))
-            entry |= golden_parity.compare(bundle.load(folder, precision=precision), golden)
-            log(golden_parity.summary(precision, entry))
-            return entry
+    def convert(precision: str) -> tuple[onnx.ModelProto, str]:
+        learned = precision == _learned_precision(run)  # rounding to the nearest is what such a student was trained with
+        quantized, kept = _quantized(model, precision, [] if learned and precision == "w4" else measured, golden.ids)
+        worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
+        # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
+        if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
+            raise CheckFailed(f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})")
+        if not kept:
+            return quantized, ""
+        log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
+        return quantized, f"; {len(kept)} of the products in w8, which lose the most in int8"
 
-        found, failed = _each(precisions, checked, folder, out)
-        files.write_json(folder / "parity.json", golden_parity.parity_file(run, golden, list(found)), compact=True)
-        final = manifest(folder, run, found)
-        files.write_text(folder / "README.md", model_card.encoder_card(final, library_files.libraries(student, list(found))))
-        seal(folder, final)
-        _log_replaced(out, log)
-    return {"precisions": found, "dims": final["dims"]}, failed
+    return _Content(
+        golden_parity,
+        golden,
+        convert,
+        lambda folder: library_files.write(folder, run, student, precisions),
+        {},
+        lambda final: model_card.encoder_card(final, library_files.libraries(student, list(final["precisions"]))),
+    )
 
 
-def _export_classifier(run: Run, precisions: list[str], out: Path, log: Log) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
+def _classifier(run: Run, out: Path) -> _Content:
+    """Raises CheckFailed where the fp32 graph does not give what torch gives."""
     classifier = run.classifier()
     golden = classifier_parity.by_torch(run, classifier)
     tokenizer: Any = run.tokenizer()
     model = graph.classifier.write(classifier, tokenizer.pad_token_id or 0)
-    measured = sample_texts.samples(run, [row for item in golden.ids for row in item])
-    vocabulary_size = library_files.vocabulary_size(classifier.encoder)
-    worst = graph.compare_probabilities(classifier, model, run.max_tokens, vocabulary_size)
+    measured = sample_texts.samples(golden_parity.reader(run), [row for item in golden.ids for row in item])
+    worst = graph.compare_probabilities(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
     if not worst <= PRECISIONS["fp32"].probability_difference:
         raise CheckFailed(f"{out} was not written: the graph gives other probabilities than torch on random ids (difference {worst:.4f})")
-    entries = {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"}
+    return _Content(
+        classifier_parity,
+        golden,
+        lambda precision: (quantization.convert(model, precision, measured), ""),
+        lambda folder: library_files.write_classifier(folder, run),
+        {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
+        model_card.classifier_card,
+    )
+
+
+def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: Log) -> tuple[Found, dict[str, CheckFailed]]:
+    """Write the bundle; returns the precisions that passed their checks, and why the others failed."""
     with files.new_folder(out) as folder:
-        library_files.write_classifier(folder, run)
+        content.write_files(folder)
 
         def checked(precision: str) -> dict[str, Any]:
-            entry = _write_graph(folder, quantization.convert(model, precision, measured), precision)
-            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | entries)
-            entry |= classifier_parity.compare(bundle.load(folder, precision=precision), golden)
-            log(classifier_parity.summary(precision, entry))
+            quantized, addition = content.convert(precision)
+            entry = _write_graph(folder, quantized, precision)
+            entry["weights"] += addition
+            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries)
+            entry |= content.parity.compare(bundle.load(folder, precision=precision), content.golden)
+            log(content.parity.summary(precision, entry))
             return entry
 
         found, failed = _each(precisions, checked, folder, out)
-        files.write_json(folder / "parity.json", classifier_parity.parity_file(run, golden, list(found)), compact=True)
-        final = manifest(folder, run, found) | entries
-        files.write_text(folder / "README.md", model_card.classifier_card(final))
+        files.write_json(folder / "parity.json", content.parity.parity_file(run, content.golden, list(found)), compact=True)
+        final = manifest(folder, run, found) | content.entries
+        files.write_text(folder / "README.md", content.card(final))
         seal(folder, final)
         _log_replaced(out, log)
-    return {"precisions": found, "labels": run.labels}, failed
+    return found, failed
 
 
 def _learned_precision(run: Run) -> str | None:
@@ -110,7 +135,7 @@ def _learned_precision(run: Run) -> str | None:
     return next((getattr(stage, "quantize", None) for stage in run.recipe.stages[-1:]), None)
 
 
-def _quantized(model: onnx.ModelProto, precision: str, samples: Ids, golden: Ids) -> tuple[onnx.ModelProto, list[str]]:
+def _quantized(model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds) -> tuple[onnx.ModelProto, list[str]]:
     """An encoder's graph in a precision, and of int8 the layers that stay in w8."""
     if precision != "int8":
         return quantization.convert(model, precision, samples), []

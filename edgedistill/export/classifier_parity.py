@@ -9,8 +9,8 @@ import torch
 
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import CheckFailed
-from edgedistill.export.golden_texts import golden_texts
 from edgedistill.quantization import PRECISIONS
+from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.run import Run
 from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import onnx
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import graph, quantization
+from edgedistill import graph
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.export import model_source
-from edgedistill.export.golden_texts import golden_texts
-from edgedistill.export.sample_texts import samples, suite_sentences, token_ids
-from edgedistill.quantization import PRECISIONS, sensitivity
+from edgedistill.export import golden_parity, model_source
+from edgedistill.quantization import PRECISIONS, converter, sensitivity
+from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
-from edgedistill.session import Log
+from edgedistill.runtime.progress import progress_bar
+from edgedistill.session import Session
 
 
-def of(source: str, precision: str, log: Log, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:
+def of(source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:
     """`explain` of a run or a model, as `bundle_writer.export` takes it."""
     with model_source.opened(source, pooling, revision) as run:
-        return explain(run, precision, log)
+        return explain(run, precision, session)
 
 
-def explain(run: Run, precision: str, log: Log) -> dict[str, Any]:
+def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     """{name, precision, texts, cosine_mean, cosine_min, saved_bytes, layers}: of the whole graph, and of each layer quantized alone.
 
     Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an unknown precision, for fp32
@@ -38,31 +38,26 @@ def explain(run: Run, precision: str, log: Log) -> dict[str, Any]:
         raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
     if run.labels:
         raise UserError(f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was fine-tuned from")
-    tokenizer: Any = run.tokenizer()
-    golden = golden_texts(lambda text: len(tokenizer(run.prompt + text, verbose=False)["input_ids"]), run.max_tokens)
-    golden_ids = token_ids(run, golden)
-    measured, ids = samples(run, golden_ids), golden_ids + token_ids(run, suite_sentences()[::2])
+    reader = golden_parity.reader(run)
+    golden_ids = reader.token_ids(reader.golden_texts())
+    measured, ids = samples(reader, golden_ids), golden_ids + reader.token_ids(suite_sentences()[::2])
     model = graph.build(run.student())
-    log(f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers")
+    session.log(f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers")
 
-    def convert(model: onnx.ModelProto) -> onnx.ModelProto:
-        return quantization.convert(model, precision, measured)
+    def tracked(names: Sequence[str]) -> Iterator[str]:
+        with progress_bar(len(names), session.progress, "quantizing", "layers") as advance:
+            for name in names:
+                yield name
+                advance(1)
 
-    mean, least, saved = sensitivity.whole(model, convert, ids)
-    ranked = sensitivity.rank(model, convert, ids)
-    return {
-        "name": run.recipe.name,
-        "precision": precision,
-        "texts": len(ids),
-        "cosine_mean": round(mean, 6),
-        "cosine_min": round(least, 6),
-        "saved_bytes": saved,
-        "layers": [
-            {**layer._asdict(), "cosine_mean": round(layer.cosine_mean, 6), "cosine_min": round(layer.cosine_min, 6)}
-            | {"share": round(layer.share, 4)}
-            for layer in ranked
-        ],
-    }
+    found = sensitivity.costs(model, converter(model, precision, measured), ids, track=tracked)
+    whole, layers = _rounded(found.whole), [_rounded(layer) | {"share": round(layer.share, 4)} for layer in found.layers]
+    shared = {key: whole[key] for key in ("cosine_mean", "cosine_min", "saved_bytes")}
+    return {"name": run.recipe.name, "precision": precision, "texts": len(ids), **shared, "layers": layers}
+
+
+def _rounded(cost: sensitivity.LayerCost) -> dict[str, Any]:
+    return {**cost._asdict(), "cosine_mean": round(cost.cosine_mean, 6), "cosine_min": round(cost.cosine_min, 6)}
 
 
 def table(found: dict[str, Any]) -> str:

@@ -10,8 +10,9 @@ from torch import nn
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files
-from edgedistill.export.golden_texts import golden_texts
 from edgedistill.quantization import PRECISIONS
+from edgedistill.quantization.golden_texts import golden_texts
+from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle
@@ -27,6 +28,11 @@ class GoldenTexts(NamedTuple):
     ids: list[list[int]]
     truncated: list[bool]
     embeddings: np.ndarray
+
+
+def reader(run: Run) -> Reader:
+    """How a run reads texts."""
+    return Reader(run.tokenizer(), run.prompt, run.max_tokens)
 
 
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:

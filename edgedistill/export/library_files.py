@@ -81,16 +81,19 @@ def write_classifier(folder: Path, run: Run) -> None:
 def _tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by itself or where asked to."""
     tokenizer: Any = run.tokenizer()
-    raw = files.read_json(run.tokenizer_folder / "tokenizer.json")
-    files.write_json(
-        folder / "tokenizer.json", {**raw, "truncation": static_layout.truncation(run.max_tokens), "padding": None}, compact=True
-    )
+    files.write_json(folder / "tokenizer.json", tokenizer_json(run.tokenizer_folder, run.max_tokens), compact=True)
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only", "name_or_path", "max_length")}
     files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
+
+
+def tokenizer_json(folder: Path, max_tokens: int) -> dict[str, Any]:
+    """The content of a bundle's tokenizer.json, from a tokenizer's folder."""
+    raw = files.read_json(folder / "tokenizer.json")
+    return {**raw, "truncation": static_layout.truncation(max_tokens), "padding": None}
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:

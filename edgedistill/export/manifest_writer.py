@@ -23,6 +23,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "kind": run.kind,
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
+        "student": run.shape,
         "teacher": run.recipe.teacher.name,
         "dims": [run.dims, *run.matryoshka_dims],
         "max_tokens": run.max_tokens,

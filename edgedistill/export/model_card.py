@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedistill.data.corpus import PARAGRAPHS
-from edgedistill.export import library_card
+from edgedistill.data.corpus import DOCUMENTATION, PARAGRAPHS, PIECES
+from edgedistill.export import library_card, teacher_card
 from edgedistill.quantization import PRECISIONS
 from edgedistill.runtime import bundle_location
 
-SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above"}  # names of sources that records keep, as readers see them
+# Names of sources that records keep, as readers see them.
+SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PIECES: "sentences of the texts above, and runs of them"}
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
 
@@ -54,6 +55,7 @@ def classifier_card(manifest: dict[str, Any]) -> str:
         use,
         library_card.graphs(manifest),
         f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
+        teacher_card.table(manifest),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -65,7 +67,7 @@ def _front_matter(task: str, tag: str) -> str:
 def _about(manifest: dict[str, Any]) -> str:
     parameters, recipe = manifest["parameters"], manifest["recipe"]
     about = f"{recipe['about']}\n\n" if recipe.get("about") else ""
-    teacher = f"`{manifest['teacher']}`"
+    teacher = teacher_card.names(manifest)
     kinds = {
         "teacher": f"The sentence encoder {teacher}",
         "reduced": f"The sentence encoder {teacher}, its embeddings reduced by the recipe's `targets`",
@@ -165,7 +167,7 @@ def _training(manifest: dict[str, Any]) -> str:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
-    return f"{training}\n\n{sources}" if (sources := _sources(manifest)) else training
+    return "\n\n".join(part for part in (training, teacher_card.table(manifest), _sources(manifest)) if part)
 
 
 def _sources(manifest: dict[str, Any]) -> str:
@@ -174,7 +176,7 @@ def _sources(manifest: dict[str, Any]) -> str:
     if not licences:
         return ""
     lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
-    licences = {PARAGRAPHS: "those of the files above", **licences}
+    licences = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages", **licences}
     lines += [
         f"| {SHOWN.get(each['name'], each['name'])} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
         for each in manifest["run"]["corpus"]["sources"]

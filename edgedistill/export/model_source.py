@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 from transformers.models.auto import modeling_auto
 
 from edgedistill import files, recipe, run
-from edgedistill.errors import UserError
+from edgedistill.errors import UserError, unknown_name
+from edgedistill.runtime import bundle_location
 from edgedistill.students import kinds, sentence_transformer
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import locate_teacher, tokenizer_files
+from edgedistill.training import teacher_record
 
 
 class ModelRun(run.Run):
@@ -26,6 +28,7 @@ class ModelRun(run.Run):
         assert isinstance(spec.student, recipe.TeacherItself)
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
         info: dict[str, Any] = {**run.provenance(), "seconds": 0.0, "stages": [], "selected": None, "corpus": None, **counts}
+        info["teachers"] = teacher_record.record(spec, None)
         super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
         self._teacher = teacher
         tokenizer_files.save_tokenizer(teacher.tokenizer, self.tokenizer_folder)
@@ -39,8 +42,12 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None)
     """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers), packaged:NAME, or a hub id.
 
     pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
-    Raises UserError: neither, a decoder, no tokenizer, no weights, an unknown module or pooling.
+    Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or pooling.
     """
+    if pooling is not None and pooling not in get_args(recipe.Pooling):
+        raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
+    if not run.is_run(source) and bundle_location.is_bundle(source):
+        raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
     if run.is_run(source) or not _is_model(source):
         yield run.open_run(Path(source))
         return
@@ -48,7 +55,7 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None)
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
     spec = _recipe(source, pooling, revision)
     folder = locate_teacher.locate(spec.teacher, "export")
-    _check(folder, source, pooling)
+    check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher))
 
@@ -75,15 +82,16 @@ def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Re
     return recipe.parse({"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}")
 
 
-def _check(folder: Path, source: str, pooling: str | None) -> None:
-    """Raise UserError for a bundle, for a model that is no encoder, and for a plain model without a pooling."""
-    if (folder / "manifest.json").exists():
-        raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
+def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
+    """Raise UserError for a model that is no encoder, and for a plain model without a pooling.
+
+    purpose: what only encoders can do, for the error.
+    """
     transformer, chain = sentence_transformer.layout(folder)
     config = files.read_json(transformer / "config.json")
     found = _decoder(config)
     if found:
-        raise UserError(f"{source}: {found}, and only encoders can be exported; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
+        raise UserError(f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
     if not chain and pooling is None:
         raise UserError(f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max or last)")
     if chain and pooling is not None:

@@ -87,7 +87,7 @@ class _Package:
         small = {onnx.TensorProto.DataType.Name(each.data_type) for each in encoder.graph.initializer} & SMALL_TYPES
         if small:
             others = [name for name in self.opened.manifest["precisions"] if name != self.opened.precision]
-            way_out = f"choose {' or '.join(others)}" if others else "export the run again with --precision int8"
+            way_out = f"choose {' or '.join(others)}" if others else "export it from its run with --precision int8"
             fact = f"precision {self.opened.precision} has {', '.join(sorted(small))} tensors, for which the ORT format has no type"
             raise UserError(f"{self.opened.manifest['name']}: {fact}; {way_out}")
 

@@ -1,6 +1,21 @@
 """An fp32 graph in, the same graph in another precision out; `PRECISIONS` holds all of them."""
 
-from edgedistill.quantization.precisions import PRECISIONS, convert
+from edgedistill.quantization.precisions import PRECISIONS, convert, converter
+from edgedistill.quantization.sample_batches import TokenIds
 from edgedistill.quantization.skipping import convert_except
 
-__all__ = ["PRECISIONS", "convert", "convert_except", "int8", "saturation", "sensitivity", "w8"]
+__all__ = [
+    "PRECISIONS",
+    "TokenIds",
+    "convert",
+    "convert_except",
+    "converter",
+    "dequantize",
+    "golden_texts",
+    "int8",
+    "mixed_precision",
+    "sample_texts",
+    "saturation",
+    "sensitivity",
+    "w8",
+]

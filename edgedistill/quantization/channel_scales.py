@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from edgedistill.quantization.sample_batches import activations
+from edgedistill.quantization.sample_batches import TokenIds, activations
 
 TINY = 1e-12
 HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a coarser step
 EXPONENT = 0.75  # how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and 0.8
 
 
-def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: TokenIds) -> dict[str, np.ndarray]:
     """The largest absolute value (K,) of each channel of the activations of those names, over all tokens of the samples."""
     largest = {name: np.array(TINY, np.float32) for name in names}
     for values in activations(model, names, samples) if names else ():

@@ -13,20 +13,20 @@ import numpy as np
 import onnx
 
 from edgedistill.quantization.four_bits import GROUP, HIGHEST, LOWEST, best_scale
-from edgedistill.quantization.sample_batches import activations
+from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.sample_batches import TokenIds, activations
 
 DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few, and other texts come
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
 
 
-def second_moments(model: onnx.ModelProto, ids: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
     ids: the token ids of texts that this graph may meet; the rest of the moments comes from random tokens up to the largest of these ids,
     in texts of the same lengths. A graph of pairs gets each text twice.
     """
-    matrices = {constant.name for constant in model.graph.initializer if len(constant.dims) == 2}
-    products = [(node.input[0], node.input[1]) for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in matrices]
+    products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
     if not products:
         return {}
     random = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def _factor(moments: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
 
 
-def _moments(model: onnx.ModelProto, names: Sequence[str], ids: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a text."""
     sums: dict[str, np.ndarray] = {}
     rows = dict.fromkeys(names, 0)

@@ -61,7 +61,7 @@ class _Float16:
         computed = [name for name in read if name not in constants]
         if node.op_type not in IN_FLOAT16 or not read:
             return False
-        if node.op_type == "MatMul" and self.editor.dense(node):
+        if self.editor.is_product(node):
             return True
         if node.op_type in ATTENTION:
             return all(name in self.half for name in computed[:1])

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from edgedistill.quantization.graph_facts import is_product
+
 MICROSOFT = "com.microsoft"
 
 
@@ -24,13 +26,9 @@ class GraphEditor:
         constant = self.constants.get(name)
         return None if constant is None or constant.data_type != TensorProto.FLOAT else numpy_helper.to_array(constant)
 
-    def dense(self, node: onnx.NodeProto) -> bool:
-        """Whether a MatMul multiplies by a constant matrix."""
-        weight = self.constants.get(node.input[1])
-        return weight is not None and len(weight.dims) == 2
-
-    def count(self, op: str, condition: Callable[[onnx.NodeProto], bool] = lambda node: True) -> int:
-        return sum(node.op_type == op and condition(node) for node in self.model.graph.node)
+    def is_product(self, node: onnx.NodeProto) -> bool:
+        """Whether a node multiplies by a constant matrix."""
+        return is_product(node, self.constants)
 
     def constant(self, array: np.ndarray, name: str) -> str:
         if name not in self.constants:

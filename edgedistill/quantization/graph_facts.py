@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 
 SAME_SHAPE = ("Add", "Mul", "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Relu", "Tanh", "LayerNormalization", "MatMul", "Cast")
+
+
+def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether a node multiplies by a constant matrix, which is what precisions quantize."""
+    return node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
 
 
 class GraphFacts:
@@ -13,7 +20,7 @@ class GraphFacts:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.constants = {constant.name: constant for constant in model.graph.initializer}
         self.outputs = {output.name for output in model.graph.output}
-        self.products = [node for node in model.graph.node if node.op_type == "MatMul" and self.is_matrix(node.input[1])]
+        self.products = [node for node in model.graph.node if is_product(node, self.constants)]
         self._writers = {name: node for node in model.graph.node for name in node.output}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:

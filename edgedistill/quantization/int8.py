@@ -14,7 +14,6 @@ The scale is chosen so that no pair of weights can reach that: the same file giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +23,15 @@ from onnx import TensorProto, helper, numpy_helper
 from edgedistill.quantization import channel_scales, embedding_tables, lstm, sample_batches
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.sample_batches import TokenIds
 
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
 ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
 LEAST = 0.17  # GELU's minimum is −0.16997
 PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 128; rounding may add one
 TINY = 1e-12
+
+Largest = dict[str, np.ndarray]  # the largest absolute value (K,) of each channel of an activation, by its name
 
 
 def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -42,11 +44,23 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> onnx.ModelProto:
+def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     """The graph in int8. samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
+    return convert_measured(model, measure(model, samples))
+
+
+def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+    """What `convert_measured` takes; empty without samples."""
+    facts = GraphFacts(model)
+    names = [x for group in _groups(facts) if _has_fixed(facts, group) for x in group.inputs]
+    return channel_scales.largest_values(model, names, samples) if samples else {}
+
+
+def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
     editor = GraphEditor(model)
     facts = GraphFacts(model)
-    channels = _channels(model, editor, facts, samples) if samples else {}
+    channels = _channels(editor, facts, largest)
     editor.rewrite(_Products(editor, facts, channels).rewrite)
     editor.rewrite(embedding_tables.gather)
     editor.rewrite(embedding_tables.table)
@@ -56,10 +70,10 @@ def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> on
     return quantized
 
 
-def product_errors(model: onnx.ModelProto, samples: Sequence[Sequence[int]], ids: Sequence[Sequence[int]]) -> dict[str, float]:
+def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
     """What int8 loses in each product by itself, by the name of its weight: |y − x·W|² / |x·W|² over the rows of the texts `ids`."""
-    editor, facts = GraphEditor(model), GraphFacts(model)
-    channels = _channels(model, editor, facts, samples) if samples else {}
+    facts = GraphFacts(model)
+    channels = _channels(GraphEditor(model), facts, largest)
     lost: dict[str, float] = {}
     for values in sample_batches.activations(model, list(dict.fromkeys(node.input[0] for node in facts.products)), ids):
         for node in facts.products:
@@ -97,14 +111,13 @@ class _Input(NamedTuple):
     rows: str | None
 
 
-def _channels(model: onnx.ModelProto, editor: GraphEditor, facts: GraphFacts, samples: Sequence[Sequence[int]]) -> dict[str, _Channels]:
+def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[str, _Channels]:
     """The channels of each input that is computed by LayerNorm or attention. Divisions of attention's values are folded into `editor`.
 
     Inputs of products with the same weight share their factors, as in a block of layers that is applied several times.
     """
-    groups = [group for group in _groups(facts) if any(_is_fixed(facts, x) for x in group.inputs)]
+    groups = [group for group in _groups(facts) if _has_fixed(facts, group)] if largest else []
     groups = [group for group in groups if all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs)]
-    largest = channel_scales.largest_values(model, [x for group in groups for x in group.inputs], samples)
     found: dict[str, _Channels] = {}
     for group in groups:
         most = np.max([largest[x] for x in group.inputs], axis=0)
@@ -130,6 +143,10 @@ def _groups(facts: GraphFacts) -> list[_Group]:
         groups = [group for group in groups if group not in touched]
         groups.append(_Group(_with(x, touched, 0), _with(weight, touched, 1)))
     return groups
+
+
+def _has_fixed(facts: GraphFacts, group: _Group) -> bool:
+    return any(_is_fixed(facts, x) for x in group.inputs)
 
 
 def _with(name: str, touched: list[_Group], at: int) -> list[str]:

@@ -16,6 +16,7 @@ PARTS = {  # graph's names of constants, without their numbers
     "value": "attention v",
     "attention": "attention out",
     "inner": "feed-forward in",
+    "gate": "feed-forward gate",
     "feed_forward": "feed-forward out",
     "reduce": "reduction",
     "hidden": "classifier hidden",

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import onnx
 
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.quantization import fp16, int8, w4, w8
+from edgedistill.quantization.sample_batches import TokenIds
+from edgedistill.quantization.skipping import Converter
 
-Samples = Sequence[Sequence[int]]
 
-
-def convert(model: onnx.ModelProto, precision: str, samples: Samples = ()) -> onnx.ModelProto:
+def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> onnx.ModelProto:
     """The graph in another precision; `fp32` returns it unchanged.
 
     samples: token ids of texts for precisions that measure activations; without them these round less well.
     Raises UserError for an unknown precision.
     """
+    return converter(model, precision, samples)(model)
+
+
+def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
+    """`convert` for this graph and for the same graph with some constants skipped, with activations measured only once."""
     if precision not in PRECISIONS:
         raise UserError(f"--precision: {unknown_name('precision', precision, PRECISIONS)}")
-    return PRECISIONS[precision].convert(model, samples)
+    return PRECISIONS[precision].converter(model, samples)
 
 
 class Precision(NamedTuple):
     """How a graph is converted to a precision, its file in the bundle, and the least agreement with torch that an export requires.
 
+    converter: measures a graph on samples, and returns what converts it.
     single_cosine, batched_cosine: of a golden text's embedding to torch's, run by itself and in one padded batch with all others.
     batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the largest of a classifier.
     fallback: the precision to try where one of these is not reached.
     """
 
-    convert: Callable[[onnx.ModelProto, Samples], onnx.ModelProto]
+    converter: Callable[[onnx.ModelProto, TokenIds], Converter]
     file: str
     description: str
     single_cosine: float
@@ -50,7 +57,7 @@ class Precision(NamedTuple):
 # A new precision: its function above, and one entry in this table.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
-        convert=lambda model, samples: model,
+        converter=lambda model, samples: lambda graph: graph,
         file="onnx/model.onnx",
         description="float32",
         # the same products in another order: float32 differs in the seventh digit
@@ -61,7 +68,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback=None,
     ),
     "w8": Precision(
-        convert=lambda model, samples: w8.convert(model),
+        converter=lambda model, samples: w8.convert,
         file="onnx/model_w8.onnx",
         description="8-bit weights, one scale per block of 32; 8-bit activations in the same blocks, int8 products; the closest to fp32",
         # a six-layer encoder reaches 0.998 on ordinary text, and every row is quantized by itself
@@ -72,7 +79,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback="fp32",
     ),
     "int8": Precision(
-        convert=int8.convert,
+        converter=lambda model, samples: partial(int8.convert_measured, largest=int8.measure(model, samples)),
         file="onnx/model_quantized.onnx",  # transformers.js looks for its q8, the default in a browser, under this name
         description="8-bit weights, one scale per output channel; 8-bit activations with fixed scales or one per row; the fastest",
         # a six-layer encoder reaches 0.995 on its worst text
@@ -83,7 +90,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback="w8",
     ),
     "w4": Precision(
-        convert=w4.convert,
+        converter=lambda model, samples: partial(w4.convert_measured, moments=w4.measure(model, samples)),
         file="onnx/model_q4.onnx",  # the name of transformers.js for q4
         description="4-bit weights and embedding table, one float16 scale per group of 32; int8 matrix multiplication; the smallest",
         # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error feedback; a student of four layers
@@ -95,7 +102,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback="w8",
     ),
     "fp16": Precision(
-        convert=lambda model, samples: fp16.convert(model),
+        converter=lambda model, samples: fp16.convert,
         file="onnx/model_fp16.onnx",
         description="float16, norms and pooling in float32; for GPUs and phones, slower than fp32 on a CPU",
         # eleven bits of a number: encoders reach 0.999999; a GPU that adds in float16 loses a little more

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper
+
+from edgedistill.runtime.onnx_session import open_in_memory
 
 BATCH_TOKENS = 1_024
 
+TokenIds = Sequence[Sequence[int]]  # of texts, unpadded, with their special tokens
 
-def same_length(ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], np.ndarray]]:
+
+def same_length(ids: TokenIds) -> Iterator[tuple[list[int], np.ndarray]]:
     """(the indices of B texts of T tokens each, their ids (B, T) int64); texts without tokens are left out."""
     by_length: dict[int, list[int]] = {}
     for at, row in enumerate(ids):
@@ -24,15 +27,13 @@ def same_length(ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], np.nd
             yield batch, np.array([ids[at] for at in batch], np.int64)
 
 
-def activations(model: onnx.ModelProto, names: Sequence[str], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, np.ndarray]]:
+def activations(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, np.ndarray]]:
     """For each batch, the values of those names as rows of their last dimension. A graph of pairs gets each text twice."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_in_memory(watched.SerializeToString())
     for _, batch in same_length(ids):
         inputs = {each.name: batch if each.name.startswith("input_ids") else np.ones_like(batch) for each in session.get_inputs()}
         values = session.run(list(names), inputs)

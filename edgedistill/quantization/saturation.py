@@ -75,10 +75,10 @@ def simulate(model: onnx.ModelProto, saturating: bool = True) -> onnx.ModelProto
 def report(name: str | Path) -> dict[str, Any]:
     """What the golden texts of a bundle come to on a processor without VNNI, in each precision that has uint8 × int8 products.
 
-    Returns {bundle, processor, texts, precisions}. A precision has {products, pairs, candidates, not_emulated, cosine_min, threshold,
-    change_max}; change_max: the largest distance between a text's embeddings with and without saturation (of a classifier: apart_max in
-    place of cosine_min, and the distance of logits). Raises CheckFailed where a golden text falls below the threshold, UserError as
-    `verify`, which is to be run first: it checks the golden texts' hash.
+    Returns {bundle, processor, texts, precisions}. A precision has {products, pairs, candidates, not_emulated, cosine_min, text,
+    threshold, change_max}; change_max: the largest distance between a text's embeddings with and without saturation (of a classifier:
+    apart_max in place of cosine_min, and the distance of logits). Raises CheckFailed where a golden text falls below the threshold,
+    UserError as `verify`, which is to be run first: it checks the golden texts' hash.
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
@@ -107,9 +107,11 @@ def summary(found: dict[str, Any]) -> str:
 def _line(entry: dict[str, Any]) -> str:
     emulated = f"{entry['candidates']:,} of {entry['pairs']:,} pairs of weights can saturate"
     if "cosine_min" in entry:
-        emulated += f", worst cosine {entry['cosine_min']:.5f}, largest change of an embedding {entry['change_max']:.5f}"
+        emulated += f", worst cosine {entry['cosine_min']:.5f}, of text {entry['text']}"
+        emulated += f", largest change of an embedding {entry['change_max']:.5f}"
     else:
-        emulated += f", largest difference of a probability {entry['apart_max']:.5f}, largest change of logits {entry['change_max']:.5f}"
+        emulated += f", largest difference of a probability {entry['apart_max']:.5f}, of item {entry['text']}"
+        emulated += f", largest change of logits {entry['change_max']:.5f}"
     others = entry["not_emulated"].items()
     return "; ".join([emulated, *(f"{name} is not emulated, {pairs:,} of its pairs can saturate" for name, pairs in others if pairs)])
 
@@ -117,7 +119,7 @@ def _line(entry: dict[str, Any]) -> str:
 def _measure(
     folder: Path, manifest: dict[str, Any], precision: str, model: onnx.ModelProto, golden: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """({cosine_min, threshold, change_max}, problems) of one precision, by bundles of the rewritten graphs in a temporary folder."""
+    """({cosine_min, text, threshold, change_max}, problems) of one precision, by bundles of the rewritten graphs in a temporary folder."""
     with tempfile.TemporaryDirectory() as temporary:
         saturated = _bundle(Path(temporary) / "saturated", folder, manifest, precision, simulate(model))
         exact = _bundle(Path(temporary) / "exact", folder, manifest, precision, simulate(model, saturating=False))

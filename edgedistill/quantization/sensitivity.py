@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from edgedistill import machine
 from edgedistill.quantization.layer_names import layer_names
-from edgedistill.quantization.sample_batches import same_length
-from edgedistill.quantization.skipping import convert_except
+from edgedistill.quantization.precisions import convert
+from edgedistill.quantization.sample_batches import TokenIds, same_length
+from edgedistill.quantization.skipping import Converter, convert_except
+from edgedistill.runtime.onnx_session import open_in_memory
 
-Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
 READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
 
 
@@ -36,45 +37,56 @@ class LayerCost(NamedTuple):
     share: float
 
 
-def rank(
-    model: onnx.ModelProto, precision: str | Converter, ids: Sequence[Sequence[int]], names: Sequence[str] | None = None
-) -> list[LayerCost]:
-    """The cost of each weight that the precision converts, the most expensive first.
+class GraphCost(NamedTuple):
+    """What quantizing costs a graph: all weights together, under an empty name, and each by itself, the most expensive first."""
+
+    whole: LayerCost
+    layers: list[LayerCost]
+
+
+def costs(
+    model: onnx.ModelProto,
+    precision: str | Converter,
+    ids: TokenIds,
+    names: Sequence[str] | None = None,
+    track: Callable[[Sequence[str]], Iterable[str]] = iter,
+) -> GraphCost:
+    """The cost of the precision, and of each weight that it converts.
 
     model: an fp32 graph. precision: its name, or a function that converts to it, such as one with samples. ids: the token ids of texts.
-    names: only these constants, by default all. An LSTM is one layer, under the name of its W. The graph is opened and run once for each
-    layer, and once in fp32.
+    names: only these constants, by default all. An LSTM is one layer, under the name of its W. track: iterates over the names, and may
+    show how far it is. The graph is opened and run once for each layer, once in the precision and once in fp32.
     """
-    convert = _converter(precision)
-    weights = convertible(model, convert)
-    expected, size, found = _embeddings(model, ids), model.ByteSize(), []
-    labels = layer_names(model)
-    for name in names or weights:
-        quantized = convert_except(convert, model, set(weights) - {name})
-        mean, least = cosines(_embeddings(quantized, ids), expected)
+    converter = _converter(precision)
+    quantized = converter(model)
+    weights, labels, expected = _converted(model, quantized), layer_names(model), embeddings(model, ids)
+
+    def cost(changed: onnx.ModelProto, name: str, label: str, operator: str, shape: tuple[int, ...]) -> LayerCost:
+        mean, least = agreement(changed, expected, ids)
+        return LayerCost(name, label, operator, shape, mean, least, model.ByteSize() - changed.ByteSize(), 1.0)
+
+    found = []
+    for name in track(list(names or weights)):
         node, shape = weights[name]
-        found.append(LayerCost(name, labels[name], node.op_type, shape, mean, least, size - quantized.ByteSize(), 0.0))
+        found.append(cost(convert_except(converter, model, set(weights) - {name}), name, labels[name], node.op_type, shape))
     lost = sum(1 - layer.cosine_mean for layer in found) or 1.0
     found = [layer._replace(share=(1 - layer.cosine_mean) / lost) for layer in found]
-    return sorted(found, key=lambda layer: (layer.cosine_mean, layer.name))
+    return GraphCost(cost(quantized, "", "all together", "", ()), sorted(found, key=lambda layer: (layer.cosine_mean, layer.name)))
 
 
-def whole(model: onnx.ModelProto, precision: str | Converter, ids: Sequence[Sequence[int]]) -> tuple[float, float, int]:
-    """(cosine mean, cosine min, bytes saved) of the whole graph in a precision."""
-    quantized = _converter(precision)(model)
-    mean, least = agreement(quantized, model, ids)
-    return mean, least, model.ByteSize() - quantized.ByteSize()
-
-
-def agreement(quantized: onnx.ModelProto, model: onnx.ModelProto, ids: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """(mean, minimum) of the cosines between the embeddings of two graphs."""
-    return cosines(_embeddings(quantized, ids), _embeddings(model, ids))
+def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -> tuple[float, float]:
+    """(mean, minimum) of the cosines between a graph's embeddings and those expected (n, d)."""
+    return cosines(embeddings(quantized, ids), expected)
 
 
 def convertible(model: onnx.ModelProto, precision: str | Converter) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
     """The weights that a precision converts, in the order of the graph: the first node that reads each, and its shape."""
+    return _converted(model, _converter(precision)(model))
+
+
+def _converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
     before = {constant.name: constant for constant in model.graph.initializer if len(constant.dims) > 1}
-    after = {constant.name for constant in _converter(precision)(model).graph.initializer}
+    after = {constant.name for constant in quantized.graph.initializer}
     found: dict[str, tuple[onnx.NodeProto, tuple[int, ...]]] = {}
     for node in model.graph.node:
         if node.op_type not in READERS:
@@ -86,12 +98,7 @@ def convertible(model: onnx.ModelProto, precision: str | Converter) -> dict[str,
 
 
 def _converter(precision: str | Converter) -> Converter:
-    if not isinstance(precision, str):
-        return precision
-    from edgedistill.quantization.precisions import convert  # here, so that a converter may rank too
-
-    name = precision
-    return lambda model: convert(model, name)
+    return partial(convert, precision=precision) if isinstance(precision, str) else precision
 
 
 def cosines(found: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
@@ -102,11 +109,9 @@ def cosines(found: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
     return float(each.mean()), float(each.min())
 
 
-def _embeddings(model: onnx.ModelProto, ids: Sequence[Sequence[int]]) -> np.ndarray:
+def embeddings(model: onnx.ModelProto, ids: TokenIds) -> np.ndarray:
     """(n, d) float64: the graph's first output."""
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, machine.processors()
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_in_memory(model.SerializeToString(), machine.processors())
     output, rows = session.get_outputs()[0], np.empty(0)
     for texts, batch in same_length(ids):
         found = session.run([output.name], {"input_ids": batch, "attention_mask": np.ones_like(batch)})[0]

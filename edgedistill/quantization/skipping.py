@@ -9,10 +9,10 @@ from onnx import helper
 
 SUFFIX = "_skipped"
 
+Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
 
-def convert_except(
-    convert: Callable[[onnx.ModelProto], onnx.ModelProto], model: onnx.ModelProto, skip: Iterable[str] = ()
-) -> onnx.ModelProto:
+
+def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str] = ()) -> onnx.ModelProto:
     """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
 
     Converters look for constants, so these are hidden behind an Identity while a converter runs. An LSTM has two matrices and is converted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,18 @@ from edgedistill.quantization.embedding_tables import SMALLEST, table
 from edgedistill.quantization.error_feedback import quantize_with_feedback, second_moments
 from edgedistill.quantization.four_bits import GROUP, in_groups, packed, quantize_groups
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
+from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.sample_batches import TokenIds
 from edgedistill.quantization.skipping import is_skipped
 
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
 
-def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> onnx.ModelProto:
+Moments = dict[str, np.ndarray]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+
+
+def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs both.
 
     LSTM weights are 4 bits on disk and float32 once opened. Position tables and PQ codebooks are stored in 8 bits, PQ codes as they are,
@@ -31,17 +35,26 @@ def convert(model: onnx.ModelProto, samples: Sequence[Sequence[int]] = ()) -> on
     samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the loss of
     a graph trained in float32; without, each weight is rounded to the nearest, as a stage with `quantize: w4` trains for.
     """
-    editor = GraphEditor(model)
-    expected = editor.count("MatMul", editor.dense)
+    return convert_measured(model, measure(model, samples))
+
+
+def measure(model: onnx.ModelProto, samples: TokenIds) -> Moments:
+    """What `convert_measured` takes; empty without samples."""
+    with threadpool_limits(1):  # more threads add in another order, and the same graph must give the same bytes
+        return second_moments(model, samples) if len(samples) else {}
+
+
+def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
+    editor, products = GraphEditor(model), GraphFacts(model).products
     editor.rewrite(_gather)
     editor.rewrite(table)
     editor.rewrite(_lstm)
-    with threadpool_limits(1):  # more threads add in another order, and the same graph must give the same bytes
-        moments = second_moments(model, samples) if len(samples) else {}
+    with threadpool_limits(1):
         editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
     _halve_floats(editor)
     quantized = editor.finish()
-    check_count(quantized, "MatMulNBits", expected)
+    check_count(quantized, "MatMulNBits", len(products))
     return quantized
 
 
@@ -106,9 +119,9 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: dict[str, np.ndarray]) -> list[onnx.NodeProto] | None:
+def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: Moments) -> list[onnx.NodeProto] | None:
     """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and group."""
-    if node.op_type != "MatMul" or not editor.dense(node):
+    if not editor.is_product(node):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
     assert weight is not None

@@ -9,26 +9,26 @@ from onnx import helper
 from edgedistill.quantization import lstm
 from edgedistill.quantization.embedding_tables import gather, quantize_rows, table
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
+from edgedistill.quantization.graph_facts import GraphFacts
 
 BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
 
 
 def convert(model: onnx.ModelProto) -> onnx.ModelProto:
-    editor = GraphEditor(model)
-    expected = editor.count("MatMul", editor.dense)
+    editor, products = GraphEditor(model), GraphFacts(model).products
     editor.rewrite(gather)
     editor.rewrite(table)
     editor.rewrite(lstm.stored_in_8_bits)
     editor.rewrite(_matmul_n_bits)
     quantized = editor.finish()
-    check_count(quantized, "MatMulNBits", expected)
+    check_count(quantized, "MatMulNBits", len(products))
     return quantized
 
 
 def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and block."""
-    if node.op_type != "MatMul" or not editor.dense(node):
+    if not editor.is_product(node):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
     assert weight is not None

@@ -1,3 +1,15 @@
 """A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers and onnxruntime alone."""
 
-__all__ = ["bundle", "bundle_location", "classification", "golden_file", "manifest", "progress", "similarity", "trust", "verify"]
+__all__ = [
+    "batching",
+    "bundle",
+    "bundle_location",
+    "classification",
+    "golden_file",
+    "manifest",
+    "onnx_session",
+    "progress",
+    "similarity",
+    "trust",
+    "verify",
+]

@@ -70,7 +70,7 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
         raise UserError(f"{place}: {unknown_name('precision', asked, available)}")
     way_out = f"choose {' or '.join(available)}"
     if not shipped:
-        way_out += f", or export the run again with --precision {asked}"
+        way_out += f", or export it from its run with --precision {asked}"
     raise UserError(f"{place}: no precision {asked!r}; {way_out}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgedistill import files
 from edgedistill.errors import UserError
-from edgedistill.runtime.trust import manifest_fields
+from edgedistill.runtime.trust import GET_AGAIN, manifest_fields
 
 SCHEMA = 1
 LARGEST_BYTES = 4_000_000
@@ -39,7 +39,7 @@ def read(folder: Path) -> dict[str, Any]:
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
     if problems := manifest_fields.problems(manifest):
-        raise UserError(*(f"{path}: {problem}; export the run again" for problem in problems))
+        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in problems))
     return dict(manifest)
 
 

@@ -12,9 +12,23 @@ RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
 
 
-def open_session(graph: Path, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """A session for a graph on cpu or cuda. Raises UserError for another device, and for cuda where onnxruntime does not support it."""
+def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
+    """A session for a graph, a file or its bytes, on cpu or cuda.
+
+    Raises UserError for another device, and for cuda where onnxruntime does not support it.
+    """
     return onnxruntime.InferenceSession(graph, _options(threads), providers=_providers(device))
+
+
+def open_in_memory(model: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
+    """A session on cpu with onnxruntime's defaults, to measure and to compare with.
+
+    It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and numpy too.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:

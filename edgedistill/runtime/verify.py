@@ -14,28 +14,29 @@ from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.bundle import Bundle, load
 from edgedistill.runtime.bundle_location import locate
 from edgedistill.runtime.classification import probability_difference
-from edgedistill.runtime.trust import opening_check
+from edgedistill.runtime.trust import GET_AGAIN, opening_check
 
 
 def verify(name: str | Path) -> dict[str, Any]:
     """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every precision.
 
-    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, threshold}: the lowest cosine to the embeddings
-    stored at export, and the lowest allowed. A classifier has {apart_max, threshold}: the largest difference of a probability.
+    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the lowest cosine to the embeddings
+    stored at export, the number of its text from 1, and the lowest allowed. A classifier has {apart_max, text, threshold}: the largest
+    difference of a probability.
     Raises CheckFailed with everything that differs, UserError where there is no such bundle.
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
     problems = manifests.changes(folder, manifest, sorted(manifest["files"]))
     if "digest" not in manifest:
-        problems.append(f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; export the run again")
+        problems.append(f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}")
     problems += [
-        f"{folder / 'manifest.json'}: no sha256 of {name}; export the run again"
+        f"{folder / 'manifest.json'}: no sha256 of {name}; {GET_AGAIN}"
         for name in ("parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values()))
         if name not in manifest["files"]
     ]
     problems += [
-        f"{folder / 'manifest.json'}: precisions.{precision} has no parity.threshold; export the run again"
+        f"{folder / 'manifest.json'}: precisions.{precision} has no parity.threshold; {GET_AGAIN}"
         for precision, entry in manifest["precisions"].items()
         if not entry.get("parity")
     ]
@@ -56,13 +57,16 @@ def verify(name: str | Path) -> dict[str, Any]:
 
 
 def summary(name: str, found: dict[str, Any]) -> str:
-    """One line for a result of `verify`."""
-    precisions = found["precisions"].values()
-    if all("cosine_min" in entry for entry in precisions):
-        worst = f"worst cosine {min(entry['cosine_min'] for entry in precisions):.5f}"
+    """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no names."""
+    precisions = found["precisions"]
+    if all("cosine_min" in entry for entry in precisions.values()):
+        at = min(precisions, key=lambda precision: precisions[precision]["cosine_min"])
+        worst = f"worst cosine {precisions[at]['cosine_min']:.5f}, of text {precisions[at]['text']} in {at}"
     else:
-        worst = f"largest difference of a probability {max(entry['apart_max'] for entry in precisions):.5f}"
-    return f"{name}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match ({worst})"
+        at = max(precisions, key=lambda precision: precisions[precision]["apart_max"])
+        worst = f"largest difference of a probability {precisions[at]['apart_max']:.5f}, of item {precisions[at]['text']} in {at}"
+    place = name if Path(name) == Path(found["bundle"]) else f"{name} ({found['bundle']})"
+    return f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match ({worst})"
 
 
 def _check_tokens(opened: Bundle, golden: dict[str, Any]) -> list[str]:
@@ -82,8 +86,8 @@ def _lists(rows: Sequence[np.ndarray]) -> list[list[int]]:
 
 
 def compare(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    """({cosine_min, threshold}, problems) of an encoder, ({apart_max, threshold}, problems) of a classifier: each golden text, or item,
-    alone, against what was stored at export.
+    """({cosine_min, text, threshold}, problems) of an encoder, ({apart_max, text, threshold}, problems) of a classifier: each golden
+    text, or item, alone, against what was stored at export; text: the number of the worst, from 1.
     """
     return (_check_labels if opened.labels else _check_embeddings)(opened, golden, threshold)
 
@@ -103,7 +107,7 @@ def _check_embeddings(opened: Bundle, golden: dict[str, Any], threshold: float) 
     if not cosines[at] >= threshold:
         cosine, needed = format_cosines(cosines[at], threshold)
         problems = [f"{opened.folder}: {_named(golden, at)} has cosine {cosine} on this machine, {opened.precision} must reach {needed}"]
-    return {"cosine_min": round(float(cosines[at]), 6), "threshold": threshold}, problems
+    return {"cosine_min": round(float(cosines[at]), 6), "text": at + 1, "threshold": threshold}, problems
 
 
 def _check_labels(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
@@ -114,7 +118,7 @@ def _check_labels(opened: Bundle, golden: dict[str, Any], threshold: float) -> t
     if not differences[at] <= threshold:
         fact = f"has a probability that differs by {differences[at]:.4f} on this machine, {opened.precision} allows {threshold}"
         problems = [f"{opened.folder}: {_named(golden, at)} {fact}"]
-    return {"apart_max": round(float(differences[at]), 6), "threshold": threshold}, problems
+    return {"apart_max": round(float(differences[at]), 6), "text": at + 1, "threshold": threshold}, problems
 
 
 def _named(golden: dict[str, Any], at: int) -> str:

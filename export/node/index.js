@@ -20,6 +20,7 @@ import { InferenceSession, Tensor } from "onnxruntime-node";
 const SCHEMA = 1; // of the newest manifest that this file reads
 const PRECISIONS = ["int8", "w8", "fp32"]; // in the order load() prefers them
 const RARE_IDEOGRAPHS = /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
+const GET_AGAIN = "get the bundle again, or export it again from its run";
 const BATCH_TOKENS = 512; // with padding; the activations of a layer then fit a core's cache
 
 export class UserError extends Error {
@@ -47,7 +48,7 @@ export async function load(folder, { precision, threads = availableParallelism()
   const graph = await readVerified(folder, manifest, file); // onnxruntime gets the very bytes that were hashed
   const external = "\n\blocation"; // the key, in protobuf, of weights that lie in another file
   if (graph.includes(external)) {
-    throw new UserError(`${path.join(folder, file)}: has weights in another file, which no hash covers; export the run again`);
+    throw new UserError(`${path.join(folder, file)}: has weights in another file, which no hash covers; ${GET_AGAIN}`);
   }
   const options = {
     intraOpNumThreads: threads,
@@ -62,7 +63,7 @@ export async function load(folder, { precision, threads = availableParallelism()
     return new Bundle(folder, manifest, chosen, tokenizer, session);
   } catch (error) {
     const fact = `@huggingface/tokenizers cannot read it (${error.message})`;
-    throw new UserError(`${path.join(folder, "tokenizer.json")}: ${fact}; export the run again`);
+    throw new UserError(`${path.join(folder, "tokenizer.json")}: ${fact}; ${GET_AGAIN}`);
   }
 }
 
@@ -123,7 +124,7 @@ export class Bundle {
     const golden = parseJson(this.folder, "parity.json", await readVerified(this.folder, this.manifest, "parity.json"));
     const { texts, ids, vectors } = isObject(golden) ? golden : {};
     if (![texts, ids, vectors].every((each) => Array.isArray(each) && each.length > 0 && each.length === texts.length)) {
-      throw new UserError(`${path.join(this.folder, "parity.json")}: not texts with their ids and vectors; export the run again`);
+      throw new UserError(`${path.join(this.folder, "parity.json")}: not texts with their ids and vectors; ${GET_AGAIN}`);
     }
     const threshold = this.manifest.precisions[this.precision].parity?.threshold;
     const place = (at) => `${this.folder}: text ${at + 1} of ${texts.length} (${quote(texts[at])})`;
@@ -157,7 +158,7 @@ export class Bundle {
     const [input_ids, attention_mask] = [ids, mask].map((data) => new Tensor("int64", data, [rows.length, width]));
     const { output } = this.manifest;
     const results = await this.#session.run({ input_ids, attention_mask }, [output]).catch((error) => {
-      throw new UserError(`${this.folder}: its graph cannot run (${error.message}); export the run again`);
+      throw new UserError(`${this.folder}: its graph cannot run (${error.message}); ${GET_AGAIN}`);
     });
     const { data, dims } = results[output];
     if (dims[1] !== this.dims[0]) throw new UserError(`${this.folder}: manifest.json does not describe its graph; copy the bundle again`);
@@ -178,7 +179,10 @@ const KEYS = {
 
 async function readManifest(folder) {
   const bytes = await readInside(folder, "manifest.json");
-  if (bytes === null) throw new UserError(`${folder}: not a bundle (no manifest.json); give the folder of a bundle`);
+  if (bytes === null) {
+    const wayOut = "give the folder of one (of a shipped bundle, edgedistill verify NAME in Python prints it)";
+    throw new UserError(`${folder}: not a bundle (no manifest.json); ${wayOut}`);
+  }
   const manifest = parseJson(folder, "manifest.json", bytes);
   const refuse = (fact) => new UserError(`${path.join(folder, "manifest.json")}: ${fact}`);
   if (!isSize(manifest?.schema)) throw refuse("no schema number, so it is not a bundle's manifest; copy the bundle again");

@@ -3,12 +3,13 @@
 python embed.py BUNDLE [PRECISION] < texts.txt      one text per line in, one embedding (a JSON array) per line out
 python embed.py BUNDLE [PRECISION] --check          compare the embeddings of the bundle's golden texts; exit 1 where they differ
 
-PRECISION: one that the bundle has; by default the first of int8, w8, fp32.
+BUNDLE: a folder. PRECISION: one that the bundle has; by default the first of int8, w8, fp32.
 """
 
-from __future__ import annotations
-
+import argparse
+import hashlib
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +19,22 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 
-def precisions(folder: Path) -> list[str]:
-    """The precisions that a bundle has."""
-    return list(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["precisions"])
+def verified(folder: Path, name: str) -> bytes:
+    """A file of the bundle, whose sha256 is that of the manifest. Exits with 1 where it is not."""
+    path, expected = folder / name, json.loads((folder / "manifest.json").read_bytes())["files"].get(name)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        sys.exit(f"{path}: leads out of the bundle's folder")
+    data = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(data).hexdigest() != expected:
+        sys.exit(f"{path}: missing, or changed since export (its sha256 is not that of manifest.json); copy the bundle again")
+    return data
 
 
 def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
     """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    graph = folder / manifest["precisions"][precision]["file"]
-    if not graph.resolve().is_relative_to(folder.resolve()):
-        sys.exit(f"{graph}: leads out of the bundle's folder")
-    session = onnxruntime.InferenceSession(graph)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    session = onnxruntime.InferenceSession(verified(folder, manifest["precisions"][precision]["file"]))
+    tokenizer = Tokenizer.from_str(verified(folder, "tokenizer.json").decode())
     tokenizer.no_padding()
     tokenizer.enable_truncation(manifest["max_tokens"])
 
@@ -41,32 +45,32 @@ def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
     return embed
 
 
-def check(folder: Path, embed: Callable[[str], np.ndarray], precision: str) -> int:
-    """Embed the golden texts and compare them with the stored embeddings; returns the exit code."""
-    golden = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
-    cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in zip(golden["texts"], golden["vectors"], strict=True)]
-    least = golden["cosine_at_least"][precision]
-    print(json.dumps({"texts": len(cosines), "cosine_min": min(cosines), "cosine_at_least": least}))
-    return 0 if min(cosines) >= least else 1
-
-
-def main(arguments: list[str]) -> int:
-    plain = [argument for argument in arguments if argument != "--check"]
-    if not 1 <= len(plain) <= 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    folder = Path(plain[0])
-    precision = plain[1] if len(plain) == 2 else next(p for p in ("int8", "w8", "fp32", *precisions(folder)) if p in precisions(folder))
-    if precision not in precisions(folder):
-        print(f"{folder}: no precision {precision!r}; choose {' or '.join(precisions(folder))}", file=sys.stderr)
-        return 2
-    embed = open_bundle(folder, precision)
-    if "--check" in arguments:
-        return check(folder, embed, precision)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("precision", nargs="?")
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
+    if not (asked.bundle / "manifest.json").is_file():
+        way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
+        parser.exit(2, f"{asked.bundle}: not a bundle (no manifest.json); {way_out}\n")
+    available = list(json.loads((asked.bundle / "manifest.json").read_bytes())["precisions"])
+    precision = asked.precision or next(each for each in ("int8", "w8", "fp32", *available) if each in available)
+    if precision not in available:
+        parser.exit(2, f"{asked.bundle}: no precision {precision!r}; choose {' or '.join(available)}\n")
+    embed = open_bundle(asked.bundle, precision)
+    if asked.check:
+        golden = json.loads(verified(asked.bundle, "parity.json"))
+        pairs, least = zip(golden["texts"], golden["vectors"], strict=True), golden["cosine_at_least"][precision]
+        cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in pairs]
+        print(json.dumps({"texts": len(cosines), "cosine_min": min(cosines), "cosine_at_least": least}))
+        return 0 if all(cosine >= least for cosine in cosines) else 1
     for line in sys.stdin:
         print(json.dumps([round(float(x), 7) for x in embed(line.rstrip("\n"))]))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end silently when the reader is gone, as with `| head`
+    sys.exit(main())

@@ -77,6 +77,8 @@ class RequestReader:
         for at, text in enumerate(texts):
             if not isinstance(text, str):
                 raise Refusal(400, _not_a_text(at, text), "input")
+            if not text:  # as OpenAI does: it is mostly a mistake of the caller's
+                raise Refusal(400, f"input[{at}]: an empty string; leave it out, or send a space instead", "input")
             if len(text) > self.max_chars:
                 fact = f"{len(text)} characters, at most {self.max_chars} are allowed"
                 raise Refusal(400, f"input[{at}]: {fact}; {self.bundle.max_tokens} tokens are read, send less", "input")

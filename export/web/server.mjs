@@ -50,7 +50,8 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const bundle = process.argv[2];
   const port = Number(process.env.PORT ?? 8000);
   if (process.argv.length > 3 || (bundle && !statSync(join(bundle, "manifest.json"), { throwIfNoEntry: false }))) {
-    console.error(`${process.argv.slice(2).join(" ")}: not a bundle (no manifest.json); npm start -- BUNDLE takes one bundle's folder`);
+    const wayOut = "give the folder of one (of a shipped bundle, edgedistill verify NAME in Python prints it)";
+    console.error(`${process.argv.slice(2).join(" ")}: not a bundle (no manifest.json); ${wayOut}`);
     process.exit(2);
   }
   const server = serve(bundle ? { "/bundle/": resolve(bundle) } : {});

@@ -88,7 +88,7 @@ async function openSession(bundle, graph, backend, threads) {
   });
   if (!found.checked.ok) {
     const others = Object.keys(bundle.manifest.precisions).filter((each) => each !== bundle.precision);
-    const wayOut = others.length ? `choose precision ${others.join(" or ")}` : "export the run again with another precision";
+    const wayOut = others.length ? `choose precision ${others.join(" or ")}` : "export it from its run with another precision";
     const fact = `${found.checked.problem}; token ids agree, so the loss is in the arithmetic`;
     throw new BundleError(`${bundle.manifest.name}: ${fact}: ${wayOut}`, "check");
   }

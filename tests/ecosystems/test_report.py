@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ecosystems.conftest import ecosystems
+from tests.ecosystems.conftest import ROOT, ecosystems
 
 GOLDEN: dict[str, Any] = {
     "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]],
@@ -54,3 +54,14 @@ def test_a_runner_without_its_environment_is_not_run(tmp_path: Any, monkeypatch:
     assert environments.command(bench.RUNNERS["fastembed"]) == "no environment: --python fastembed=PATH"
     assert bench.Environments.found({"fastembed": "/bin/sh"}).command(bench.RUNNERS["fastembed"])[0][0] == "/bin/sh"
     assert isinstance(bench.Environments.found().command(bench.RUNNERS["edgedistill"]), tuple)
+
+
+def test_environments_are_where_make_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGEDISTILL_ENVIRONMENTS", raising=False)
+    found = ecosystems().Environments.found()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "ENVIRONMENTS := $(CURDIR)/.environments\n" in makefile
+    assert found.transformers_js == ROOT / ".environments" / "transformers.js"
+    assert found.pythons["optimum"] == ROOT / ".environments" / "optimum" / "bin" / "python"
+    libraries = next(line for line in makefile.splitlines() if line.startswith("LIBRARIES := ")).split(" := ")[1].split()
+    assert set(found.pythons) == set(libraries)

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
-from edgedistill.export.golden_texts import golden_texts
 from edgedistill.quantization import PRECISIONS
+from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static

@@ -49,6 +49,8 @@ def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet)
     way_out = "add --pooling (mean, cls, cls_pooler, max or last)"
     assert str(caught.value) == f"{folder}: a plain model does not define its pooling; {way_out}"
+    with pytest.raises(UserError, match=r"^--pooling: no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler, last, max, mean\)$"):
+        bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="meen")
     bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="max")
     assert files.read_json(tmp_path / "b" / "manifest.json")["name"] == "my-model"
     found = bundle.load(tmp_path / "b", precision="fp32").encode(sentences(10, seed=2))
@@ -107,6 +109,11 @@ def test_what_is_no_sentence_encoder_is_refused(world: World, tmp_path: Path, ch
 def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="brings its own pooling; leave --pooling out"):
         bundle_writer.export(world.teacher, ["fp32"], tmp_path / "b", quiet, pooling="cls")
+
+
+def test_a_bundles_name_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^nano: a bundle already, which has no weights to export; give the run or the model"):
+        bundle_writer.export("nano", ["fp32"], tmp_path / "b", quiet)
 
 
 def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ MAKE: dict[str, Any] = {
     "bilstm of two layers": lambda: make_bilstm("max", layers=2),
     "static": make_static,
     "static with a head": lambda: make_static(48),
-    "traced": lambda: make_other("xlm-roberta", hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48),
+    "traced": lambda: make_other("electra", embedding_size=32, num_hidden_layers=1),
 }
 
 

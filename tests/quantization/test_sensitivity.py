@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from onnx import numpy_helper
 from edgedistill import graph, quantization
 from edgedistill.errors import UserError
 from edgedistill.export import explanation
-from edgedistill.export.sample_texts import samples, sentences, suite_sentences, token_ids
+from edgedistill.export.golden_parity import reader
 from edgedistill.quantization import PRECISIONS, sensitivity
 from edgedistill.quantization.layer_names import layer_names
+from edgedistill.quantization.sample_texts import samples, sentences, suite_sentences
 from edgedistill.quantization.skipping import convert_except
 from edgedistill.run import open_run
+from edgedistill.runtime import progress
+from edgedistill.session import QUIET, Session
 from tests.export.test_export import make_run
 from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
@@ -110,19 +114,21 @@ def test_a_name_that_is_no_constant_is_an_error(bert: onnx.ModelProto) -> None:
 @pytest.mark.parametrize("precision", [*EIGHT_BITS, "w4"])
 def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[int]], precision: str) -> None:
     bad, name = with_an_outlier(bert, 1)
-    assert name not in (each.name for each in sensitivity.rank(bert, precision, ids)[:1])
-    ranked = sensitivity.rank(bad, precision, ids)
+    assert name not in (each.name for each in sensitivity.costs(bert, precision, ids).layers[:1])
+    whole, ranked = sensitivity.costs(bad, precision, ids)
     assert ranked[0].name == name and ranked[0].label == "layer 1 · feed-forward out" and ranked[0].operator == "MatMul"
     assert ranked[0].shape == values(bad, name).shape
     assert {each.name for each in ranked} == set(sensitivity.convertible(bad, precision))
     assert sum(each.share for each in ranked) == pytest.approx(1)
     assert [each.cosine_mean for each in ranked] == sorted(each.cosine_mean for each in ranked)
     assert all(each.cosine_min <= each.cosine_mean for each in ranked)
+    assert (whole.cosine_mean, whole.cosine_min) == sensitivity.agreement(converter(precision)(bad), sensitivity.embeddings(bad, ids), ids)
+    assert whole.saved_bytes > 0.8 * sum(each.saved_bytes for each in ranked) and whole.cosine_mean < ranked[0].cosine_mean + 1e-3
 
 
 def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
     name = constant(bert, "layer 0 · attention v")
-    (layer,) = sensitivity.rank(bert, "w4", ids, names=[name])
+    (layer,) = sensitivity.costs(bert, "w4", ids, names=[name]).layers
     others = [each for each in sensitivity.convertible(bert, "w4") if each != name]
     made = convert_except(converter("w4"), bert, others)
     rows = [[run(model, np.array([row]), np.ones((1, len(row)), np.int64))[0] for row in ids] for model in (made, bert)]
@@ -135,7 +141,7 @@ def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids
 
 def test_a_converter_of_ones_own_is_ranked(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
     name = constant(bert, "head")
-    assert sensitivity.rank(bert, converter("w4"), ids, names=[name]) == sensitivity.rank(bert, "w4", ids, names=[name])
+    assert sensitivity.costs(bert, converter("w4"), ids, names=[name]) == sensitivity.costs(bert, "w4", ids, names=[name])
 
 
 def test_names_for_people() -> None:
@@ -144,7 +150,7 @@ def test_names_for_people() -> None:
     )
     assert {"token embeddings", "LSTM layer 0", "LSTM layer 1"} <= set(layer_names(graph.build(make_bilstm(layers=2))).values())
     assert set(layer_names(graph.build(make_static())).values()) == {"token embeddings"}
-    traced = make_other("xlm-roberta", hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48)
+    traced = make_other("electra", embedding_size=32, num_hidden_layers=1)
     found = set(layer_names(graph.build(traced)).values())
     assert {"layer 0 · attention q", "layer 0 · attention out", "layer 0 · feed-forward in", "layer 0 · feed-forward out"} <= found
 
@@ -158,7 +164,7 @@ def test_cosines_by_hand() -> None:
 
 def test_explain_a_run(tmp_path: Path) -> None:
     opened, lines = open_run(make_run(tmp_path / "run")), list[str]()
-    found = explanation.explain(opened, "w4", lines.append)
+    found = explanation.explain(opened, "w4", Session(log=lines.append))
     assert found["texts"] > 300 and found["precision"] == "w4"
     assert found["cosine_mean"] < min(layer["cosine_mean"] for layer in found["layers"]) < 1  # all together lose most
     assert found["saved_bytes"] == pytest.approx(sum(layer["saved_bytes"] for layer in found["layers"]), rel=0.05)
@@ -168,21 +174,36 @@ def test_explain_a_run(tmp_path: Path) -> None:
     assert lines == [f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"]
 
 
+def test_explain_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    opened = open_run(make_run(tmp_path / "run", "static"))
+    layers = len(explanation.explain(opened, "int8", Session())["layers"])
+    assert capsys.readouterr().err == ""
+    explanation.explain(opened, "int8", Session(progress=True))
+    shown = capsys.readouterr().err
+    assert "quantizing" in shown and f"{layers}/{layers}" in shown and re.search(r"\d layers/(s|min)", shown)
+
+
+@pytest.mark.parametrize(("done", "seconds", "shown"), [(4096, 2, "2,048 texts/s"), (1, 1, "1 texts/s"), (1, 40, "1.5 texts/min")])
+def test_the_rate_of_a_progress_bar(done: int, seconds: float, shown: str) -> None:
+    assert progress.rate(done, seconds, "texts") == shown
+
+
 def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:
     opened = open_run(make_run(tmp_path / "run"))
     with pytest.raises(UserError, match="--precision: fp32 converts nothing"):
-        explanation.explain(opened, "fp32", print)
+        explanation.explain(opened, "fp32", QUIET)
     with pytest.raises(UserError, match="--precision: no precision 'w3'; choose one"):
-        explanation.explain(opened, "w3", print)
+        explanation.explain(opened, "w3", QUIET)
 
 
 def test_sample_texts(tmp_path: Path) -> None:
     """Nothing that a result is measured on is among the texts that activations are measured on."""
     assert len(sentences()) > 100 and len(suite_sentences()) > 500 and not set(sentences()) & set(suite_sentences())
     opened = open_run(make_run(tmp_path / "run"))
-    rows = token_ids(opened, [*sentences()[:5], "word " * 500])
+    rows = reader(opened).token_ids([*sentences()[:5], "word " * 500])
     assert len(rows) == 6 and len(rows[5]) == opened.max_tokens and all(rows)
-    drawn = samples(opened, [[2, 3]])
-    assert drawn == samples(opened, [[2, 3]]) and [2, 3] in drawn
+    drawn = samples(reader(opened), [[2, 3]])
+    assert drawn == samples(reader(opened), [[2, 3]]) and [2, 3] in drawn
     assert min(map(len, drawn)) > 0 and max(map(len, drawn)) <= opened.max_tokens
     assert len({token for row in drawn for token in row}) > 0.9 * len(opened.tokenizer())

@@ -158,7 +158,7 @@ def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
 
 
 def test_an_answer_has_openais_shape(served: Served) -> None:
-    status, headers, body = served.ask({"input": ["", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"})
+    status, headers, body = served.ask({"input": [" ", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"})
     answer = json.loads(body)
     assert status == 200 and headers["content-type"] == "application/json"
     assert {**answer, "data": 0, "usage": 0} == {"object": "list", "data": 0, "model": answer["model"], "usage": 0}
@@ -166,7 +166,7 @@ def test_an_answer_has_openais_shape(served: Served) -> None:
     assert set(answer["usage"]) == {"prompt_tokens", "total_tokens"}
     assert [set(each) for each in answer["data"]] == [{"object", "index", "embedding"}] * 2
     found = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
-    np.testing.assert_allclose(found, served.bundle.encode(["", "é 🙂 مرحبا"]), atol=1e-6)
+    np.testing.assert_allclose(found, served.bundle.encode([" ", "é 🙂 مرحبا"]), atol=1e-6)
 
 
 def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
@@ -197,6 +197,8 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
         ({"model": "tiny"}, 400, "input: missing; send a string or a list of strings"),
         ({"input": []}, 400, "input: an empty list; send a string or a list of strings"),
         ({"input": None}, 400, "input: null; send a string or a list of strings"),
+        ({"input": ""}, 400, "input[0]: an empty string; leave it out, or send a space"),
+        ({"input": ["a", ""]}, 400, "input[1]: an empty string; leave it out, or send a space"),
         ({"input": ["a", 7]}, 400, "input[1]: token ids (a number); ids of another model's tokenizer would give wrong embeddings"),
         ({"input": [[1, 2], [3]]}, 400, "input[0]: token ids (a list); "),
         ({"input": ["a", None, "b"]}, 400, "input[1]: null, not a string; send strings"),

@@ -51,7 +51,7 @@ def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
             opening()
     rewrite(copy, precisions={"fp32": files.read_json(copy / "manifest.json")["precisions"]["fp32"]})
     assert bundle.load(copy).precision == "fp32"
-    with pytest.raises(UserError, match="x: no precision 'w8'; choose fp32, or export the run again with --precision w8"):
+    with pytest.raises(UserError, match="x: no precision 'w8'; choose fp32, or export it from its run with --precision w8"):
         bundle.load(f"{copy}:w8")
 
 

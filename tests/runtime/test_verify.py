@@ -23,11 +23,25 @@ def test_verify_measures_every_precision(folder: Path) -> None:
 
 def test_the_summary_of_a_verification(folder: Path) -> None:
     found = verify.verify(folder)
-    worst = min(entry["cosine_min"] for entry in found["precisions"].values())
-    files_ = found["files"]
-    assert verify.summary("x", found) == f"x: OK, {files_} files match their hashes, 32 golden texts match (worst cosine {worst:.5f})"
-    found["precisions"] = {"fp32": {"apart_max": 0.00012, "threshold": 0.001}, "w8": {"apart_max": 0.004, "threshold": 0.05}}
-    assert verify.summary("x", found).endswith("(largest difference of a probability 0.00400)")
+    precision, entry = min(found["precisions"].items(), key=lambda each: each[1]["cosine_min"])
+    worst = f"(worst cosine {entry['cosine_min']:.5f}, of text {entry['text']} in {precision})"
+    assert precision != "fp32" and f"{entry['cosine_min']:.5f}" != "1.00000"
+    expected = f"OK, {found['files']} files match their hashes, 32 golden texts match {worst}"
+    assert verify.summary(str(folder), found) == f"{folder}: {expected}"
+    assert verify.summary("x", found) == f"x ({folder}): {expected}"  # where other runners, which take no names, find it
+    found["precisions"] = {
+        "fp32": {"apart_max": 0.00012, "text": 3, "threshold": 0.001},
+        "w8": {"apart_max": 0.004, "text": 9, "threshold": 0.05},
+    }
+    assert verify.summary("x", found).endswith("(largest difference of a probability 0.00400, of item 9 in w8)")
+
+
+def test_the_worst_text_is_named(folder: Path) -> None:
+    found = verify.verify(folder)["precisions"]["int8"]
+    opened, golden = bundle.load(folder, "int8"), files.read_json(folder / "parity.json")
+    cosine = float(opened.encode(golden["texts"][found["text"] - 1]) @ np.array(golden["vectors"][found["text"] - 1], np.float32))
+    assert cosine == pytest.approx(found["cosine_min"], abs=1e-5)
+    assert cosine < (opened.encode(golden["texts"]) * np.array(golden["vectors"])).sum(1).mean()
 
 
 def test_verify_names_all_files_that_changed(copy: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime.trust import onnx_messages
+from edgedistill.runtime.trust import GET_AGAIN, onnx_messages
 from edgedistill.runtime.trust.operators import ALLOWED, full_name
 from edgedistill.runtime.trust.wire_format import MalformedMessage, Schema, Span, WireReader
 
@@ -96,17 +96,17 @@ def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> list[s
     inputs = list(manifest.get("inputs", ("input_ids", "attention_mask")))
     if sorted(found.inputs) != sorted(inputs):
         listed = ", ".join(ascii(name) for name in sorted(found.inputs)[:5]) or "none"
-        problems.append(f"its inputs are {listed}, the manifest's {', '.join(sorted(inputs))}; export again")
+        problems.append(f"its inputs are {listed}, the manifest's {', '.join(sorted(inputs))}; {GET_AGAIN}")
         return problems
     for name, kind in found.inputs.items():
         if kind.element != INT64 or len(kind.shape) != 2:
-            problems.append(f"input {name!r} is not int64 (batch, sequence); export again")
+            problems.append(f"input {name!r} is not int64 (batch, sequence); {GET_AGAIN}")
     output = found.outputs.get(manifest["output"])
     width = len(manifest["labels"]) if manifest.get("labels") else manifest["dims"][0]
     if output is None:
-        problems.append(f"no output {manifest['output']!r}, which the manifest names; export again")
+        problems.append(f"no output {manifest['output']!r}, which the manifest names; {GET_AGAIN}")
     elif output.element != FLOAT or (output.shape and (len(output.shape) != 2 or output.shape[1] not in (None, width))):
-        problems.append(f"output {manifest['output']!r} is not float32 (batch, {width}), as the manifest has it; export again")
+        problems.append(f"output {manifest['output']!r} is not float32 (batch, {width}), as the manifest has it; {GET_AGAIN}")
     return problems
 
 
@@ -159,15 +159,14 @@ class _GraphReader(WireReader):
         unknown = [full_name(*operator) for operator in operators if operator not in ALLOWED]
         if unknown:
             shown = ", ".join(ascii(name) for name in unknown[:MOST_PROBLEMS])
-            way_out = "export the student again, or update edgedistill"
-            self._problem(f"operators that a bundle may not use: {shown}; {way_out}")
+            self._problem(f"operators that a bundle may not use: {shown}; update edgedistill, {GET_AGAIN}")
 
     def _tensor(self, span: Span) -> str:
         """The name of a tensor, whose data must be here and as long as its dimensions ask for."""
         tensor = self.message(span, onnx_messages.TENSOR, "tensor")
         name = self.text(tensor.get("name"))
         if tensor.get("data_location", 0) or "external_data" in tensor:
-            self._problem(f"tensor {name!a} has its data in another file; export the student again, as one file")
+            self._problem(f"tensor {name!a} has its data in another file; {GET_AGAIN}")
         elif problem := _size_problem(tensor):
             self._problem(f"tensor {name!a}: {problem}; copy the bundle again")
         return name

@@ -60,7 +60,7 @@ def _texts(manifest: dict[str, Any]) -> Iterator[str]:
             yield f"{key}: {shown(manifest[key])}, not a name of 1 to {LONGEST_NAME} characters"
     if not _is_text(manifest["prompt"], LONGEST_PROMPT):
         yield f"prompt: {shown(manifest['prompt'])}, not a string of at most {LONGEST_PROMPT} characters"
-    for key in ("recipe", "parameters", "versions", "run"):  # what bench and the card read
+    for key in ("recipe", "student", "parameters", "versions", "run"):  # what bench, the card and training read
         if not isinstance(manifest.get(key, {}), dict):
             yield f"{key}: {shown(manifest[key])}, not a mapping"
     if not _is_text(manifest.get("teacher", ""), LONGEST_PROMPT):  # it may be a path

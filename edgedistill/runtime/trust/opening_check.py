@@ -10,7 +10,7 @@ from typing import Any
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 
 from edgedistill.errors import CheckFailed
-from edgedistill.runtime.trust import graph_check, tokenizer_check
+from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 
 _ERRORS = "EngineError EPFail Fail InvalidArgument InvalidGraph InvalidProtobuf NoModel NoSuchFile NotImplemented RuntimeException".split()
 ONNXRUNTIME_ERRORS = tuple(getattr(onnxruntime_errors, name) for name in _ERRORS if hasattr(onnxruntime_errors, name))
@@ -22,7 +22,7 @@ def check(folder: Path, manifest: dict[str, Any], precision: str) -> None:
     entry = manifest["precisions"][precision]
     found = graph_check.check(folder / entry["file"], manifest)
     if entry.get("operators", found.operators) != found.operators:
-        raise CheckFailed(f"{folder / entry['file']}: has other operators than manifest.json lists; export the run again")
+        raise CheckFailed(f"{folder / entry['file']}: has other operators than manifest.json lists; {GET_AGAIN}")
 
 
 @contextmanager

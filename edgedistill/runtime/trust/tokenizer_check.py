@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill.errors import UserError
+from edgedistill.runtime.trust import GET_AGAIN
 
 LARGEST_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 LONGEST_PATTERN = 1_000  # characters of a regular expression; those of published tokenizers have up to 300
@@ -50,7 +51,7 @@ def check(path: Path) -> None:
         raise UserError(f"{path}: not a tokenizer (no model); copy the bundle again")
     problems = [*_model_problems(tokenizer["model"]), *_other_problems(tokenizer)]
     if problems:
-        raise UserError(*(f"{path}: {problem}; export the student again" for problem in dict.fromkeys(problems)))
+        raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in dict.fromkeys(problems)))
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

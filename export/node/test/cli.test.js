@@ -8,6 +8,9 @@ import { test } from "node:test";
 import { load } from "../index.js";
 import { BUNDLE, copyBundle, DIMS, dot, GOLDEN, MANIFEST, readJson, rewrite } from "./bundles.js";
 
+const NO_BUNDLE =
+  "nowhere: not a bundle (no manifest.json); give the folder of one (of a shipped bundle, edgedistill verify NAME in Python prints it)";
+
 function run(args, input = "") {
   const { status, stdout, stderr } = spawnSync(process.execPath, [path.join(import.meta.dirname, "..", "cli.js"), ...args], {
     input,
@@ -80,7 +83,7 @@ test("what the user can fix exits with 2", () => {
     [[BUNDLE, "--nothing"], "", "Unknown option '--nothing'; see edgedistill --help"],
     [[BUNDLE, "--threads", "0"], "", "--threads 0: not a whole number above 0; give one"],
     [[BUNDLE, "--dim", "1e2"], "", "--dim 1e2: not a whole number above 0; give one"],
-    [["nowhere"], "", "nowhere: not a bundle (no manifest.json); give the folder of a bundle"],
+    [["nowhere"], "", NO_BUNDLE],
     [[BUNDLE], Buffer.from("good\nfine\nbad \xff\n", "latin1"), "stdin: line 3: not UTF-8; convert the file first"],
     [[BUNDLE], Buffer.alloc(1_500_000, "x"), "stdin: line 1: longer than 1 MB; give one text per line"],
   ]) {
@@ -88,7 +91,7 @@ test("what the user can fix exits with 2", () => {
     assert.deepEqual([status, stdout, stderr], [2, "", `${message}\n`]);
   }
   const { status, stdout } = run(["nowhere", "--json"]);
-  assert.deepEqual([status, JSON.parse(stdout)], [2, { error: "nowhere: not a bundle (no manifest.json); give the folder of a bundle" }]);
+  assert.deepEqual([status, JSON.parse(stdout)], [2, { error: NO_BUNDLE }]);
 });
 
 test("--help and --version", () => {

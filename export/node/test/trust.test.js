@@ -9,6 +9,9 @@ import { load } from "../index.js";
 import { copyBundle, GOLDEN, MANIFEST, readJson, rehash, rewrite } from "./bundles.js";
 
 const PRECISION = ["int8", "w8", "fp32"].find((precision) => precision in MANIFEST.precisions);
+const GET_AGAIN = "get the bundle again, or export it again from its run";
+const NO_BUNDLE =
+  "not a bundle (no manifest.json); give the folder of one (of a shipped bundle, edgedistill verify NAME in Python prints it)";
 const GRAPH = MANIFEST.precisions[PRECISION].file;
 
 /** The error of opening a folder: "Name: message", with the folder's own path taken out. */
@@ -24,7 +27,7 @@ async function refusal(folder, action = (bundle) => bundle) {
 
 test("a folder that is no bundle", async (t) => {
   const folder = copyBundle(t);
-  assert.equal(await refusal(path.join(folder, "onnx")), "UserError: X: not a bundle (no manifest.json); give the folder of a bundle");
+  assert.equal(await refusal(path.join(folder, "onnx")), `UserError: X: ${NO_BUNDLE}`);
   assert.match(await refusal(path.join(folder, "none")), /not a bundle/);
   rmSync(path.join(folder, "manifest.json"));
   mkdirSync(path.join(folder, "manifest.json"));
@@ -141,7 +144,7 @@ test("a graph that onnxruntime does not know, and one with weights in another fi
   );
   writeFileSync(path.join(folder, GRAPH), "…\n\blocation\x12\x07w.bin…");
   rehash(folder, GRAPH);
-  assert.equal(await refusal(folder), `UserError: X/${GRAPH}: has weights in another file, which no hash covers; export the run again`);
+  assert.equal(await refusal(folder), `UserError: X/${GRAPH}: has weights in another file, which no hash covers; ${GET_AGAIN}`);
 });
 
 test("a tokenizer and golden texts of another shape, and a graph without the output", async (t) => {
@@ -149,18 +152,18 @@ test("a tokenizer and golden texts of another shape, and a graph without the out
   for (const golden of ["null", "{}", '{"texts": [], "ids": [], "vectors": []}', '{"texts": ["a"], "ids": [[1]], "vectors": []}']) {
     writeFileSync(path.join(folder, "parity.json"), golden);
     rehash(folder, "parity.json");
-    const message = "UserError: X/parity.json: not texts with their ids and vectors; export the run again";
+    const message = `UserError: X/parity.json: not texts with their ids and vectors; ${GET_AGAIN}`;
     assert.equal(await refusal(folder, (bundle) => bundle.check()), message);
   }
   rewrite(folder, "manifest.json", { output: "nothing" });
   assert.match(
     await refusal(folder, (bundle) => bundle.encode("a text")),
-    /^UserError: X: its graph cannot run \(.+\); export the run again$/s,
+    /^UserError: X: its graph cannot run \(.+\); get the bundle again, or export it again from its run$/s,
   );
   for (const tokenizer of ["null", '{"model": {"type": "Magic"}}']) {
     writeFileSync(path.join(folder, "tokenizer.json"), tokenizer);
     rehash(folder, "tokenizer.json");
-    const message = /^UserError: X\/tokenizer.json: @huggingface\/tokenizers cannot read it \(.+\); export the run again$/s;
+    const message = /^UserError: X\/tokenizer.json: @huggingface\/tokenizers cannot read it \(.+\); get the bundle again, or export it again from its run$/s;
     assert.match(await refusal(folder), message);
   }
 });

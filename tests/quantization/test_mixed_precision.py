@@ -1,0 +1,84 @@
+"""Where int8 loses too much: the products that lose most are found and stay in w8; activations are measured once for all tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from edgedistill import graph, quantization
+from edgedistill.quantization import int8, mixed_precision, sensitivity
+from edgedistill.quantization.layer_names import layer_names
+from edgedistill.quantization.precisions import PRECISIONS
+from edgedistill.quantization.skipping import convert_except
+from tests.graph.test_graph import make_bert, make_recurrent
+
+REQUIRED = PRECISIONS["int8"].single_cosine
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[list[int]]:
+    random = np.random.default_rng(0)
+    return [random.integers(2, 90, length).tolist() for length in random.integers(1, 20, 24)]
+
+
+def with_outliers(layers: list[int]) -> onnx.ModelProto:
+    """Four layers; in these, one input of the last product is 300 and multiplied by 0: a scale per row wastes the bits of all others,
+    one per block only those of its block, which are multiplied by 0 as well.
+    """
+    student: Any = make_bert(intermediate_size=64, num_hidden_layers=4)
+    for layer in (student.model.encoder.layer[at] for at in layers):
+        layer.intermediate.dense.bias.data[40] = 300
+        layer.output.dense.weight.data[:, 32:] = 0
+    return graph.build(student)
+
+
+def test_a_graph_that_int8_keeps_is_int8(ids: list[list[int]]) -> None:
+    model = with_outliers([1])
+    made, kept = mixed_precision.int8_with_w8(model, ids, ids)
+    assert kept == [] and made == quantization.convert(model, "int8", ids)
+    assert sensitivity.agreement(made, sensitivity.embeddings(model, ids), ids)[1] >= REQUIRED
+
+
+@pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 1, 2], 2), ([0, 1, 2, 3], 4)])
+def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int) -> None:
+    """As few as it takes."""
+    model = with_outliers(layers)
+    expected = sensitivity.embeddings(model, ids)
+    assert sensitivity.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
+    made, kept = mixed_precision.int8_with_w8(model, ids, ids)
+    assert sensitivity.agreement(made, expected, ids)[1] >= REQUIRED
+    assert len(kept) == in_w8 and {layer_names(model)[name] for name in kept} <= {f"layer {at} · feed-forward out" for at in layers}
+    assert [node.op_type for node in made.graph.node].count("MatMulNBits") == in_w8
+    assert sensitivity.agreement(_with_w8(model, kept[: in_w8 // 2], ids), expected, ids)[1] < REQUIRED
+
+
+def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> onnx.ModelProto:
+    return quantization.convert(convert_except(lambda each: quantization.convert(each, "int8", ids), model, kept), "w8")
+
+
+@pytest.mark.parametrize("precision", ["int8", "w4"])
+@pytest.mark.parametrize("make", [make_bert, lambda: make_recurrent(bottleneck=24)], ids=["bert", "recurrent"])
+def test_what_is_measured_once_converts_as_what_is_measured_each_time(ids: list[list[int]], make: Any, precision: str) -> None:
+    model = graph.build(make())
+    converter = quantization.converter(model, precision, ids)
+    assert converter(model) == quantization.convert(model, precision, ids) != quantization.convert(model, precision)
+    weights = list(sensitivity.convertible(model, precision))
+    for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
+        assert convert_except(converter, model, skip) == convert_except(
+            lambda each: quantization.convert(each, precision, ids), model, skip
+        )
+
+
+def test_a_products_own_error(ids: list[list[int]]) -> None:
+    model = with_outliers([1, 3])
+    lost = int8.product_errors(model, int8.measure(model, ids), ids)
+    labels = layer_names(model)
+    assert [labels[name] for name in sorted(lost, key=lambda name: -lost[name])[:2]] == [
+        "layer 1 · feed-forward out",
+        "layer 3 · feed-forward out",
+    ]
+    assert set(lost) == {node.input[1] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in labels}
+    assert 0 < min(lost.values()) < 1e-3 < max(lost.values())
