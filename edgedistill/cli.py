@@ -193,6 +193,125 @@ def train(
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
+@app.command(epilog=_example("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine"))
+def adapt(
+    student: Annotated[str, typer.Argument(metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run.")],
+    texts: Annotated[
+        list[str], typer.Option("--texts", metavar="GLOB", help="Your texts: .txt .tsv .csv .jsonl .parquet, also .gz. Repeatable.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe.")],
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")] = "text",
+    teacher: Annotated[
+        str | None,
+        typer.Option("--teacher", metavar="MODEL", help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, metavar="N", help="The most that the teacher and training may take together.")
+    ] = 10.0,
+    precision: Annotated[str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4.")] = "int8",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")] = False,
+    data: Data = None,
+    device: TrainingDevice = "auto",
+    as_json: Json = False,
+) -> None:
+    """Teach a finished student your own texts, without labels, and export it.
+
+    Prints how well the student agrees with its teacher before and after, on texts that were held out. The run's recipe.yaml says what
+    was chosen; `train` runs it again.
+    """
+    from edgedistill.errors import require
+
+    require("torch", "adapt", "train")
+    from edgedistill import recipe
+    from edgedistill.adapting import adapt as adapting
+
+    wanted = [p.strip() for p in precision.split(",") if p.strip()]
+    other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
+    request = adapting.Request(student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite)
+    if not resume and (out.exists() or request.run.exists()):
+        _refuse_existing(str(out if out.exists() else request.run), "--out", overwrite)
+    session = Session(data=data or Path(), device=device, log=log, progress=sys.stderr.isatty())
+    try:
+        found = adapting.adapt(request, session, resume)
+    except KeyboardInterrupt:
+        raise Interrupted(f"{request.run}: interrupted; continue with --resume, which repeats at most a minute of work") from None
+    print_result({key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}")
+
+
+@app.command(epilog=_example("edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"))
+def fit(
+    teacher: Annotated[
+        str, typer.Option("--teacher", metavar="MODEL", help="packaged:NAME, a folder, a run, or a hub id with --revision.")
+    ],
+    max_mb: Annotated[
+        float, typer.Option("--max-mb", min=0.001, metavar="MB", help="Size of the graph and tokenizer.json together, in 10⁶ bytes.")
+    ],
+    max_p50_ms: Annotated[
+        float,
+        typer.Option("--max-p50-ms", min=0.001, metavar="MS", help="Median time of one short text on one thread, tokenization included."),
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Option("--texts", metavar="GLOB", help="Files of texts like those to embed, one a line; or documentation. Repeatable."),
+    ] = None,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring.")] = 60.0,
+    min_kept: Annotated[
+        float | None,
+        typer.Option("--min-kept", min=0, metavar="SHARE", help="Exit with 1 where less of the teacher's score on the suite is kept."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="Where latency is measured: native (onnxruntime here) or web (WASM, in Node).")
+    ] = "native",
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            metavar="SUITE",
+            help="A development suite, by name or path, to score by too. Default: mini, measured at the end only.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted; at most a minute is lost.")] = False,
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")] = "text",
+    pooling: Annotated[
+        str | None, typer.Option("--pooling", metavar="KIND", help="Of a plain transformers model: mean, cls, cls_pooler, max or last.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, metavar="N", help="Candidates trained side by side. Default: one a processor, at most 4."),
+    ] = None,
+    data: Data = None,
+    device: TrainingDevice = "auto",
+    as_json: Json = False,
+) -> None:
+    """Find the best student of a teacher that keeps to a budget of size and latency.
+
+    Candidates are built, exported and measured before training; those that fit are raced on your texts. Writes a bundle, its recipe
+    mine.yaml, and fit.html, which shows the race as it goes. The same command on another machine that shares the folder joins in.
+    """
+    from edgedistill.errors import require
+
+    require("torch", "fit", "train")
+    require("optuna", "fit", "train")
+    from edgedistill.fitting import fit as fitting
+    from edgedistill.fitting.request import TARGETS, Budget, Request
+
+    if target not in TARGETS:
+        raise UserError(f"--target: {unknown_name('target', target, TARGETS)}")
+    budget = Budget(max_mb, max_p50_ms, target)
+    asked = Request(fitting.teacher(teacher, revision, pooling), tuple(texts or ()), budget, minutes, column, min_kept, suite, seed, data)
+    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty() and not as_json)
+    try:
+        found = fitting.fit(asked, out, session, fitting.Conduct(resume, workers=workers))
+    except KeyboardInterrupt:
+        raise Interrupted(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work") from None
+    print_result(found, as_json, fitting.summary(found))
+
+
 @app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision int8,w8"))
 def export(
     source: Annotated[
@@ -227,7 +346,8 @@ def export(
     from edgedistill.export import bundle_writer, explanation
 
     if explain:
-        explained = explanation.of(source, precisions[0] if len(precisions) == 1 else "int8", log, pooling, revision)
+        session = Session(log=log, progress=not as_json and sys.stderr.isatty())
+        explained = explanation.of(source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision)
         print_result(explained, as_json, explanation.table(explained))
         return
     found = bundle_writer.export(source, precisions, out, log, pooling, revision)

@@ -108,7 +108,7 @@ def new_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        with _full_disk_as_user_error(path):
+        with full_disk_as_user_error(path):
             yield temporary
             os.chmod(temporary, 0o644)
             _flush(temporary)
@@ -128,7 +128,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     os.chmod(temporary, 0o755)
     try:
-        with _full_disk_as_user_error(path):
+        with full_disk_as_user_error(path):
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
@@ -176,14 +176,19 @@ _RUST = re.compile(r"\(os error (\d+)\)")
 _NUMPY = re.compile(r"^\d+ requested and \d+ written$")
 
 
+class DiskFull(UserError):
+    """A file or folder could not be written for want of space."""
+
+
 @contextmanager
-def _full_disk_as_user_error(path: Path) -> Iterator[None]:
+def full_disk_as_user_error(path: Path) -> Iterator[None]:
+    """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors pass."""
     try:
         yield
     except Exception as error:
-        if (fact := _full_disk(error)) is None:
+        if isinstance(error, DiskFull) or (fact := _full_disk(error)) is None:
             raise
-        raise UserError(f"{path} was not written: {fact}; free some space, or choose another place") from error
+        raise DiskFull(f"{path} was not written: {fact}; free some space, or choose another place") from error
 
 
 def _full_disk(error: Exception) -> str | None:

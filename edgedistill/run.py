@@ -84,6 +84,11 @@ class Run:
         return dict(self.info["parameters"])
 
     @property
+    def origin(self) -> dict[str, Any]:
+        """What a run that starts from this student records of it: {run, sha256 of the weights}."""
+        return {"run": self.folder.name, "sha256": files.sha256_file(self.folder / "student.safetensors")}
+
+    @property
     def tokenizer_folder(self) -> Path:
         return self.folder / "tokenizer"
 

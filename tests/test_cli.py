@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("recipes", "check", "train", "export", "bench", "embed", "verify", "mobile", "trim", "demo")
+COMMANDS = ("recipes", "check", "train", "adapt", "fit", "export", "bench", "embed", "verify", "mobile", "trim", "demo")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     verified = call("verify", "bundles/tiny", folder=tmp_path)
     assert verified.returncode == 0
     assert re.fullmatch(
-        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}\)\n", verified.stdout
+        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}, of text \d+ in \w+\)\n",
+        verified.stdout,
     )
     embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
     assert embedded.returncode == 0, embedded.stderr
@@ -130,6 +132,13 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     assert golden.returncode == 0, golden.stderr + golden.stdout
     unknown = subprocess.run([*runner[:-1], "w4"], capture_output=True, text=True, check=False)
     assert (unknown.returncode, unknown.stderr) == (2, f"{runner[2]}: no precision 'w4'; choose fp32 or w8 or int8\n")
+    named = subprocess.run([*runner[:-2], "nano"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
+    assert (named.returncode, named.stderr) == (2, f"nano: not a bundle (no manifest.json); {way_out}\n")
+    helped = subprocess.run([*runner[:-2], "--help"], capture_output=True, text=True, check=False)
+    assert (helped.returncode, helped.stderr) == (0, "") and "python embed.py BUNDLE [PRECISION] --check" in helped.stdout
+    first = subprocess.run(["sh", "-c", f"yes cat | {shlex.join(runner)} | head -n 1"], capture_output=True, text=True, check=True)
+    assert len(json.loads(first.stdout)) > 1 and first.stderr == ""
     plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
     ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
     assert np.allclose(json.loads(plain.stdout), json.loads(ours.stdout)["embedding"], atol=1e-6)

@@ -44,5 +44,5 @@ def check_dimensions(spec: recipe.Objective, student: int, teacher: int, place: 
     if student != teacher and any(leaf.kind not in COORDINATE_FREE for leaf in leaves(spec)):
         raise UserError(
             f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
-            "give the student `head: linear`, or use gram"
+            "give the student `head: linear`, match models of the same dimensions, or use gram"
         )

@@ -17,7 +17,7 @@ from edgedistill.students.affine import Affine
 from edgedistill.teacher import targets
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
-from edgedistill.training import checks, prepare, teacher_run
+from edgedistill.training import checks, prepare, teacher_record, teacher_run
 from edgedistill.training.finetuning import finetuning_plan
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
@@ -97,6 +97,8 @@ def inspect(spec: recipe.Recipe, session: Session) -> Inspected:
             planned = finetuning_plan.plan(spec, replace(session, log=silent))
     with problems.collect():
         checks.check_languages(spec)
+    with problems.collect():
+        teacher_record.check_device(spec, session.device)
     if teacher is not None and (assistant is not None or spec.assistant is None) and (corpus is not None or not reads_corpus):
         with problems.collect():
             built = _build(spec, Models(teacher, assistant), corpus, session)

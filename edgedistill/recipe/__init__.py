@@ -1,6 +1,6 @@
 """A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems reported at once."""
 
-from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel
+from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel, Pieces
 from edgedistill.recipe.experiment import AnyStage, Recipe, Requirements, Select
 from edgedistill.recipe.finetuning import Augment, Finetune, Task, TaskFiles, TaskHub, TaskTeacher
 from edgedistill.recipe.objectives import (
@@ -28,9 +28,22 @@ from edgedistill.recipe.objectives import (
     reads_second_view,
 )
 from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
-from edgedistill.recipe.section import Precision, Section
+from edgedistill.recipe.section import Pooling, Precision, Section
 from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs
-from edgedistill.recipe.students import Bert, BiLSTM, Embeddings, Recurrent, Static, Student, TeacherItself, Trim, Unigram
+from edgedistill.recipe.students import (
+    Bert,
+    BiLSTM,
+    BuiltStudent,
+    Embeddings,
+    Finished,
+    Recurrent,
+    Static,
+    Student,
+    TeacherItself,
+    Trim,
+    Unigram,
+    drops_head,
+)
 from edgedistill.recipe.targets import (
     Align,
     Block,
@@ -71,6 +84,7 @@ __all__ = [
     "Bert",
     "BiLSTM",
     "Block",
+    "BuiltStudent",
     "Cca",
     "Ckd",
     "Concat",
@@ -86,6 +100,7 @@ __all__ = [
     "Embeddings",
     "Files",
     "Finetune",
+    "Finished",
     "Gaussian",
     "Gram",
     "Hub",
@@ -103,6 +118,8 @@ __all__ = [
     "Paragraphs",
     "Parallel",
     "Pca",
+    "Pieces",
+    "Pooling",
     "Precision",
     "Projected",
     "Recipe",
@@ -142,6 +159,7 @@ __all__ = [
     "ViewFile",
     "WordDeletion",
     "among_the_batch",
+    "drops_head",
     "dump",
     "leaves",
     "parse",

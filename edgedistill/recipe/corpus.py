@@ -47,6 +47,28 @@ AddedParagraphs = Annotated[
 ]
 
 
+class Pieces(Section):
+    """Also train on parts of longer texts: their sentences, and runs of neighbouring sentences."""
+
+    texts: int | None = Field(None, ge=1, description="At most this many pieces, drawn at random. Default: all.")
+    min_words: int = Field(4, ge=1, description="A sentence of fewer words is joined to the next.")
+    longest_run: int = Field(4, ge=2, description="Most sentences of a run; each text gives a run for every four of its sentences.")
+
+
+AddedPieces = Annotated[
+    Pieces | None,
+    Field(description="Also train on the sentences of the texts, and on runs of them. Held-out texts are in pieces too. {}: the defaults."),
+]
+DocumentationTexts = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Also train on so many sentences of Python's documentation, which every machine has, so that a finished student "
+        "keeps what it knows of other texts. None of them are held out.",
+    ),
+]
+
+
 class Hub(Section):
     """A data set on the Hugging Face hub, at a fixed revision."""
 
@@ -70,6 +92,9 @@ class Files(Section):
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
     column: str = Field("text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files.")
+    unit: Literal["line", "paragraph"] = Field(
+        "line", description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one joined."
+    )
     exclude: list[str] = Field(
         [], description="Globs of files with texts that must not be trained on, such as test sets; every column of theirs is read."
     )
@@ -80,6 +105,8 @@ class Files(Section):
     max_words: MaxWords = None
     held_out: HeldOut = 0
     paragraphs: AddedParagraphs = None
+    pieces: AddedPieces = None
+    documentation_texts: DocumentationTexts = 0
     seed: HeldOutSeed = None
     licences: dict[str, str] = Field({}, description="File name: the licence of its texts. The model card lists them.")
 

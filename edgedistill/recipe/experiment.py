@@ -11,7 +11,7 @@ from edgedistill.recipe.finetuning import Finetune
 from edgedistill.recipe.objectives import leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs, stages_after_quantized
-from edgedistill.recipe.students import Bert, BiLSTM, Recurrent, Static, Student, TeacherItself
+from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, Split, Targets
 from edgedistill.recipe.teacher import Teacher
 from edgedistill.recipe.views import Dropout, Identity
@@ -109,14 +109,14 @@ class Recipe(Section):
                     )
         return self
 
-    def _views_differ(self, place: str, stage: Stage, student: Bert | BiLSTM | Recurrent | Static) -> None:
+    def _views_differ(self, place: str, stage: Stage, student: BuiltStudent | Finished) -> None:
         kinds = {leaf.kind for leaf in leaves(stage.objective)}
         same = isinstance(stage.view, Dropout) or (isinstance(stage.view, Identity) and "simcse" in kinds)
         if same and not getattr(student, "dropout", 0):  # a static student has none
             raise ValueError(
                 f"{place}.view: without dropout both views give the same embedding; set student.dropout, or choose another view"
             )
-        if "simcse" in kinds and len(kinds) > 1 and student.head != "none" and not student.head_kept:
+        if "simcse" in kinds and len(kinds) > 1 and drops_head(student):
             raise ValueError(
                 f"{place}.objective: simcse compares the student's own embeddings, the other terms the dropped head's output; "
                 "give simcse a stage of its own, or set student.head_kept: true"
@@ -151,7 +151,7 @@ class Recipe(Section):
         pairs = self.corpus if isinstance(self.corpus, Parallel) else None
         for number, stage in enumerate(self.distilling):
             stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
-        if pairs is None and not isinstance(self.student, TeacherItself) and self.student.embeddings.of == "translations":
+        if pairs is None and isinstance(self.student, BuiltStudent) and self.student.embeddings.of == "translations":
             raise ValueError("student.embeddings.of: translations need a corpus of kind parallel; set of: token_embeddings")
         if pairs is not None and self.targets is not None:
             raise ValueError("`targets` need texts, not pairs; set head: linear where the dimensions differ")
@@ -172,8 +172,18 @@ class Recipe(Section):
                 raise ValueError("ridge, cca and `align` are fitted to an initial student; define it with student.reference_student")
             if self.student.reference_student is not None and not looks:
                 raise ValueError("student.reference_student is only used by ridge, cca and `align`; leave it out")
-        elif self.student.head != "none" and not self.student.head_kept and (looks or isinstance(self.targets, Split)):
+        elif drops_head(self.student) and (looks or isinstance(self.targets, Split)):
             raise ValueError("split, ridge, cca and `align` need the student's own embeddings; set head_kept: true")
+        return self
+
+    @model_validator(mode="after")
+    def _selected_as_kept(self) -> Recipe:
+        """What `select` scores has to be what is kept."""
+        for number, stage in enumerate(self.distilling):
+            if self.select is not None and stage.initial_share:
+                raise ValueError(
+                    f"stages[{number}].initial_share: `select` scores the weights before they are mixed; leave one of them out"
+                )
         return self
 
     @model_validator(mode="after")
@@ -184,6 +194,8 @@ class Recipe(Section):
             return self
         if isinstance(student, TeacherItself):
             raise ValueError("the teacher is a file of precomputed embeddings, so there is no model to export")
+        if isinstance(student, Finished):
+            return self
         for field, value in (("tokenizer", student.tokenizer), ("weights", getattr(student, "weights", None))):
             if value == "teacher":
                 raise ValueError(

@@ -135,7 +135,7 @@ class MclCe(Section):
 class Term(Section):
     """One weighted term of a sum."""
 
-    weight: float = Field(gt=0, description="Factor of this term.")
+    weight: float = Field(gt=0, allow_inf_nan=False, description="Factor of this term.")
     objective: Objective = Field(description="The objective of this term.")
 
 
@@ -166,8 +166,8 @@ class Matryoshka(Section):
             raise ValueError(f"`dims` {self.dims} must be ascending and start at 1 or more")
         if self.weights is not None and len(self.weights) != len(self.dims):
             raise ValueError(f"{len(self.weights)} `weights` for {len(self.dims)} `dims`; give one for each")
-        if self.weights is not None and min(self.weights) <= 0:
-            raise ValueError(f"`weights` {self.weights} must all be above 0")
+        if self.weights is not None and not all(0 < weight < float("inf") for weight in self.weights):
+            raise ValueError(f"`weights` {self.weights} must all be above 0, and finite")
         return self
 
 

@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, type[BaseModel]]] = {
     "student": {
         "bert": students.Bert,
         "bilstm": students.BiLSTM,
+        "finished": students.Finished,
         "recurrent": students.Recurrent,
         "static": students.Static,
         "teacher": students.TeacherItself,

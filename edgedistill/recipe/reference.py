@@ -13,10 +13,10 @@ BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
 SECTIONS = [
     ("The recipe", ["Recipe"]),
     ("`teacher`, `assistant`", ["Teacher"]),
-    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs"]),
+    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs", "Pieces"]),
     ("`targets`", ["SingleTeacher", "Split", "Block", "Concat", "JoinedTeacher"]),
     ("`reduce`", ["Unreduced", "Pca", "Gaussian", "Ridge", "Cca"]),
-    ("`student`", ["Bert", "BiLSTM", "Recurrent", "Static", "TeacherItself", "Embeddings", "Trim", "Unigram"]),
+    ("`student`", ["Finished", "Bert", "BiLSTM", "Recurrent", "Static", "TeacherItself", "Embeddings", "Trim", "Unigram"]),
     ("`stages`: distillation", ["Stage", "Match", "TripleFiles", "TripleHub"]),
     ("`objective`: one text", ["Mse", "Cosine", "SoftCos", "Gram", "Ckd", "Congen", "Seed"]),
     ("`objective`: two views or triples", ["DualL2", "Skd", "Simcse"]),

@@ -104,6 +104,13 @@ class Stage(Section):
     ema: float | None = Field(
         None, gt=0, lt=1, description="Decay of an exponential moving average of the weights; the average is then evaluated and kept."
     )
+    initial_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the stage's initial weights in its result, the rest being those it ended with (Wortsman et al. 2022): a "
+        "finished student forgets less of what it knew.",
+    )
     max_tokens: int = Field(64, ge=3, description="Longer texts are truncated to this many tokens in training.")
     skip_longer_than: int | None = Field(None, ge=3, description="Leave out texts with more tokens than this. Default: keep all.")
     bucket: int = Field(

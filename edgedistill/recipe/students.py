@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from edgedistill.recipe.section import Head, HeadDims, Pooling, Section, TokenizerSource, VocabularySize
 
@@ -97,12 +97,16 @@ PoolingKind = Annotated[Pooling, Field(description="How token embeddings become 
 
 
 class Bert(Section):
-    """A BERT encoder: randomly initialized, from a model, or from chosen layers of the teacher."""
+    """A BERT encoder: randomly initialized, or from all or chosen layers of a known encoder, the teacher or any other."""
 
     kind: Literal["bert"]
-    weights: str = Field("random", description="Initial weights: random, teacher, assistant, a model or run folder, or a hub id.")
+    weights: str = Field(
+        "random",
+        description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a hub id. Layers of BERT, "
+        "CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R and, at full width, ModernBERT can be taken.",
+    )
     revision: HubRevision = None
-    layers: int | list[int] | None = Field(None, description="How many layers, or which of the teacher's (0-based). Default: all.")
+    layers: int | list[int] | None = Field(None, description="How many layers, or which of the weights' (0-based). Default: all.")
     width: int | None = Field(
         None,
         ge=4,
@@ -137,8 +141,6 @@ class Bert(Section):
     def _consistent(self) -> Bert:
         if self.weights == "random" and (not isinstance(self.layers, int) or self.width is None):
             raise ValueError("random weights need `layers` (a number) and `width`")
-        if isinstance(self.layers, list) and self.weights != "teacher":
-            raise ValueError("a list of layers needs `weights: teacher`; otherwise give their number")
         given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
         if self.weights != "random" and given and self.width is None:
             raise ValueError(f"`{given[0]}` is defined by the weights; leave it out, or give a smaller `width`")
@@ -308,4 +310,48 @@ class TeacherItself(Section):
     )
 
 
-Student = Annotated[Bert | BiLSTM | Recurrent | Static | TeacherItself, Field(discriminator="kind")]
+class Finished(Section):
+    """A finished student of any kind that goes on learning: its shape, weights, tokenizer and head. `kind` may be left out."""
+
+    kind: Literal["finished"] = "finished"
+    weights: str = Field(description="A shipped bundle such as nano, the folder of a bundle, or the folder of a run.")
+    dropout: Annotated[float | None, Field(ge=0, lt=1, description="Dropout probability in training. Default: the finished student's.")] = (
+        None
+    )
+    max_tokens: Annotated[
+        int | None,
+        Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, at most its own limit, which is the default."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _finished(self) -> Finished:
+        if self.weights in ("teacher", "assistant", "random"):
+            raise ValueError(f"`weights: {self.weights}` is no finished student; add the `kind` of the new student, such as bert")
+        return self
+
+
+BuiltStudent = Bert | BiLSTM | Recurrent | Static  # whose shape the recipe describes
+
+
+def drops_head(student: Section) -> bool:
+    """Whether a student has a head that serves training only."""
+    return isinstance(student, BuiltStudent) and student.head != "none" and not student.head_kept
+
+
+def _kind(student: Any) -> str | None:
+    """The kind of a student's section; a section of nothing but a finished student's keys needs none, and None is an error."""
+    if not isinstance(student, dict):
+        return getattr(student, "kind", "finished")
+    plain = "weights" in student and student.keys() <= Finished.model_fields.keys()
+    return student.get("kind", "finished" if plain else None)
+
+
+Student = Annotated[
+    Annotated[Bert, Tag("bert")]
+    | Annotated[BiLSTM, Tag("bilstm")]
+    | Annotated[Recurrent, Tag("recurrent")]
+    | Annotated[Static, Tag("static")]
+    | Annotated[Finished, Tag("finished")]
+    | Annotated[TeacherItself, Tag("teacher")],
+    Discriminator(_kind),
+]

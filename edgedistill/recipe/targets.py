@@ -98,7 +98,7 @@ class Block(Projected):
     """One teacher's block of the student's dimensions."""
 
     teacher: OwnTeacher = None
-    weight: float = Field(1.0, gt=0, description="Weight of this block's cosine; weights are scaled to sum to 1.")
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Weight of this block's cosine; weights are scaled to sum to 1.")
 
 
 class Split(Section):
@@ -123,7 +123,9 @@ class JoinedTeacher(Section):
     """One teacher of a concatenation."""
 
     teacher: OwnTeacher = None
-    weight: float = Field(1.0, gt=0, description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1.")
+    weight: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1."
+    )
 
 
 class Concat(Projected):

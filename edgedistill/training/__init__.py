@@ -14,6 +14,7 @@ __all__ = [
     "series",
     "stages",
     "student_embeddings",
+    "teacher_record",
     "teacher_run",
     "train",
 ]

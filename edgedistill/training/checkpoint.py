@@ -46,6 +46,11 @@ def newest(folder: Path) -> Checkpoint | None:
     return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is a checkpoint under `folder`."""
+    return bool(_all(folder))
+
+
 def _all(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
 

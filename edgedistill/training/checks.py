@@ -16,6 +16,7 @@ from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
+from edgedistill.training import teacher_record
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import corpus_views
 from edgedistill.training.load_models import AnyTeacher, Models, open_teacher
@@ -86,12 +87,13 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
 def check_targets(spec: recipe.Recipe, texts: int, teacher: AnyTeacher, session: Session) -> None:
     """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be fitted on so many texts."""
     if spec.targets is not None:
-        targets.check(spec.targets, lambda of: (open_teacher(of, session.data) if of else teacher).dims, texts)
+        places = {each: place for place, each in teacher_record.named(spec)}
+        targets.check(spec.targets, lambda of: (open_teacher(of, session.data, places[of]) if of else teacher).dims, texts)
 
 
 def drops_head(spec: recipe.Recipe) -> bool:
     """Whether the student has a projection onto the teacher's dimensions that serves training only."""
-    return not isinstance(spec.student, recipe.TeacherItself) and spec.student.head != "none" and not spec.student.head_kept
+    return recipe.drops_head(spec.student)
 
 
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
@@ -102,7 +104,7 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
         dims = assistant.dims if assistant is not None and match.of == "assistant" else target_dims
-        width = (spec.student.dims or dims) if drops_head(spec) else kinds.dims(student.module)
+        width = (getattr(spec.student, "dims", None) or target_dims) if drops_head(spec) else kinds.dims(student.module)
         if match.layer == "embeddings":
             assert assistant is not None
             bare: Any = own(student.module)

@@ -31,11 +31,12 @@ def open_assistant(spec: recipe.Recipe) -> teachers.TeacherEncoder | None:
     return None if spec.assistant is None else assistants.open_assistant(spec.assistant)
 
 
-def open_teacher(spec: recipe.Teacher, data: Path | None) -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. `data`: where relative paths start."""
-    return (
-        assistants.open_assistant(spec, "teacher") if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
-    )
+def open_teacher(spec: recipe.Teacher, data: Path | None, place: str = "teacher") -> AnyTeacher:
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings.
+
+    data: where relative paths start. place: the recipe's section that names it.
+    """
+    return assistants.open_assistant(spec, place) if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -17,14 +17,23 @@ from edgedistill.students.output import own
 from edgedistill.training import checkpoint, checks, resume
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
+from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import learning_rate_factor, optimizers
 from edgedistill.training.prepare import Prepared
 from edgedistill.training.run_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, steps
-from edgedistill.training.weight_average import Average
+from edgedistill.training.weight_average import Average, interpolated
 
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
+
+
+class Paused(Exception):
+    """Raised where a run was to pause: its checkpoint is written, and resuming it goes on from there. student: as it is now."""
+
+    def __init__(self, student: PreparedStudent) -> None:
+        self.student = student
+        super().__init__("paused")
 
 
 class TrainedModule(nn.Module):
@@ -113,6 +122,8 @@ class Loop:
         saved = logged = time.perf_counter()
         interval, dev = _Interval(self.step, batch), math.nan
         while self.step < self.steps:
+            if self.run.pause_at is not None and self.step >= self.run.pause_at:
+                self._pause()
             loss = self.train_step()
             interval.loss += loss
             now = time.perf_counter()
@@ -139,6 +150,7 @@ class Loop:
         self.module = self._trained_module().to(device)
         _choose_trained_weights(self.student, self.only_embeddings)
         self.optimizers = optimizers(self.module, self.stage, device.type)
+        self.initial = {k: v.detach().clone() for k, v in self.student.state_dict().items()} if self.stage.initial_share else {}
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = Average(self.student, self.stage.ema) if self.stage.ema else None
         self.quantization = FakeQuantization(self.student, self.stage.quantize) if self.stage.quantize else None
@@ -242,6 +254,12 @@ class Loop:
             tensors["average"] = self.average.weights
         checkpoint.save(self.run.checkpoints, Checkpoint(self._state(self.number, self.step), tensors))
 
+    def _pause(self) -> None:
+        """Write a checkpoint and raise Paused."""
+        self._save()
+        self.student.eval()
+        raise Paused(self.prepared.student)
+
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = {"best": self.selection.best, "misses": self.selection.misses} if self.selection else None
         return {"stage": stage, "step": step, "selection": selection, "stages": self.metrics.stages, "metrics_bytes": self.metrics.size()}
@@ -252,6 +270,8 @@ class Loop:
             self.student.load_state_dict(self.selection.weights())
         elif self.average:
             self.student.load_state_dict(self.average.weights)
+        if self.initial:
+            self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), self.stage.initial_share))
         if self.quantization:
             self.quantization.remove()
         self.student.eval()

@@ -20,8 +20,8 @@ from edgedistill.students.output import own
 from edgedistill.teacher import precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import EmbeddingRows
-from edgedistill.training import checks, student_embeddings
-from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
+from edgedistill.training import checkpoint, checks, student_embeddings, teacher_record
+from edgedistill.training.initial_student import corpus_sample, finished_student, head_fit, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches, text_batches
 from edgedistill.training.inputs.text_batches import Batches, TokenizedCorpus
@@ -48,17 +48,24 @@ def prepare(spec: recipe.Recipe, session: Session, accelerator: Accelerator, fol
     assert spec.corpus is not None
     with accelerator.main_process_first():
         models = open_models(spec, session.data)  # first: a missing model is reported at once
+        if isinstance(spec.student, recipe.Finished):
+            finished_student.find(spec)  # likewise
+        teacher_record.check_device(spec, session.device)
+        teacher_record.keep(spec, session.data, folder)
         texts = open_corpus(spec.corpus, session, spec.seed)
         rows = checks.stage_rows(spec, texts, models.teacher, session)
         tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-        sample = corpus_sample.sample(spec, tokenizer, texts, session)
-        student = initial_weights.build(spec, models, tokenizer, session.data, sample)
+        resumed = spec.finetuning is None and checkpoint.exists(folder / "checkpoints")  # then all weights come from there
+        sample = None if resumed else corpus_sample.sample(spec, tokenizer, texts, session)
+        student = initial_weights.build(spec, models, tokenizer, session.data, sample, fitted=not resumed)
         checks.check_objectives(spec, student, models)
         of_triples = [_of_triples(stage, each, student, session) for stage, each in zip(spec.distilling, rows, strict=True)]
         if isinstance(texts, ParallelCorpus):
             return _over_pairs(spec, texts, models, student, of_triples, session)
         tokenized = TokenizedCorpus(texts, _tokens(spec, texts, student, session))
         found = target_embeddings(spec, models.teacher, texts, student, session, folder)
+        if student.new_head and not resumed:
+            head_fit.fit(student, found, texts, spec.seed, session)
         return _over_texts(spec, tokenized, found, student, of_triples, session)
 
 

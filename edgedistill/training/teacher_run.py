@@ -18,7 +18,7 @@ from edgedistill.students import affine, kinds
 from edgedistill.students.output import Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import locate_teacher, targets, tokenizer_files
-from edgedistill.training import checks, prepare
+from edgedistill.training import checks, prepare, teacher_record
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models
 
@@ -70,6 +70,7 @@ def keep(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> dic
         "seconds": 0.0,
         "stages": [],
         "selected": None,
+        "teachers": teacher_record.record(spec, session.data),
         "corpus": about(texts) if texts else None,
         "dims": kinds.dims(student),
         "parameters": kinds.parameters(student),

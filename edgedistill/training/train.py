@@ -18,7 +18,7 @@ from edgedistill.session import QUIET, Session
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import locate_teacher
-from edgedistill.training import checks, prepare, teacher_run
+from edgedistill.training import checks, prepare, teacher_record, teacher_run
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.finetuning import finetune, finetuning_plan
@@ -36,21 +36,23 @@ def train(
     out: Path,
     session: Session = QUIET,
     resume: bool = False,
+    pause_at: int | None = None,
 ) -> dict[str, Any]:
     """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in `out`.partial.
 
-    resume: continue the unfinished run; a finished run of the same recipe is left as it is. Returns the content of run.json.
-    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its data.
+    resume: continue the unfinished run; a finished run of the same recipe is left as it is. pause_at: the step of its first distillation
+    stage at which it pauses, to be resumed later; the result is the same as without the pause. Returns the content of run.json.
+    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its data. Raises loop.Paused.
     """
     if resume and out.exists() and not run.partial(out).exists():
         return resuming.finished(spec, out, session)
     teachers.flush_denormals()
     partial = resuming.open_folder(spec, out, resume)
     with resuming.removed_unless_checkpointed(partial):
-        return _train(spec, out, partial, session)
+        return _train(spec, out, partial, session, pause_at)
 
 
-def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> dict[str, Any]:
+def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session, pause_at: int | None) -> dict[str, Any]:
     accelerator = accelerator_for(spec, session.device)
     session, started = replace(session, device=accelerator.device.type), time.perf_counter()
     if spec.finetuning is not None and accelerator.num_processes > 1:
@@ -68,7 +70,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> d
         finetuning_plan.check_mask(spec, student.tokenizer)
     with progress_bar(session.progress) as bar:
         metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
-        running = RunInProgress(partial, accelerator, session, metrics)
+        running = RunInProgress(partial, accelerator, session, metrics, pause_at)
         selected = _distil(spec, prepared, running) if prepared is not None else None
         tuned = _finetune(plan, student, running, selected) if plan is not None else {}
     info = {
@@ -79,6 +81,8 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> d
         "parameters": kinds.parameters(student.module),
         "stages": metrics.stages,
         "selected": selected,
+        **teacher_record.kept(partial),
+        **({"weights": student.origin} if student.origin is not None else {}),
         **tuned,
     }
     if accelerator.is_main_process:
@@ -91,6 +95,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> d
 def _distil(spec: recipe.Recipe, prepared: prepare.Prepared, running: RunInProgress) -> dict[str, Any] | None:
     """Train the student through the stages that distil. Returns the entry `selected` of run.json."""
     selection = Selection(spec.select, prepared.student, running.session.data, running.folder) if spec.select else None
+    teachers.flush_denormals()  # again: the first session of onnxruntime in a process may have changed it
     for stage in distillation_stages(spec):
         loop = Loop(stage, prepared, running, selection)
         if not loop.already_done():

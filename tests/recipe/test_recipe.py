@@ -86,8 +86,13 @@ def test_all_the_problems_at_once() -> None:
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, recurrent, static, teacher)"),
-        ({}, "student.kind: missing; choose one: (bert, bilstm, recurrent, static, teacher)"),
+        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, finished, recurrent, static, teacher)"),
+        ({}, "student.kind: missing; choose one: (bert, bilstm, finished, recurrent, static, teacher)"),
+        ({"weights": "teacher", "layers": 2}, "student.kind: missing; choose one: (bert, bilstm, finished, recurrent, static, teacher)"),
+        ({"weights": "teacher"}, "`weights: teacher` is no finished student; add the `kind` of the new student, such as bert"),
+        ({"weights": "nano", "max_tokens": 2}, "student.max_tokens: input should be greater than or equal to 3, not 2"),
+        ({"kind": "finished"}, "student.weights: missing; this key is required"),
+        ({"kind": "finished", "weights": "nano", "layers": 2}, "student.layers: no key 'layers'"),
         ({"kind": "bert"}, "random weights need `layers` (a number) and `width`"),
         ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
@@ -135,6 +140,18 @@ def test_all_the_problems_at_once() -> None:
 )
 def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
     assert any(says in line for line in problems(student=student))
+
+
+def test_a_finished_student_needs_no_kind() -> None:
+    short, long = ({**GOOD, "student": {**kind, "weights": "nano", "dropout": 0.1}} for kind in ({}, {"kind": "finished"}))
+    assert recipe.parse(short, "x") == recipe.parse(long, "x")
+    assert recipe.parse(yaml.safe_load(recipe.dump(recipe.parse(short, "x"))), "x").student == recipe.Finished(weights="nano", dropout=0.1)
+    without = {
+        **GOOD,
+        "student": {"weights": "nano"},
+        "stages": [{"name": "a", "objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}],
+    }
+    assert any("set student.dropout" in line for line in problems(**without))
 
 
 def test_muon_wants_layers() -> None:
