@@ -298,12 +298,14 @@ def fit(
     require("torch", "fit", "train")
     require("optuna", "fit", "train")
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.request import TARGETS, Budget, Request
+    from edgedistill.fitting.request import TARGETS, Budget, FitRequest
 
     if target not in TARGETS:
         raise UserError(f"--target: {unknown_name('target', target, TARGETS)}")
     budget = Budget(max_mb, max_p50_ms, target)
-    asked = Request(fitting.teacher(teacher, revision, pooling), tuple(texts or ()), budget, minutes, column, min_kept, suite, seed, data)
+    asked = FitRequest(
+        fitting.teacher(teacher, revision, pooling), tuple(texts or ()), budget, minutes, column, min_kept, suite, seed, data
+    )
     session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty() and not as_json)
     try:
         found = fitting.fit(asked, out, session, fitting.Conduct(resume, workers=workers))

@@ -33,7 +33,8 @@ class Display:
             if key not in self.logged:
                 self.logged.add(key)
                 self.session.log(line)
-        found = front.read(self.storage, self.presence.all(), (result(self.storage.folder) or {}).get("winner"))
+        won = (result(self.storage.folder) or {}).get("winner")
+        found = front.read(self.storage, [] if won else self.presence.all(), won)
         fit_page.write(self.storage.folder / PAGE, found)
         if self.live is not None:
             self.live.update(front.table(found), refresh=True)

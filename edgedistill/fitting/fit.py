@@ -23,8 +23,8 @@ from edgedistill.fitting.display import PAGE, shown
 from edgedistill.fitting.pace import PACE, Pace
 from edgedistill.fitting.plan import Fit, open_teacher
 from edgedistill.fitting.processes import Presence
-from edgedistill.fitting.request import Request
-from edgedistill.fitting.storage import RESULT, Storage, is_fit, result
+from edgedistill.fitting.request import FitRequest
+from edgedistill.fitting.storage import RECIPE, RESULT, Storage, is_fit, result
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
 from edgedistill.teacher.locate_teacher import locate
@@ -46,7 +46,7 @@ class Conduct:
 CONDUCT = Conduct()
 
 
-def fit(request: Request, out: Path, session: Session, conduct: Conduct = CONDUCT) -> dict[str, Any]:
+def fit(request: FitRequest, out: Path, session: Session, conduct: Conduct = CONDUCT) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
     out: the fit's folder; a process that is given the same request and folder joins in. Raises UserError for what the request lacks, a
@@ -66,7 +66,7 @@ def fit(request: Request, out: Path, session: Session, conduct: Conduct = CONDUC
     return done
 
 
-def _check_request(request: Request) -> None:
+def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
     texts.section(request)
     latency.check_target(request.budget.target)
@@ -81,7 +81,7 @@ def _check_request(request: Request) -> None:
         model_source.check_encoder(folder, str(request.teacher.model), request.teacher.pooling, "teach")
 
 
-def _check_folder(request: Request, out: Path, resume: bool) -> None:
+def _check_folder(request: FitRequest, out: Path, resume: bool) -> None:
     """Raise UserError for a folder that is not this fit's, and for an unfinished one that nobody works on, unless it is to be resumed."""
     if not is_fit(out):
         if resume:
@@ -100,7 +100,7 @@ def _device(asked: str) -> str:
     return "cuda" if asked in ("auto", "cuda") and torch.cuda.is_available() else "cpu"
 
 
-def _run(request: Request, out: Path, session: Session, conduct: Conduct, started: float) -> dict[str, Any]:
+def _run(request: FitRequest, out: Path, session: Session, conduct: Conduct, started: float) -> dict[str, Any]:
     """Plan, race and finish, together with other processes that do the same."""
     flush_denormals()
     storage = Storage(out)
@@ -187,7 +187,7 @@ def _finish(fit: Fit) -> None:
     """Choose the winner, write fit.json and the page as they stay."""
     won = winner.choose(fit)
     found = front.read(fit.storage, [], won)
-    names = {"recipe": winner.RECIPE, "bundle": winner.BUNDLE, "run": winner.RUN, "page": PAGE, "report": winner.REPORT}
+    names = {"recipe": RECIPE, "bundle": winner.BUNDLE, "run": winner.RUN, "page": PAGE, "report": winner.REPORT}
     done = {
         "winner": won,
         **{name: str(fit.folder / path) for name, path in names.items()},

@@ -18,6 +18,7 @@ WIDE, HIGH = 1120.0, 520.0
 FRAME = Box(62.0, 60.0, WIDE - 16, HIGH - 56)
 MAX_RADIUS, MIN_RADIUS = 30.0, 4.0
 LABELLED = 10
+OWN_CSS = "td.why{text-align:left;white-space:normal}pre{font-size:13px;overflow-x:auto;margin:0}"
 
 
 def write(path: Path, front: Front) -> None:
@@ -28,11 +29,11 @@ def write(path: Path, front: Front) -> None:
 def html(front: Front) -> str:
     """The page as a string."""
     refresh = "" if front.stage == "finished" else f'<meta http-equiv="refresh" content="{REFRESH_S}">'
-    parts = [_header(front), _plot(front), _table(front), _over_budget(front), _texts(front), _notes()]
+    parts = [_header(front), _plot(front), _table(front), _recipe(front), _over_budget(front), _texts(front), _notes()]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{refresh}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>edgedistill fit · {escape(front.stage)}</title><style>{CSS}td.why{{text-align:left;white-space:normal}}</style></head>\n"
+        f"<title>edgedistill fit · {escape(front.stage)}</title><style>{CSS}{OWN_CSS}</style></head>\n"
         "<body><main>\n"
         + "\n".join(part for part in parts if part)
         + f'\n</main><div id="tip" role="status"></div><script>{JS}</script></body></html>\n'
@@ -124,8 +125,12 @@ def _over_budget(front: Front) -> str:
     return f'<section><h2>Measured, and never trained</h2><div class="scroll"><table><tbody>{rows}</tbody></table></div></section>'
 
 
+def _recipe(front: Front) -> str:
+    return f"<section><h2>The recipe, mine.yaml</h2><pre>{escape(front.recipe)}</pre></section>" if front.recipe else ""
+
+
 def _texts(front: Front) -> str:
-    lines = [*front.texts.get("facts", []), *(f"<b>Weak:</b> {escape(each)}" for each in front.texts.get("weak", []))]
+    lines = [*map(escape, front.texts.get("facts", [])), *(f"<b>Weak:</b> {escape(each)}" for each in front.texts.get("weak", []))]
     return f"<section><h2>Texts</h2>{''.join(f'<p>{each}</p>' for each in lines)}</section>" if lines else ""
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgedistill.fitting.storage import Entry, Storage
+from edgedistill.fitting.storage import RECIPE, Entry, Storage
 
 SHOWN = 14  # candidates in the terminal's table
 
@@ -35,7 +35,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Front:
-    """All candidates, the best first; those that were measured and do not fit; who is at work."""
+    """All candidates, the best first; those that were measured and not raced; who is at work. recipe: mine.yaml, once it is written."""
 
     rows: list[Standing]
     rungs: int
@@ -45,6 +45,7 @@ class Front:
     texts: dict[str, Any]
     stage: str
     winner: dict[str, Any] | None = None
+    recipe: str = ""
 
 
 def read(storage: Storage, processes: list[dict[str, Any]], winner: dict[str, Any] | None = None) -> Front:
@@ -56,7 +57,9 @@ def read(storage: Storage, processes: list[dict[str, Any]], winner: dict[str, An
     raced = {entry.name for entry in entries}
     over = _unraced(storage.get("survey") or [], raced, settings["budget"])
     stage = "finished" if winner else "racing" if schedule else "planning"
-    return Front(rows, rungs, over, processes, settings["budget"], storage.get("texts") or {}, stage, winner)
+    written = storage.folder / RECIPE
+    recipe = written.read_text(encoding="utf-8") if winner and written.exists() else ""
+    return Front(rows, rungs, over, processes, settings["budget"], storage.get("texts") or {}, stage, winner, recipe)
 
 
 def _row(entry: Entry, rungs: int) -> Standing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from edgedistill.fitting import candidates, latency, pace, sampler, starts, text
 from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
 from edgedistill.fitting.pace import Pace, Schedule
-from edgedistill.fitting.request import Request
+from edgedistill.fitting.request import FitRequest
 from edgedistill.fitting.storage import Storage
 from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.fitting.survey import Survey
@@ -35,6 +35,7 @@ from edgedistill.training import checks, load_models, prepare, train
 from edgedistill.training.load_models import with_weights
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
+VOCABULARIES = "vocabularies"  # the folder of their tokenizers
 SUITE = "mini"  # measured on where no other is named
 
 
@@ -42,7 +43,7 @@ SUITE = "mini"  # measured on where no other is named
 class Fit:
     """A fit at work: what it was asked for, its folder, its storage, and what all candidates share."""
 
-    request: Request
+    request: FitRequest
     folder: Path
     storage: Storage
     session: Session
@@ -66,13 +67,18 @@ class Fit:
     def judge(self) -> Judge:
         return Judge(self.teacher, self.corpus(), self.suite, self.session)
 
+    def timed_texts(self) -> list[str]:
+        """Short texts whose latency is measured: those that `bench` takes too."""
+        sample = scoring.suite(self.request.suite or SUITE, self.request.data).sample(TIMED_TEXTS)
+        return [text for text in sample if isinstance(text, str)]
+
     def workshop(self) -> Workshop:
         """What candidates are built from, as the plan found it."""
-        sample = scoring.suite(self.request.suite or SUITE, self.request.data).sample(TIMED_TEXTS)
-        timed = [text for text in sample if isinstance(text, str)]
         start = StartingPoint(**{**self.storage.get("start"), "finished": tuple(self.storage.get("start")["finished"])})
         vocabularies = {name: Vocabulary(**each) for name, each in self.storage.get("vocabularies").items()}
-        return Workshop(self.teacher, self.corpus(), start, vocabularies, timed, self.request.budget.target)
+        return Workshop(
+            self.teacher, self.corpus(), start, vocabularies, self.folder / VOCABULARIES, self.timed_texts(), self.request.budget.target
+        )
 
     def survey(self, workshop: Workshop) -> Survey:
         """What has been measured, of all shapes."""
@@ -98,7 +104,7 @@ class Fit:
         }
 
 
-def open_teacher(request: Request) -> TeacherEncoder:
+def open_teacher(request: FitRequest) -> TeacherEncoder:
     """The teacher of a request, a model or a finished run."""
     return with_weights(load_models.open_teacher(request.teacher, request.data), "--teacher")
 
@@ -113,7 +119,7 @@ def make(fit: Fit, started: float) -> None:
     if storage.get("vocabularies") is None:
         start = starts.find(fit.teacher, corpus.texts(range(min(texts.SAMPLE, len(corpus)))), session)
         session.log("vocabularies that students can have")
-        found = starts.vocabularies(start, fit.teacher, corpus, Session(log=silent, cache_folder=session.cache_folder))
+        found = starts.vocabularies(start, fit.teacher, corpus, replace(session, log=silent), fit.folder / VOCABULARIES)
         storage.set("start", asdict(start))
         storage.set("vocabularies", {name: {**asdict(each), "section": dict(each.section)} for name, each in found.items()})
     workshop = fit.workshop()
@@ -152,12 +158,12 @@ def _measure(fit: Fit, workshop: Workshop, survey: Survey) -> None:
 
     latency.check_target(budget.target)
     seconds = 60 * fit.request.minutes * fit.pace.survey_share
-    survey.run(lambda choice: workshop.cost(choice, budget), fit.pace.wanted, seconds, lambda choice: _record(fit, survey, choice))
+    survey.run(workshop.cost, fit.pace.wanted, seconds, lambda choice: _record(fit, survey, choice))
 
 
 def measure(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice) -> None:
     """Measure one more shape, and record it."""
-    survey.measure(choice, lambda each: workshop.cost(each, fit.request.budget), lambda each: _record(fit, survey, each))
+    survey.measure(choice, workshop.cost, lambda each: _record(fit, survey, each))
 
 
 def _record(fit: Fit, survey: Survey, choice: Choice) -> None:
@@ -198,7 +204,8 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
     total = 60 * fit.request.minutes
     finish = fit.pace.finish_s + fit.pace.finish_share * total
     ranked = first_choices(survey)
-    setup = _setup_seconds(fit, workshop, ranked[0])
+    slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])  # to set up: its layers and its table are fitted
+    setup = _setup_seconds(fit, workshop, slowest)
     left = total - (time.time() - started) - finish
     means = pace.Means(left - fit.pace.timing_s * len(ranked), fit.workers, setup, setup / 3)
     found = pace.schedule(means, len(ranked), fit.pace)
@@ -251,6 +258,6 @@ def _setup_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
     spec = recipe.parse(fit.recipe(choice, workshop, 1_000), choice.name)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        session = Session(fit.session.data, fit.session.device, silent, cache_folder=fit.session.cache_folder)
+        session = replace(fit.session, log=silent)
         prepare.prepare(spec, session, train.accelerator_for(spec, fit.session.device), Path(folder))
     return time.perf_counter() - started

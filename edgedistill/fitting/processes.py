@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 BEAT_S = 1.0  # between two signs of life
-SILENT_S = 60.0  # a process on another machine that was silent for so long is gone
+SILENT_S = 180.0  # a process on another machine that was silent for so long is gone
 HERE = socket.gethostname()
 
 
@@ -49,7 +49,9 @@ class Presence:
 
     def _write(self) -> None:
         temporary = self.file.with_suffix(".new")
-        temporary.write_text(json.dumps({"host": HERE, "pid": os.getpid(), "doing": self.doing}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({"host": HERE, "pid": os.getpid(), "born": born(os.getpid()), "doing": self.doing}), encoding="utf-8"
+        )
         os.replace(temporary, self.file)
 
     def alive(self, name: str | None) -> bool:
@@ -65,14 +67,16 @@ class Presence:
 def alive(folder: Path, name: str, clock: Path | None = None) -> bool:
     """Whether a process of a fit's folder is at work; clock: a file just written there, as that machine's clock may differ from ours."""
     path = folder / "processes" / f"{name}.json"
+    facts = _read(path)
+    if facts is None:
+        return False
+    if facts["host"] == HERE:  # a process here may be silent for long, as while a tokenizer learns
+        return _exists(facts["pid"]) and born(facts["pid"]) == facts["born"]
     try:
-        silent = (clock.stat().st_mtime if clock is not None and clock.exists() else time.time()) - path.stat().st_mtime
+        now = clock.stat().st_mtime if clock is not None and clock.exists() else time.time()
+        return now - path.stat().st_mtime < SILENT_S
     except OSError:
         return False
-    facts = _read(path)
-    if facts is not None and facts["host"] == HERE and not _exists(facts["pid"]):
-        return False
-    return silent < SILENT_S
 
 
 def any_alive(folder: Path) -> bool:
@@ -87,15 +91,21 @@ def _exists(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return not _is_zombie(pid)
+    return (_stat(pid) or ["S"])[0] != "Z"  # one that has ended and whose parent has not noticed yet
 
 
-def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and only its parent has not noticed yet."""
+def born(pid: int) -> str | None:
+    """What tells a process from a later one of the same number: when it was started, where the system says so."""
+    found = _stat(pid)
+    return found[19] if found else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on, None where there is no such file."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -21,17 +21,16 @@ class Budget:
     max_p50_ms: float
     target: str = "native"
 
-    def excess(self, size_bytes: int, p50_ms: float | None) -> float:
+    def excess(self, size_bytes: int, p50_ms: float) -> float:
         """By how much a cost exceeds the budget, as a share of it: 0.2 is a fifth too much of one of the two; at most 0 where it fits."""
-        over = size_bytes / 1e6 / self.max_mb - 1
-        return over if p50_ms is None else max(over, p50_ms / self.max_p50_ms - 1)
+        return max(size_bytes / 1e6 / self.max_mb, p50_ms / self.max_p50_ms) - 1
 
     def __str__(self) -> str:
         return f"{self.max_mb:g} MB and {self.max_p50_ms:g} ms"
 
 
 @dataclass(frozen=True)
-class Request:
+class FitRequest:
     """A whole request. texts: globs, or DOCUMENTATION. suite: also scored by, where given. min_kept: share of the teacher's score."""
 
     teacher: recipe.Teacher
@@ -51,10 +50,10 @@ class Request:
         return found
 
 
-def of_settings(settings: dict[str, Any], data: Path | None) -> Request:
-    """The request that `Request.settings` described."""
+def of_settings(settings: dict[str, Any], data: Path | None) -> FitRequest:
+    """The request that `FitRequest.settings` described."""
     made = {"teacher": recipe.Teacher(**settings["teacher"]), "texts": tuple(settings["texts"]), "budget": Budget(**settings["budget"])}
-    return Request(**{**settings, **made, "data": data})
+    return FitRequest(**{**settings, **made, "data": data})
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,17 @@ def _wordpiece(tokenizer: PreTrainedTokenizerBase) -> bool:
     return isinstance(backend.model, tokenizer_models.WordPiece)
 
 
-def vocabularies(start: StartingPoint, teacher: TeacherEncoder, corpus: Corpus, session: Session) -> dict[str, Vocabulary]:
+def vocabularies(start: StartingPoint, teacher: TeacherEncoder, corpus: Corpus, session: Session, folder: Path) -> dict[str, Vocabulary]:
     """The vocabularies that candidates choose from, by name: all of the start's tokens, those that the texts use, learned ones.
 
-    Of those of one size only the first is kept. The tokenizers of finished students are here too.
+    Of those of one size only the first is kept. folder: where the tokenizers are written, for `tokenizer_folder`.
     """
     found: dict[str, Vocabulary] = {}
 
     def add(name: str, section: dict[str, Any]) -> int:
-        tokenizer = build_tokenizer(start, teacher, section, corpus, session)
+        student = {"kind": "static", "width": 2, "tokenizer": start.tokenizer, **section}
+        spec = recipe.parse(_recipe(teacher, student), "fit")
+        tokenizer = student_tokenizer.build(spec, Models(teacher), corpus, session, tokenizer_folder(folder, name))
         if len(tokenizer) not in {each.size for each in found.values()}:
             found[name] = Vocabulary(section, len(tokenizer), tokenizer_bytes(tokenizer, start.max_tokens))
         return len(tokenizer)
@@ -105,13 +106,9 @@ def vocabularies(start: StartingPoint, teacher: TeacherEncoder, corpus: Corpus, 
     return found
 
 
-def build_tokenizer(
-    start: StartingPoint, teacher: TeacherEncoder, section: Mapping[str, Any], corpus: Corpus, session: Session
-) -> PreTrainedTokenizerBase:
-    """The tokenizer of a vocabulary's section."""
-    student = {"kind": "static", "width": 2, "tokenizer": start.tokenizer, **section}
-    spec = recipe.parse(_recipe(teacher, student), "fit")
-    return student_tokenizer.build(spec, Models(teacher), corpus, session)
+def tokenizer_folder(folder: Path, vocabulary: str) -> Path:
+    """Where the tokenizer of a vocabulary lies, as in an unfinished run's folder."""
+    return folder / vocabulary.replace(" ", "-")
 
 
 def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:

@@ -21,7 +21,7 @@ from edgedistill.fitting import request
 if TYPE_CHECKING:
     import optuna
 
-JOURNAL, RESULT = "fit.journal", "fit.json"
+JOURNAL, RESULT, RECIPE = "fit.journal", "fit.json", "mine.yaml"
 STUDY = "fit"
 LOCK_S = 10  # a turn takes milliseconds, on a slow network's disk a second
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -26,7 +27,7 @@ from edgedistill.training.load_models import Models
 class Cost:
     """size_bytes: of graph and tokenizer.json together, exact (in int8 to some ten bytes: constants are named by their values).
 
-    p50_ms: of one text, tokenization included; only where the size keeps to the budget.
+    p50_ms: of one text, tokenization included.
     """
 
     parameters: int
@@ -36,26 +37,26 @@ class Cost:
 
     def fitting(self, budget: Budget) -> list[str]:
         """The precisions that keep to the budget, the preferred one first."""
-        return [name for name in PRECISIONS if name in self.p50_ms and budget.excess(self.size_bytes[name], self.p50_ms[name]) <= 0]
+        return [name for name in PRECISIONS if budget.excess(self.size_bytes[name], self.p50_ms[name]) <= 0]
 
     def nearest(self, budget: Budget) -> tuple[float, str]:
         """(by how much it exceeds the budget, in which precision): the least."""
-        return min((budget.excess(self.size_bytes[name], self.p50_ms.get(name)), name) for name in self.size_bytes)
+        return min((budget.excess(self.size_bytes[name], self.p50_ms[name]), name) for name in self.size_bytes)
 
     def described(self, precision: str) -> str:
         """int8 4.31 MB, 0.52 ms"""
-        p50 = f", {self.p50_ms[precision]:.3g} ms" if precision in self.p50_ms else ""
-        return f"{precision} {self.size_bytes[precision] / 1e6:.3g} MB{p50}"
+        return f"{precision} {self.size_bytes[precision] / 1e6:.3g} MB, {self.p50_ms[precision]:.3g} ms"
 
 
 @dataclass
 class Workshop:
-    """What candidates are built from. texts: those that are timed."""
+    """What candidates are built from. folder: of the vocabularies' tokenizers; texts: those that are timed, target: where."""
 
     teacher: TeacherEncoder
     corpus: Corpus
     start: StartingPoint
     vocabularies: dict[str, Vocabulary]
+    folder: Path
     texts: list[str]
     target: str = "native"
     tokenizers: dict[str, Any] = field(default_factory=dict)
@@ -72,31 +73,29 @@ class Workshop:
             choice.name,
         )
         if choice.vocabulary not in self.tokenizers:
-            self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, Models(self.teacher), self.corpus, Session())
+            folder = starts.tokenizer_folder(self.folder, choice.vocabulary)
+            self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, Models(self.teacher), self.corpus, Session(), folder)
         return initial_weights.build(spec, Models(self.teacher), self.tokenizers[choice.vocabulary], None, fitted=False)
 
-    def cost(self, choice: Choice, budget: Budget) -> Cost:
-        """Build, export and measure a candidate. Precisions that are too large are not timed. Raises UserError as `student`."""
-        return cost(self.student(choice), self.texts, budget)
+    def cost(self, choice: Choice) -> Cost:
+        """Build, export and measure a candidate. Raises UserError as `student`."""
+        return cost(self.student(choice), self.texts, self.target)
 
 
-def cost(student: PreparedStudent, texts: list[str], budget: Budget) -> Cost:
-    """The cost of a student in every precision."""
+def cost(student: PreparedStudent, texts: list[str], target: str) -> Cost:
+    """The cost of a student in every precision. texts: those that are timed."""
     reader = Reader(student.tokenizer, "", student.max_tokens)
     fp32 = graph.build(student.module.eval())
     drawn = samples(reader, [])
     models = {name: quantization.convert(fp32, name, drawn if name == "int8" else ()).SerializeToString() for name in PRECISIONS}
     tokenizer_bytes = starts.tokenizer_bytes(student.tokenizer, student.max_tokens)
-    sizes = {name: len(model) + tokenizer_bytes for name, model in models.items()}
-    timed = [name for name in PRECISIONS if budget.excess(sizes[name], None) <= 0]
     ids = reader.token_ids(texts)
-    tokenizing = _tokenizing_ms(student, texts) if timed else 0.0
-    measured = latency.RUNNERS[budget.target]([models[name] for name in timed], ids) if timed else []
+    tokenizing, measured = _tokenizing_ms(student, texts), latency.RUNNERS[target](list(models.values()), ids)
     return Cost(
         kinds.parameters(student.module)["total"],
         {name: len(model) for name, model in models.items()},
-        sizes,
-        {name: round(ms + tokenizing, 4) for name, ms in zip(timed, measured, strict=True)},
+        {name: len(model) + tokenizer_bytes for name, model in models.items()},
+        {name: round(ms + tokenizing, 4) for name, ms in zip(models, measured, strict=True)},
     )
 
 

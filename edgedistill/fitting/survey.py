@@ -18,6 +18,10 @@ from edgedistill.fitting.student_cost import Cost
 
 SIZE_SLACK, LATENCY_SLACK = 0.08, 0.25  # an estimate above the budget by more than this is believed
 HOPELESS = 30  # shapes that cannot be built, before the first that can
+LEAST_FITTED = 3  # measured latencies from which others are estimated
+USUAL = "kept 3"  # the vocabulary of the best hand-made recipes
+BITS = {"int8": 8, "w8": 8, "w4": 4}
+TRANSFORMERS = ("bert", "recurrent")
 NEAREST = 4  # of the smallest shapes are measured where none is estimated to fit
 Measure = Callable[[Choice], Cost]
 
@@ -36,20 +40,28 @@ class Survey:
     def __post_init__(self) -> None:
         if not self.choices:
             raise UserError("no candidate: nothing that this teacher allows can be built; give another teacher")
-        self._bytes = {choice: self._least_bytes(choice) for choice in self.choices}
-        self._sizes = np.array([self._row(choice) for choice in self.choices])
-        families = {family: number for number, family in enumerate(dict.fromkeys((each.kind, each.activation) for each in self.choices))}
-        self._family = np.array([families[each.kind, each.activation] for each in self.choices])
+        self._row = {choice: row for row, choice in enumerate(self.choices)}
+        self._bytes = np.array([self._estimated_bytes(choice) for choice in self.choices])
+        self._sizes = np.array([self._all_sizes(choice) for choice in self.choices])
+        self._work = np.array([self._features(choice) for choice in self.choices])
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys((each.kind, each.activation) for each in self.choices))}
+        self._kind = np.array([kinds[each.kind, each.activation] for each in self.choices])
 
-    def _least_bytes(self, choice: Choice) -> float:
+    def _estimated_bytes(self, choice: Choice) -> list[float]:
+        """In each precision."""
         if choice.kind == "finished":
-            return 0.0
-        return min(estimated_bytes(choice, self.start, self.vocabularies, precision) for precision in PRECISIONS)
+            return [0.0] * len(PRECISIONS)
+        return [estimated_bytes(choice, self.start, self.vocabularies, precision) for precision in PRECISIONS]
 
-    def _row(self, choice: Choice) -> list[float]:
-        """What makes a shape larger: more of each."""
+    def _all_sizes(self, choice: Choice) -> list[float]:
+        """What makes a shape larger: more of each. What its latency depends on comes first."""
         vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
         return [choice.layers, choice.width, choice.neurons, choice.table, choice.dims or self.start.dims, vocabulary]
+
+    def _features(self, choice: Choice) -> list[float]:
+        """What the latency of a transformer is the sum of: a part for each text, for each layer, for each product."""
+        depth = self.start.depth if choice.kind == "recurrent" else choice.layers
+        return [1.0, depth, products(choice, self.start)] if choice.kind in TRANSFORMERS else [0.0, 0.0, 0.0]
 
     @property
     def fitting(self) -> list[Choice]:
@@ -57,45 +69,47 @@ class Survey:
         return [choice for choice, cost in self.costs.items() if cost.fitting(self.budget)]
 
     def likely(self) -> list[Choice]:
-        """The shapes still to be measured that probably fit, and than which no other that fits, or probably does, is larger."""
-        estimates = self._latencies()
-        limit = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
-        known, fits = {*self.costs, *self.impossible}, set(self.fitting)
-        good = np.array(
-            [
-                choice in fits or (choice not in known and self._bytes[choice] <= limit[0] and estimates.get(choice, 0.0) <= limit[1])
-                for choice in self.choices
-            ]
-        )
-        rows = np.flatnonzero(good)
-        largest = [self.choices[row] for row in rows.tolist() if not self._is_smaller(row, rows)]
-        return [choice for choice in largest if choice not in known]
+        """The shapes still to be measured that probably fit, and than which no other that fits, or probably does, is larger.
 
-    def _is_smaller(self, row: int, rows: np.ndarray) -> bool:
-        """Whether one of `rows` of the same kind and activation is at least as large in every respect."""
-        same = rows[(self._family[rows] == self._family[row]) & (rows != row)]
-        return bool((self._sizes[same] >= self._sizes[row]).all(1).any()) if self.choices[row].kind != "finished" else False
+        Shapes that fit in 4 bits only stand apart: a smaller one in 8 bits may be the better one.
+        """
+        bits = self._expected_bits()
+        rows = np.flatnonzero(bits)
+        found = []
+        for row in rows.tolist():
+            choice = self.choices[row]
+            if choice in self.costs or choice in self.impossible:
+                continue
+            others = rows[(self._kind[rows] == self._kind[row]) & (bits[rows] == bits[row]) & (rows != row)]
+            if choice.kind == "finished" or not (self._sizes[others] >= self._sizes[row]).all(1).any():
+                found.append(choice)
+        return found
 
-    def larger_fitting(self, choice: Choice) -> Choice | None:
-        """A shape that fits and is at least as large in every respect."""
-        row = self.choices.index(choice)
-        known = [other for other in self.fitting if (other.kind, other.activation) == (choice.kind, choice.activation)]
-        places = {other: self.choices.index(other) for other in known if other != choice}
-        return next((other for other, at in places.items() if (self._sizes[at] >= self._sizes[row]).all()), None)
+    def _expected_bits(self) -> np.ndarray:
+        """(n,) int: the bits of the weights in which a shape fits, or probably does; 0 where it does not."""
+        size, p50 = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
+        probable = (self._bytes <= size) & (self._latencies() <= p50)
+        bits = np.array([BITS[precision] for precision in PRECISIONS])
+        found = (probable * bits).max(1)
+        found[[self._row[choice] for choice in self.impossible]] = 0
+        for choice, cost in self.costs.items():
+            found[self._row[choice]] = max((BITS[precision] for precision in cost.fitting(self.budget)), default=0)
+        return found
 
-    def _latencies(self) -> dict[Choice, float]:
-        """Estimated p50 of the transformers, from those measured: a part for each text, for each layer, for each product."""
-        known = [(choice, min(cost.p50_ms.values())) for choice, cost in self.costs.items() if cost.p50_ms and choice.layers]
-        known = [(choice, p50) for choice, p50 in known if choice.kind in ("bert", "recurrent")]
-        if len(known) < 3:
-            return {}
-        features = np.array([self._features(choice) for choice, _ in known])
-        factors, _ = nnls(features, np.array([p50 for _, p50 in known]))
-        return {choice: float(self._features(choice) @ factors) for choice in self.choices if choice.kind in ("bert", "recurrent")}
-
-    def _features(self, choice: Choice) -> np.ndarray:
-        depth = self.start.depth if choice.kind == "recurrent" else choice.layers
-        return np.array([1.0, depth, products(choice, self.start)])
+    def _latencies(self) -> np.ndarray:
+        """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite where less is too slow."""
+        found = np.zeros((len(self.choices), len(PRECISIONS)))
+        for at, precision in enumerate(PRECISIONS):
+            known = [(self._row[choice], cost.p50_ms[precision]) for choice, cost in self.costs.items()]
+            for row, p50 in known:
+                if p50 > self.budget.max_p50_ms:
+                    at_least = (self._kind == self._kind[row]) & (self._sizes[:, :3] >= self._sizes[row, :3]).all(1)
+                    found[at_least, at] = np.inf
+            fitted = [(row, p50) for row, p50 in known if self._work[row].any()]
+            if len(fitted) >= LEAST_FITTED:
+                factors, _ = nnls(self._work[[row for row, _ in fitted]], np.array([p50 for _, p50 in fitted]))
+                found[:, at] = np.maximum(found[:, at], self._work @ factors)
+        return found
 
     def run(self, measure: Measure, wanted: int, seconds: float, each: Callable[[Choice], None] = lambda choice: None) -> None:
         """Measure until `wanted` shapes fit, none is likely to, or the seconds are over; each: called with every shape measured.
@@ -110,30 +124,26 @@ class Survey:
                 break
             self.measure(self._next(choices), measure, each)
         if not self.fitting:
-            smallest = sorted((size, at) for at, size in enumerate(map(self._bytes.__getitem__, self.choices)))
-            for _, at in smallest[:NEAREST]:
-                if self.choices[at] not in self.costs and len(self.impossible) < HOPELESS:
-                    self.measure(self.choices[at], measure, each)
+            smallest = [self.choices[row] for row in np.argsort(self._bytes.min(1), kind="stable")[:NEAREST]]
+            for choice in smallest:
+                if choice not in self.costs and len(self.impossible) < HOPELESS:
+                    self.measure(choice, measure, each)
         if not self.fitting:
             raise UserError(self._nothing_fits())
 
     def _next(self, choices: Iterable[Choice]) -> Choice:
-        """Of the kinds and depths measured least, the shape with the most products, then the largest table."""
+        """Of the kinds and depths measured least, the shape with the most products, then the largest table.
+
+        Those with the usual vocabulary come first: tokens that the texts hardly use cost as much as layers do.
+        """
         fits = Counter((choice.kind, choice.layers) for choice in self.fitting)
         tried = Counter((choice.kind, choice.layers) for choice in [*self.costs, *self.impossible])
 
         def order(choice: Choice) -> tuple[Any, ...]:
             family = (choice.kind, choice.layers)
-            plain = bool(choice.activation) + (choice.dims != 0)
-            return (
-                fits[family],
-                tried[family],
-                KIND_ORDER[choice.kind],
-                plain,
-                -products(choice, self.start),
-                -self._bytes[choice],
-                choice.name,
-            )
+            odd = bool(choice.activation) + (choice.dims != 0), choice.vocabulary != USUAL
+            large = -products(choice, self.start), -self._bytes[self._row[choice]].max()
+            return fits[family], tried[family], KIND_ORDER[choice.kind], *odd, *large, choice.name
 
         return min(choices, key=order)
 
@@ -150,9 +160,9 @@ class Survey:
             return f"no candidate: none can be built for this teacher: {next(iter(self.impossible.values()))}; give another teacher"
         choice, cost = min(self.costs.items(), key=lambda item: item[1].nearest(self.budget))
         _, precision = cost.nearest(self.budget)
-        size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms.get(precision)
+        size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
         need = [f"--max-mb {_up(size)}"] if size > self.budget.max_mb else []
-        need += [f"--max-p50-ms {_up(p50)}"] if p50 is not None and p50 > self.budget.max_p50_ms else []
+        need += [f"--max-p50-ms {_up(p50)}"] if p50 > self.budget.max_p50_ms else []
         tried = f"{len(self.costs)} candidates measured"
         return (
             f"budget: nothing fits {self.budget} ({tried}); the nearest is {choice.name}: {cost.described(precision)}, graph and tokenizer "

@@ -16,7 +16,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import language
 from edgedistill.fitting.candidates import MAX_TOKENS
-from edgedistill.fitting.request import DOCUMENTATION, Request
+from edgedistill.fitting.request import DOCUMENTATION, FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 
@@ -28,6 +28,7 @@ SAMPLE = 1_500  # texts that language and length are judged by
 MANY_DUPLICATES, MANY_LONG = 0.2, 0.1
 LONG_WORDS = 35  # of a text as long as a paragraph
 PARAGRAPHS_SHARE = 0.35  # of the texts, added where there are only sentences
+PIECES_SHARE, WORDS_OF_A_PIECE = 1.5, 16  # of long texts
 
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
@@ -45,7 +46,7 @@ class TextsReport:
     weak: list[str]
 
 
-def section(request: Request) -> dict[str, Any]:
+def section(request: FitRequest) -> dict[str, Any]:
     """The corpus of a recipe, all of the texts and none held out. Raises UserError where none are given."""
     if not request.texts:
         raise UserError(NONE_GIVEN)
@@ -59,7 +60,7 @@ def section(request: Request) -> dict[str, Any]:
     return {"texts": patterns, **column, **added}
 
 
-def read(request: Request, session: Session) -> Corpus:
+def read(request: FitRequest, session: Session) -> Corpus:
     """All the texts, at most MOST_TEXTS of them spread evenly. Raises UserError as `section`, as reading them does, and for too few."""
     built = corpus.build(_parsed(section(request) | {"limit": MOST_TEXTS}), session, request.seed)
     if len(built) < LEAST_TEXTS:
@@ -117,15 +118,22 @@ def _shortened(text: str) -> str:
     return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
 
 
-def training_section(request: Request, read: Corpus, most: int) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts; most: so many texts can be embedded."""
+def training_section(request: FitRequest, read: Corpus, most: int) -> dict[str, Any]:
+    """The corpus that all candidates train on, with held-out texts. most: how many the teacher can embed, pieces and paragraphs included.
+
+    Sentences are joined to paragraphs too, and long texts cut into pieces, so that the student knows short texts and long ones.
+    """
     sample = read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
-    short = float(np.quantile([text.count(" ") + 1 for text in sample], 0.95)) < LONG_WORDS
-    texts = int(min(len(read), most / (1 + PARAGRAPHS_SHARE) if short else most))
-    held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
-    paragraphs = {"paragraphs": {"texts": round(PARAGRAPHS_SHARE * texts)}} if short else {}
+    words = np.array([text.count(" ") + 1 for text in sample])
+    short, long = float(np.quantile(words, 0.95)) < LONG_WORDS, float(np.median(words)) >= LONG_WORDS
+    from_files = "texts" in section(request)
+    share = PARAGRAPHS_SHARE if short else min(PIECES_SHARE, float(words.mean()) / WORDS_OF_A_PIECE) if long and from_files else 0.0
+    texts = int(min(len(read), most / (1 + share)))
+    added = round(share * texts)
+    name = "paragraphs" if short else "pieces"
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
-    return {**section(request), **limited, "held_out": held_out, **paragraphs}
+    held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
+    return {**section(request), **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
 
 
 def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:

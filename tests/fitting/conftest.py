@@ -17,7 +17,7 @@ from edgedistill import recipe
 from edgedistill.evaluation import speed
 from edgedistill.fitting import fit, storage
 from edgedistill.fitting.pace import Pace
-from edgedistill.fitting.request import Budget, Request
+from edgedistill.fitting.request import Budget, FitRequest
 from edgedistill.fitting.storage import Entry
 from edgedistill.session import Session
 from tests.conftest import World
@@ -50,13 +50,13 @@ fit.fit(request.of_settings(json.loads(sys.argv[1]), None), Path(sys.argv[2]), S
 """
 
 
-def request(world: World, **changes: Any) -> Request:
+def request(world: World, **changes: Any) -> FitRequest:
     """The tiny world's request: its teacher, its texts, a budget that some candidates keep to."""
     given = {"teacher": recipe.Teacher(model=str(world.teacher)), "texts": (str(world.data / "texts.txt"),), "budget": Budget(0.05, 50.0)}
-    return Request(**{**given, "minutes": 5.0, **changes})
+    return FitRequest(**{**given, "minutes": 5.0, **changes})
 
 
-def killed_within_a_rung(asked: Request, folder: Path) -> None:
+def killed_within_a_rung(asked: FitRequest, folder: Path) -> None:
     """Begin a fit in a process of its own, and kill it after the first checkpoint of its first candidate."""
     command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE)
@@ -76,7 +76,7 @@ class Finished(NamedTuple):
     folder: Path
     result: dict[str, Any]
     logged: list[str]
-    request: Request
+    request: FitRequest
     killed: list[Entry]
 
 

@@ -77,6 +77,7 @@ def test_everyone_that_fell_is_told_why(finished: Finished) -> None:
     page = (finished.folder / "fit.html").read_text(encoding="utf-8")
     assert "http-equiv" not in page and all(each["name"] in page and each["fate"] in page for each in candidates)
     assert "http://" not in page and "https://" not in page
+    assert "pq_bytes" in page and str(finished.folder / "mine.yaml") == finished.result["recipe"]
     json.dumps(finished.result)
 
 

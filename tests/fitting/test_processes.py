@@ -62,11 +62,15 @@ def test_who_is_alive(tmp_path: Path) -> None:
     ended.wait()
     with processes.Presence(tmp_path) as presence:
         assert presence.alive(presence.name) and not presence.alive(None) and not presence.alive("nobody")
-        (tmp_path / "processes" / "dead.json").write_text(f'{{"host": "{processes.HERE}", "pid": {ended.pid}, "doing": ""}}')
         far = tmp_path / "processes" / "far.json"
-        far.write_text('{"host": "elsewhere", "pid": 1, "doing": "trains"}')
-        assert not presence.alive("dead") and presence.alive("far")
-        assert {each["host"] for each in presence.all()} == {processes.HERE, "elsewhere"}
+        for name, host, pid, born in (
+            ("dead", processes.HERE, ended.pid, "1"),
+            ("reborn", processes.HERE, os.getpid(), "1"),
+            ("far", "x", 1, ""),
+        ):
+            files.write_json(tmp_path / "processes" / f"{name}.json", {"host": host, "pid": pid, "born": born, "doing": ""})
+        assert not presence.alive("dead") and not presence.alive("reborn") and presence.alive("far")
+        assert {each["host"] for each in presence.all()} == {processes.HERE, "x"}
         os.utime(far, (time.time() - 2 * processes.SILENT_S,) * 2)
         assert not presence.alive("far")
     assert not processes.any_alive(tmp_path)

@@ -42,7 +42,7 @@ BIG = Budget(100.0, 1_000.0)
     ids=lambda choice: choice.name,
 )
 def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world: World, tmp_path: Path) -> None:
-    cost = workshop.cost(choice, BIG)
+    cost = workshop.cost(choice)
     sections = candidates.sections(choice, workshop.start, workshop.vocabularies)
     stage = candidates.stage(choice, workshop.start, 400) | {"steps": 2}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
@@ -57,10 +57,11 @@ def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world
     assert all(0 < ms < 100 for ms in cost.p50_ms.values()) and set(cost.p50_ms) == set(cost.size_bytes)
 
 
-def test_what_is_too_large_is_not_timed(workshop: Workshop) -> None:
-    cost = workshop.cost(Choice("bert", 1, 16, 40, 8, "all"), Budget(0.001, 1.0))
-    assert cost.p50_ms == {} and cost.fitting(Budget(0.001, 1.0)) == []
-    assert cost.fitting(BIG) == []  # unknown is not within
+def test_which_precisions_keep_to_a_budget() -> None:
+    cost = Cost(1, {}, {"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
+    assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w8", "w4"]
+    assert cost.nearest(Budget(2.0, 1.0)) == (pytest.approx(0.5), "w4") and cost.nearest(Budget(9.0, 0.2)) == (pytest.approx(1.0), "int8")
+    assert cost.described("w4") == "w4 3 MB, 1.1 ms"
 
 
 def test_a_shipped_student_of_the_same_teacher_is_a_start() -> None:

@@ -10,14 +10,14 @@ import pytest
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.fitting import fit, language, texts
-from edgedistill.fitting.request import Budget, Request
+from edgedistill.fitting.request import Budget, FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World, make_tokenizer, sentences
 from tests.fitting.conftest import CONDUCT, request
 
 
-def refused(asked: Request, folder: Path) -> str:
+def refused(asked: FitRequest, folder: Path) -> str:
     with pytest.raises(UserError) as caught:
         fit.fit(asked, folder / "fit", Session(), CONDUCT)
     assert not (folder / "fit" / "trials").exists()
@@ -77,11 +77,23 @@ def test_what_will_be_weak(world: World, tmp_path: Path) -> None:
     assert "limit" not in texts.training_section(asked, found, 1_000)
 
 
+def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8")
+    asked = request(world, texts=(str(tmp_path / "long.txt"),))
+    section = texts.training_section(asked, texts.read(asked, Session()), 500)
+    assert section["limit"] == 200 and section["pieces"] == {"texts": 300}
+    built = texts.build(section, Session(), 0)
+    assert min(len(text.split()) for text in built.texts(range(built.training_count))) < 15
+    short = request(world)
+    section = texts.training_section(short, texts.read(short, Session()), 10_000)
+    assert section["paragraphs"] == {"texts": 154} and "limit" not in section
+
+
 def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
     assert texts.section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
-    inside = Request(asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path)
+    inside = FitRequest(asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path)
     assert texts.section(inside) == {"texts": ["a/*.txt"], "column": "body", "documentation_texts": texts.ENOUGH_TEXTS}
     assert texts.section(request(world, texts=("documentation",))) == {"kind": "documentation"}
 
