@@ -1,0 +1,197 @@
+"""A finished fit beside a hand-made recipe that had as many seconds, and beside all of its candidates trained to the end.
+
+python bench/fit_comparison.py FIT --recipe recipes/flagship/nano.yaml [--all] [--suites sts7,retrieval] [--data DIR] --out REPORT
+
+The hand-made recipe keeps its student, targets, objective and optimizer, and takes the fit's teacher and corpus; of its stages only the
+first, as the others need labels that a fit has not. Its steps are as many as fit into the seconds that the winner trained, by two short
+runs of it. Every student is scored as in the race, by its agreement with the teacher on the fit's held-out texts, in its own precision.
+`--all`: candidates that fell train on from their checkpoints; the report then has the rank correlation of every rung's scores with the
+final ones. Each training is a process of one thread, and writes what it found into FIT/comparison, so a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+HAND_MADE = "hand-made"
+PILOTS = (10, 50)  # steps of the two short runs
+
+
+def at_work(arguments: argparse.Namespace) -> Any:
+    """The fit, opened as one of its own processes would."""
+    from edgedistill.fitting import request
+    from edgedistill.fitting.pace import PACE
+    from edgedistill.fitting.plan import Fit, open_teacher
+    from edgedistill.fitting.storage import Storage
+    from edgedistill.session import Session
+
+    storage = Storage(arguments.fit)
+    asked = request.of_settings(storage.get("settings"), arguments.data)
+    return Fit(asked, arguments.fit, storage, Session(arguments.data, "cpu", print), PACE, 1, open_teacher(asked))
+
+
+def winner_entry(fit: Any) -> Any:
+    """The candidate that won."""
+    from edgedistill.fitting.storage import result
+
+    won = (result(fit.folder) or sys.exit(f"{fit.folder}: not finished"))["winner"]
+    return next(entry for entry in fit.storage.entries() if entry.name == won["candidate"])
+
+
+def trained_seconds(entry: Any) -> float:
+    """Of training and setting up, without scoring."""
+    scores = [entry.scores[rung] for rung in sorted(entry.scores)]
+    before = [0, *(score["step"] for score in scores)]
+    return float(sum((score["step"] - done) * score["step_seconds"] for score, done in zip(scores, before, strict=False)))
+
+
+def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
+    """Train the hand-made recipe for the winner's seconds."""
+    import shutil
+
+    import yaml
+
+    from edgedistill import recipe, run
+    from edgedistill.fitting import student_cost
+    from edgedistill.fitting.agreement_score import open_student
+    from edgedistill.training import train
+
+    given, seconds = yaml.safe_load(Path(path).read_text(encoding="utf-8")), trained_seconds(winner_entry(fit))
+    stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
+    teacher = fit.request.teacher.model_dump(mode="json", exclude_defaults=True)
+    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": teacher, "corpus": fit.storage.get("corpus")}
+    kept = {name: given[name] for name in ("student", "targets") if name in given}
+
+    def run_for(steps: int, folder: Path) -> float:
+        for each in (folder, run.partial(folder)):
+            shutil.rmtree(each, ignore_errors=True)
+        started = time.perf_counter()
+        train.train(recipe.parse({**shared, **kept, "stages": [{**stage, "steps": steps}]}, path), folder, fit.session)
+        return time.perf_counter() - started
+
+    folder = fit.folder / "comparison"
+    short, long = (run_for(steps, folder / "pilot") for steps in PILOTS)
+    per_step = (long - short) / (PILOTS[1] - PILOTS[0])
+    steps = max(1, int((seconds - (short - PILOTS[0] * per_step)) / per_step))
+    spent = run_for(steps, folder / HAND_MADE)
+    student = open_student(folder / HAND_MADE)
+    cost = student_cost.cost(student, fit.timed_texts(), fit.request.budget.target)
+    precision = (cost.fitting(fit.request.budget) or [cost.nearest(fit.request.budget)[1]])[0]
+    score = fit.judge().score_student(student, precision).as_data()
+    size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
+    return {"recipe": path, "precision": precision, "size_mb": size, "p50_ms": p50, "steps": steps, "seconds": round(spent, 1), **score}
+
+
+def train_to_end(fit: Any, name: str) -> dict[str, Any]:
+    """Train a candidate that fell to its last step, from its checkpoint."""
+    from edgedistill.fitting import trials
+
+    entry = next(entry for entry in fit.storage.entries() if entry.name == name)
+    return trials.train_to_rung(entry, 1.0, fit.folder, fit.judge(), fit.session)
+
+
+def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The scores of the winner's bundle and of the hand-made student on suites, by suite."""
+    from edgedistill.evaluation import scoring
+    from edgedistill.fitting.agreement_score import encoder, open_student
+    from edgedistill.fitting.storage import result
+    from edgedistill.runtime import bundle
+
+    won = (result(fit.folder) or {})["winner"]
+    encoders = {
+        "winner": bundle.load(fit.folder / "bundle", precision=won["precision"], threads=1).encode,
+        HAND_MADE: encoder(open_student(fit.folder / "comparison" / HAND_MADE), hand_made["precision"]),
+    }
+    found = {}
+    for name in names:
+        suite = scoring.suite(name, fit.request.data)
+        found[name] = {who: round(float(scoring.evaluate(suite, encode)["average"]), 5) for who, encode in encoders.items()}
+    return found
+
+
+def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
+    """Everything that was found, as one object."""
+    from edgedistill import files
+    from edgedistill.fitting.storage import result
+
+    done, won = result(fit.folder) or {}, winner_entry(fit)
+    hand_made = files.read_json(folder / f"{HAND_MADE}.json") if (folder / f"{HAND_MADE}.json").exists() else None
+    winner = {**done["winner"], "trained_seconds": round(trained_seconds(won), 1)}
+    parts = {"budget": done["budget"], "seconds": done["seconds"], "schedule": done["schedule"], "winner": winner, "recipe": won.recipe}
+    ends = {}
+    for entry in fit.storage.entries():
+        last = max(entry.scores, default=None)
+        if entry.state == "complete" and last is not None:
+            ends[entry.name] = entry.scores[last]["score"]
+        elif (folder / f"{entry.name}.json").exists():
+            ends[entry.name] = files.read_json(folder / f"{entry.name}.json")["score"]
+    rungs = [
+        {"share": share, "scores": {e.name: e.scores[at]["score"] for e in fit.storage.entries() if at in e.scores}}
+        for at, share in enumerate(done["schedule"]["shares"][:-1])
+    ]
+    for rung in rungs:
+        both = [name for name in rung["scores"] if name in ends]
+        if len(both) > 2:
+            rung["rank_correlation"] = round(float(spearmanr([rung["scores"][n] for n in both], [ends[n] for n in both]).statistic), 4)
+            rung["candidates"] = len(both)
+    compared = suites(fit, names, hand_made) if hand_made and names else {}
+    return {**parts, "hand_made": hand_made, "suites": compared, "rungs": rungs, "trained_to_the_end": ends, "texts": done["texts"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fit", type=Path, help="the folder of a finished fit")
+    parser.add_argument("--recipe", help="a hand-made recipe to compare with")
+    parser.add_argument("--all", action="store_true", help="train the candidates that fell, too")
+    parser.add_argument("--suites", default="", help="also scored on these, separated by commas")
+    parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
+    parser.add_argument("--workers", type=int, default=2, help="trainings side by side")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--one", help="train this one only, in this process")
+    arguments = parser.parse_args()
+    from edgedistill import files
+
+    folder = arguments.fit / "comparison"
+    folder.mkdir(exist_ok=True)
+    fit = at_work(arguments)
+    if arguments.one:
+        import torch
+
+        from edgedistill.teacher.encoder import flush_denormals
+
+        flush_denormals()
+        torch.set_num_threads(1)
+        hand_made = arguments.one == HAND_MADE
+        found = train_hand_made(fit, arguments.recipe) if hand_made else train_to_end(fit, arguments.one)
+        files.write_json(folder / f"{arguments.one}.json", found)
+        return
+    wanted = [HAND_MADE] if arguments.recipe else []
+    wanted += [entry.name for entry in fit.storage.entries() if entry.state == "pruned" and entry.scores] if arguments.all else []
+
+    def train_one(name: str) -> None:
+        command = [sys.executable, __file__, str(arguments.fit), "--one", name]
+        command += ["--recipe", arguments.recipe] if arguments.recipe else []
+        command += ["--data", str(arguments.data)] if arguments.data else []
+        with (folder / f"{name}.log").open("wb") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        print(f"{name}: {files.read_json(folder / f'{name}.json')['score']:.4f}", flush=True)
+
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        list(pool.map(train_one, [name for name in wanted if not (folder / f"{name}.json").exists()]))
+    found = report(fit, folder, [name for name in arguments.suites.split(",") if name])
+    if arguments.out:
+        files.write_json(arguments.out, found)
+    print({name: found[name] for name in ("winner", "hand_made", "suites")})
+
+
+if __name__ == "__main__":
+    main()
