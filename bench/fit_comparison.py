@@ -36,7 +36,8 @@ def at_work(arguments: argparse.Namespace) -> Any:
 
     storage = Storage(arguments.fit)
     asked = request.of_settings(storage.get("settings"), arguments.data)
-    return Fit(asked, arguments.fit, storage, Session(arguments.data, "cpu", print), PACE, 1, open_teacher(asked))
+    session = Session(arguments.data, "cpu", print)
+    return Fit(asked, arguments.fit, storage, session, PACE, 1, open_teacher(asked, storage, session))
 
 
 def winner_entry(fit: Any) -> Any:
@@ -67,8 +68,7 @@ def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
 
     given, seconds = yaml.safe_load(Path(path).read_text(encoding="utf-8")), trained_seconds(winner_entry(fit))
     stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
-    teacher = fit.request.teacher.model_dump(mode="json", exclude_defaults=True)
-    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": teacher, "corpus": fit.storage.get("corpus")}
+    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": fit.storage.get("teacher"), "corpus": fit.storage.get("corpus")}
     kept = {name: given[name] for name in ("student", "targets") if name in given}
 
     def run_for(steps: int, folder: Path) -> float:

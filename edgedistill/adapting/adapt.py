@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from edgedistill import bundle_run, recipe, run
 from edgedistill.adapting import before_and_after, own_texts
@@ -24,7 +23,7 @@ from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.load_models import open_teacher
+from edgedistill.training.load_models import open_teacher, quickest
 
 MOST_MEASURED = 3_000  # held-out texts
 LEAST_STEPS = 20
@@ -101,9 +100,7 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
     teacher = request.teacher or source.recipe.teacher
     if teacher.embeddings is not None:
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
-    if teacher.dtype == "auto" and session.device != "cuda" and not torch.cuda.is_available():
-        teacher = teacher.model_copy(update={"dtype": "int8"})
-    choices = Choices(request.out.name, request.student, request.texts, request.column, teacher)
+    choices = Choices(request.out.name, request.student, request.texts, request.column, quickest(teacher, session))
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
     most = _affordable(spec, request.minutes, session)

@@ -107,7 +107,7 @@ def _run(request: FitRequest, out: Path, session: Session, conduct: Conduct, sta
     storage.agree(request.settings())
     workers = 1 if session.device == "cuda" else conduct.workers or min(MOST_WORKERS, machine.default_threads())
     with Presence(out) as presence, shown(storage, presence, session) as logged:
-        at_work = Fit(request, out, storage, logged, conduct.pace, workers, open_teacher(request))
+        at_work = Fit(request, out, storage, logged, conduct.pace, workers, open_teacher(request, storage, logged))
         _once(storage, presence, "schedule", "plans", lambda: plan.make(at_work, started))
         before = torch.get_num_threads()
         threads = max(1, before // workers)

@@ -97,16 +97,19 @@ class Fit:
         return {
             "name": choice.name,
             "seed": self.request.seed,
-            "teacher": self.request.teacher.model_dump(mode="json", exclude_defaults=True),
+            "teacher": self.storage.get("teacher"),
             "corpus": self.storage.get("corpus"),
             **candidates.sections(choice, workshop.start, workshop.vocabularies),
             "stages": [stage],
         }
 
 
-def open_teacher(request: FitRequest) -> TeacherEncoder:
-    """The teacher of a request, a model or a finished run."""
-    return with_weights(load_models.open_teacher(request.teacher, request.data), "--teacher")
+def open_teacher(request: FitRequest, storage: Storage, session: Session) -> TeacherEncoder:
+    """The teacher of a request, a model or a finished run, in the dtype that the fit's first process chose."""
+    if storage.get("teacher") is None:
+        chosen = load_models.quickest(request.teacher, replace(session, data=request.data))
+        storage.set("teacher", chosen.model_dump(mode="json", exclude_defaults=True))
+    return with_weights(load_models.open_teacher(recipe.Teacher(**storage.get("teacher")), request.data), "--teacher")
 
 
 def make(fit: Fit, started: float) -> None:

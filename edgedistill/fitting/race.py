@@ -2,6 +2,9 @@
 
 Every candidate trains to the first rung; the best of them go on from their checkpoints to the second, and so on. Learning rates follow
 the whole training from the first step, so a candidate that is trained rung by rung ends as if it was trained at once.
+
+Kinds learn at different speeds: a static student is at its end when a transformer has begun. So the best of every kind leaves the first
+rung, and from the second on candidates are compared by the scores that they are expected to end with.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ class Propose(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """All have reached a rung: `best` go on, best first, `others` fall."""
+    """All have reached a rung: `best` go on, `others` fall, each the best first. expected: of each by number, its score at the end."""
 
     rung: int
     best: list[Entry]
     others: list[Entry]
+    expected: dict[int, float]
 
 
 class Wait(NamedTuple):
@@ -58,10 +62,25 @@ def next_step(entries: Sequence[Entry], schedule: Schedule, exhausted: bool, ali
     if not racing:
         return Over()
     rung = racing[0].goal
-    ranked = sorted(racing, key=lambda entry: (-_score(entry, rung), entry.number))
+    expected = {entry.number: expected_score(entry, rung, schedule.shares) for entry in racing}
+    ranked = sorted(racing, key=lambda entry: (-expected[entry.number], entry.number))
     last = rung == len(schedule.counts) - 1
     count = len(ranked) if last else schedule.counts[rung + 1]
-    return Promote(rung, ranked[:count], ranked[count:])
+    first = _best_of_each_kind(ranked) if rung == 0 and not last else []
+    chosen = {entry.number for entry in [*first, *(entry for entry in ranked if entry not in first)][:count]}
+    best = [entry for entry in ranked if entry.number in chosen]
+    return Promote(rung, best, [entry for entry in ranked if entry.number not in chosen], expected)
+
+
+def expected_score(entry: Entry, rung: int, shares: Sequence[float]) -> float:
+    """The score at the end, where it goes on to grow with the logarithm of the steps as between the last two rungs; at the first, and at
+    the last, the score itself.
+    """
+    score = _score(entry, rung)
+    if rung == 0 or not math.isfinite(score):
+        return score
+    growth = (score - _score(entry, rung - 1)) / math.log(shares[rung] / shares[rung - 1])
+    return score + growth * math.log(shares[-1] / shares[rung])
 
 
 def _score(entry: Entry, rung: int) -> float:
@@ -69,13 +88,28 @@ def _score(entry: Entry, rung: int) -> float:
     return score if math.isfinite(score) else -math.inf
 
 
-def why_it_fell(entry: Entry, rung: int, place: int, step: Promote, schedule: Schedule) -> str:
+def _best_of_each_kind(ranked: list[Entry]) -> list[Entry]:
+    found: dict[str, Entry] = {}
+    for entry in ranked:
+        found.setdefault(entry.params["kind"], entry)
+    return list(found.values())
+
+
+def why_it_fell(entry: Entry, place: int, step: Promote, schedule: Schedule) -> str:
     """Why a candidate was not trained on. place: its place at the rung, from 1."""
-    score = entry.scores[rung]
-    others = len(step.best) + len(step.others)
-    last = step.best[-1].scores[rung]["score"]
+    score, rung = entry.scores[step.rung], step.rung
+    count = len(step.best) + len(step.others)
     at = f"at rung {rung + 1} of {len(schedule.counts)}, after {score['step']:,} of {score['steps']:,} steps"
-    return f"{at}: {score['score']:.3f}, place {place} of {others}; the best {len(step.best)} went on, from {last:.3f}"
+    if rung == 0:
+        return f"{at}: {score['score']:.3f}, place {place} of {count}; {_went_on(step)} went on"
+    ends, lowest = step.expected[entry.number], step.expected[step.best[-1].number]
+    expects = f"{score['score']:.3f}, {ends:.3f} to be expected at the end"
+    return f"{at}: {expects}, place {place} of {count}; {_went_on(step)} went on, from {lowest:.3f}"
+
+
+def _went_on(step: Promote) -> str:
+    kinds = {entry.params["kind"] for entry in step.best}
+    return f"the best {len(step.best)}, with one of each kind," if step.rung == 0 and len(kinds) > 1 else f"the best {len(step.best)}"
 
 
 def finalists(step: Promote, schedule: Schedule, seconds: float, workers: int) -> Promote:
@@ -85,7 +119,7 @@ def finalists(step: Promote, schedule: Schedule, seconds: float, workers: int) -
     count = len(step.best)
     while count > 1 and math.ceil(count / workers) * max(_seconds_left(entry, step.rung) for entry in step.best[:count]) > seconds:
         count -= 1
-    return Promote(step.rung, step.best[:count], [*step.best[count:], *step.others])
+    return Promote(step.rung, step.best[:count], [*step.best[count:], *step.others], step.expected)
 
 
 def _seconds_left(entry: Entry, rung: int) -> float:

@@ -74,8 +74,10 @@ def _promote(fit: Fit, step: race.Promote) -> None:
         for entry in step.best:
             fit.storage.complete(entry.number, entry.scores[step.rung]["score"])
         return
-    for place, entry in enumerate(step.others, len(step.best) + 1):
-        fit.storage.fall(entry.number, race.why_it_fell(entry, step.rung, place, step, schedule))
+    ranked = sorted([*step.best, *step.others], key=lambda entry: -step.expected[entry.number])
+    for place, entry in enumerate(ranked, 1):
+        if entry in step.others:
+            fit.storage.fall(entry.number, race.why_it_fell(entry, place, step, schedule))
     for entry in step.best:
         fit.storage.update(entry.number, goal=step.rung + 1, worker=None)
 
@@ -142,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     session = Session(options.data, options.device, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     try:
         with Presence(options.folder, options.parent) as presence:
-            run(Fit(asked, options.folder, storage, session, PACE, options.workers, open_teacher(asked)), presence)
+            run(Fit(asked, options.folder, storage, session, PACE, options.workers, open_teacher(asked, storage, session)), presence)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -120,7 +120,7 @@ def again(finished: Finished, folder: Path) -> plan.Fit:
     if not folder.exists():
         shutil.copytree(finished.folder, folder)
     opened = storage.Storage(folder)
-    return plan.Fit(finished.request, folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request))
+    return plan.Fit(finished.request, folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request, opened, Session()))
 
 
 def test_two_processes_take_different_candidates(finished: Finished, tmp_path: Path) -> None:

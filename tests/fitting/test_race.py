@@ -14,9 +14,9 @@ from edgedistill.fitting.storage import Entry
 SCHEDULE = Schedule((4, 2, 1), (1 / 16, 1 / 4, 1.0), 160.0)
 
 
-def entry(number: int, scores: list[float], goal: int, worker: str | None = None, state: str = "running") -> Entry:
+def entry(number: int, scores: list[float], goal: int, worker: str | None = None, state: str = "running", kind: str = "bert") -> Entry:
     details = {rung: {"score": score, "step": 10 * 4**rung, "steps": 160, "step_seconds": 1.0} for rung, score in enumerate(scores)}
-    return Entry(number, f"c{number}", {}, {}, "int8", {}, goal, details, worker, None, state)
+    return Entry(number, f"c{number}", {"kind": kind}, {}, "int8", {}, goal, details, worker, None, state)
 
 
 def nobody(name: str | None) -> bool:
@@ -48,12 +48,35 @@ def test_the_best_of_a_rung_go_on() -> None:
     step = race.next_step(entries, SCHEDULE, False, nobody)
     assert isinstance(step, race.Promote)
     assert ([each.number for each in step.best], [each.number for each in step.others]) == ([1, 3], [0, 2])
-    why = race.why_it_fell(entries[0], 0, 3, step, SCHEDULE)
-    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.500, place 3 of 4; the best 2 went on, from 0.600"
+    why = race.why_it_fell(entries[0], 3, step, SCHEDULE)
+    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.500, place 3 of 4; the best 2 went on"
     finished = [entry(0, [0.5], 0, state="pruned"), entry(1, [0.7, 0.8, 0.9], 2)]
     last = race.next_step(finished, SCHEDULE, True, nobody)
     assert isinstance(last, race.Promote) and (last.rung, len(last.best), last.others) == (2, 1, [])
     assert race.next_step([entry(0, [0.9], 2, state="complete")], SCHEDULE, True, nobody) == race.Over()
+
+
+def test_the_best_of_each_kind_leaves_the_first_rung() -> None:
+    entries = [entry(0, [0.9], 0), entry(1, [0.8], 0), entry(2, [0.5], 0, kind="bilstm"), entry(3, [0.6], 0, kind="bilstm")]
+    step = race.next_step(entries, SCHEDULE, False, nobody)
+    assert isinstance(step, race.Promote)
+    assert ([each.number for each in step.best], [each.number for each in step.others]) == ([0, 3], [1, 2])
+    why = race.why_it_fell(entries[1], 2, step, SCHEDULE)
+    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 4; the best 2, with one of each kind, went on"
+
+
+def test_what_still_grows_is_preferred_to_what_does_not() -> None:
+    entries = [entry(0, [0.7, 0.71], 1), entry(1, [0.5, 0.65], 1)]
+    assert race.expected_score(entries[0], 1, SCHEDULE.shares) == pytest.approx(0.72)
+    assert race.expected_score(entries[1], 1, SCHEDULE.shares) == pytest.approx(0.80)
+    step = race.next_step(entries, SCHEDULE, True, nobody)
+    assert isinstance(step, race.Promote) and [each.number for each in step.best] == [1]
+    why = race.why_it_fell(entries[0], 2, step, SCHEDULE)
+    assert why == (
+        "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2; the best 1 went on, from 0.800"
+    )
+    ended = [entry(0, [0.7, 0.71, 0.9], 2), entry(1, [0.5, 0.65, 0.8], 2)]
+    assert [race.expected_score(each, 2, SCHEDULE.shares) for each in ended] == [0.9, 0.8]  # nothing is left to expect
 
 
 def test_fewer_finalists_where_time_is_short() -> None:
@@ -65,7 +88,7 @@ def test_fewer_finalists_where_time_is_short() -> None:
     assert [each.number for each in race.finalists(step, schedule, 239.0, 1).best] == [1]
     assert len(race.finalists(step, schedule, 239.0, 2).best) == 2  # side by side
     assert len(race.finalists(step, schedule, -10.0, 1).best) == 1
-    first = race.Promote(0, entries, [])
+    first = race.Promote(0, entries, [], step.expected)
     assert race.finalists(first, schedule, -10.0, 1) == first
 
 

@@ -23,7 +23,9 @@ from tests.fitting.conftest import CONDUCT, Finished, request
 @pytest.fixture(scope="module")
 def workshop(finished: Finished) -> Workshop:
     opened = storage.Storage(finished.folder)
-    at_work = plan.Fit(finished.request, finished.folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request))
+    at_work = plan.Fit(
+        finished.request, finished.folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request, opened, Session())
+    )
     return at_work.workshop()
 
 
