@@ -3,7 +3,7 @@
 python bench/fit_comparison.py FIT --recipe recipes/flagship/nano.yaml [--all] [--suites sts7,retrieval] [--data DIR] --out REPORT
 
 The hand-made recipe keeps its student, targets, objective and optimizer, and takes the fit's teacher and corpus; of its stages only the
-first, as the others need labels that a fit has not. Its steps are as many as fit into the seconds that the winner trained, by two short
+first, as the others need labels that a fit has not. Its steps are as many as fit into the seconds that the winner trained, by short
 runs of it. Every student is scored as in the race, by its agreement with the teacher on the fit's held-out texts, in its own precision.
 `--all`: candidates that fell train on from their checkpoints; the report then has the rank correlation of every rung's scores with the
 final ones. Each training is a process of one thread, and writes what it found into FIT/comparison, so a second call goes on.
@@ -23,7 +23,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 HAND_MADE = "hand-made"
-PILOTS = (10, 50)  # steps of the two short runs
+PILOT_S = 15.0  # that a short run takes longer than one of a single step
 
 
 def at_work(arguments: argparse.Namespace) -> Any:
@@ -79,9 +79,11 @@ def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
         return time.perf_counter() - started
 
     folder = fit.folder / "comparison"
-    short, long = (run_for(steps, folder / "pilot") for steps in PILOTS)
-    per_step = (long - short) / (PILOTS[1] - PILOTS[0])
-    steps = max(1, int((seconds - (short - PILOTS[0] * per_step)) / per_step))
+    run_for(1, folder / "pilot")  # fills the caches
+    setup, pilot = run_for(1, folder / "pilot"), 30
+    while (spent := run_for(pilot, folder / "pilot") - setup) < PILOT_S:
+        pilot *= 3
+    steps = max(1, int((seconds - setup) * (pilot - 1) / spent))
     spent = run_for(steps, folder / HAND_MADE)
     student = open_student(folder / HAND_MADE)
     cost = student_cost.cost(student, fit.timed_texts(), fit.request.budget.target)
