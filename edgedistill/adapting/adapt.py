@@ -12,7 +12,7 @@ import numpy as np
 
 from edgedistill import bundle_run, recipe, run
 from edgedistill.adapting import before_and_after, own_texts
-from edgedistill.adapting.adaptation_recipe import Choices, Limits, adaptation_recipe, limits
+from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, Limits, adaptation_recipe, limits, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
@@ -23,7 +23,7 @@ from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.load_models import open_teacher, quickest
+from edgedistill.training.load_models import open_teacher, quickest, with_weights
 
 MOST_MEASURED = 3_000  # held-out texts
 LEAST_STEPS = 20
@@ -100,7 +100,12 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
     teacher = request.teacher or source.recipe.teacher
     if teacher.embeddings is not None:
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
-    choices = Choices(request.out.name, request.student, request.texts, request.column, quickest(teacher, session))
+    whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session.data), "--teacher")
+    tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
+    if tokens > source.max_tokens:
+        session.log(f"the texts are long: the student will read {tokens} tokens of each, before {source.max_tokens}")
+    teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
+    choices = Choices(request.out.name, request.student, request.texts, request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
     most = _affordable(spec, request.minutes, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from edgedistill import recipe, run
@@ -15,17 +16,21 @@ FEWEST_STEPS, MOST_STEPS = 200, 2_000
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where there is no time for all
 DOCUMENTATION_SHARE = 0.15  # of the texts trained on
 INITIAL_SHARE = 0.3  # of the weights, so that little is forgotten: see bench/LOG.md
+TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256  # so that nine texts in ten are read to their end; longer ones take too long to learn from
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
 
 
 class Choices(NamedTuple):
-    """What the user chose. name: of the run; weights, texts, column: as the recipe takes them; teacher: of the texts."""
+    """What the user chose. name: of the run; weights, texts, column: as the recipe takes them; teacher: of the texts; max_tokens: of the
+    student.
+    """
 
     name: str
     weights: str
     texts: list[str]
     column: str
     teacher: recipe.Teacher
+    max_tokens: int
 
 
 class Limits(NamedTuple):
@@ -42,6 +47,15 @@ def limits(seconds: float, per_text: float, per_sample: float) -> Limits:
     """
     rows = int(seconds / (per_text + FEWEST_EPOCHS * per_sample))
     return Limits(rows, max(0, int((seconds - rows * per_text) / (BATCH * per_sample))))
+
+
+def tokens_to_read(own: OwnTexts, student: int, teacher: int) -> int:
+    """How many tokens of a text the adapted student reads: more than before where the texts are longer and the teacher reads them.
+
+    student, teacher: how many they read.
+    """
+    needed = math.ceil(own.long_words * TOKENS_PER_WORD / 32) * 32
+    return max(student, min(needed, teacher, MOST_TOKENS))
 
 
 def adaptation_recipe(choices: Choices, own: OwnTexts, source: run.Run, most: Limits | None = None) -> recipe.Recipe:
@@ -61,7 +75,7 @@ def adaptation_recipe(choices: Choices, own: OwnTexts, source: run.Run, most: Li
             corpus["pieces"] = {"texts": rows - whole}
     corpus["documentation_texts"] = max(500, int(DOCUMENTATION_SHARE * rows))
     steps = round(min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * rows / BATCH)))
-    stage: dict[str, Any] = {"name": "adapt", "objective": {"kind": "cosine"}, "batch": min(BATCH, rows), "max_tokens": source.max_tokens}
+    stage: dict[str, Any] = {"name": "adapt", "objective": {"kind": "cosine"}, "batch": min(BATCH, rows), "max_tokens": choices.max_tokens}
     stage["steps"] = steps if most is None else min(steps, most.steps)
     stage["initial_share"] = INITIAL_SHARE
     stage |= {"learning_rate": 1e-3} if source.kind == "static" else {"optimizer": "muon", "learning_rate": 2e-3}
@@ -70,7 +84,7 @@ def adaptation_recipe(choices: Choices, own: OwnTexts, source: run.Run, most: Li
         "about": f"{choices.weights}, adapted to its user's texts.",
         "teacher": choices.teacher.model_dump(exclude_defaults=True),
         "corpus": corpus,
-        "student": {"weights": choices.weights},
+        "student": {"weights": choices.weights} | ({} if choices.max_tokens == source.max_tokens else {"max_tokens": choices.max_tokens}),
         "stages": [stage],
     }
     return recipe.parse(described, "adapt")

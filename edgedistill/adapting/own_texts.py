@@ -18,11 +18,14 @@ WRAPPED = 0.5  # share of lines that end inside a sentence, from which on a file
 
 
 class OwnTexts(NamedTuple):
-    """files: how many; texts: how many distinct ones, words: their mean number of words; unit: what a text of a .txt file is."""
+    """files: how many; texts: how many distinct ones; words: their mean number of words, and that of the longest tenth's shortest one;
+    unit: what a text of a .txt file is.
+    """
 
     files: int
     texts: int
     words: float
+    long_words: float
     unit: str
 
 
@@ -41,7 +44,8 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
     if len(lengths) < FEWEST:
         what = "paragraphs" if unit == "paragraph" else "texts"
         raise UserError(f"--texts: {len(lengths):,} {what} in {len(paths):,} file(s), at least {FEWEST} are needed; add texts")
-    return OwnTexts(len(paths), len(lengths), float(np.mean(list(lengths.values()))), unit)
+    words = list(lengths.values())
+    return OwnTexts(len(paths), len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), unit)
 
 
 def _wrapped(paths: list[Path]) -> bool:

@@ -320,7 +320,11 @@ class Finished(Section):
     )
     max_tokens: Annotated[
         int | None,
-        Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, at most its own limit, which is the default."),
+        Field(
+            ge=3,
+            le=8192,
+            description="Longer texts are truncated to this many tokens; more than its own limit, the default, give it further positions.",
+        ),
     ] = None
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from edgedistill import bundle_run, cli, files, recipe, run
 from edgedistill.adapting import adapt, own_texts
-from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits
+from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, tokens_to_read
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
@@ -102,12 +102,12 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
 
 
 def own(texts: int, words: float) -> own_texts.OwnTexts:
-    return own_texts.OwnTexts(1, texts, words, "line")
+    return own_texts.OwnTexts(1, texts, words, 1.5 * words, "line")
 
 
 def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
     source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher)
+    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
     specs = [adaptation_recipe(choices, own(texts, 12), source) for texts in (200, 2_000, 20_000)]
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
@@ -116,10 +116,18 @@ def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) 
     assert corpora[0].documentation_texts < corpora[2].documentation_texts
 
 
+def test_long_texts_are_read_further_than_before() -> None:
+    assert tokens_to_read(own(500, 10), 128, 256) == 128, "short texts"
+    assert tokens_to_read(own(500, 80), 128, 256) == 192, "nine in ten have at most 120 words"
+    assert tokens_to_read(own(500, 800), 128, 4_096) == 256, "at most"
+    assert tokens_to_read(own(500, 800), 128, 128) == 128, "the teacher reads no further"
+    assert tokens_to_read(own(500, 800), 512, 512) == 512, "never fewer than before"
+
+
 def test_with_little_time_texts_are_drawn(student: Path) -> None:
     """As many as can be embedded once and trained on one and a half times."""
     source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher)
+    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
     most = limits(600, per_text=0.004, per_sample=0.012)
     assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(600, abs=1) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
     spec = adaptation_recipe(choices, own(50_000, 200), source, most)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import files, recipe, run
+from edgedistill import bundle_run, files, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -82,6 +82,24 @@ def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp
     opened = run.open_run(tmp_path / "a")
     module: Any = opened.student()
     assert opened.max_tokens == 20 and module.model.config.hidden_dropout_prob == 0.25
+
+
+@pytest.mark.parametrize("name", ["bert-bundle", "recurrent", "static", "bilstm"])
+def test_more_tokens_than_before(name: str, world: World, sources: Path, tmp_path: Path) -> None:
+    """Short texts are embedded as before; of a long one the end is read too."""
+    source = bundle_run.open_finished(str(sources / name), "test")
+    tokens = source.max_tokens + 100
+    go(world, tmp_path / "a", student={"weights": str(sources / name), "max_tokens": tokens}, stages=STILL)
+    opened = run.open_run(tmp_path / "a")
+    assert opened.max_tokens == tokens
+    module, tokenizer = opened.student(), opened.tokenizer()
+    before = student_embeddings.embed(source.student(), source.tokenizer(), TEXTS, source.max_tokens)
+    np.testing.assert_allclose(student_embeddings.embed(module, tokenizer, TEXTS, tokens), before, atol=2e-5)
+    long = TEXTS[0]
+    while len(tokenizer(long)["input_ids"]) <= source.max_tokens:
+        long += f" {TEXTS[1]}"
+    longer, other = student_embeddings.embed(module, tokenizer, [f"{long} {TEXTS[2]}", f"{long} {TEXTS[3]}"], tokens)
+    assert np.isfinite(longer).all() and not np.allclose(longer, other, atol=1e-4)
 
 
 OTHER = [
@@ -165,10 +183,6 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
 def test_what_is_refused(world: World, sources: Path) -> None:
     known = "no finished student 'mano'; did you mean 'nano'? (nano)"
     assert problem(world, {"weights": "mano"}) == f"student.weights: {known}; or give the folder of a bundle or a run"
-    fact = "200 from a student that reads 48"
-    limited = {"weights": str(sources / "bert"), "max_tokens": 200}
-    read = run.open_run(sources / "bert").max_tokens
-    assert problem(world, limited).startswith(f"student.max_tokens: {fact.replace('48', str(read))}; ask for as many or fewer")
     static = str(sources / "static")
     assert "is a static student, which has none; leave it out" in problem(world, {"weights": static, "dropout": 0.1})
     muon = [{**STILL[0], "optimizer": "muon"}]

@@ -17,6 +17,7 @@ from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
+POSITIONS = "position_embeddings.weight"
 SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}  # of a teacher: what its embeddings depend on
 
 
@@ -28,9 +29,6 @@ def find(spec: recipe.Recipe) -> run.Run:
     student = spec.student
     assert isinstance(student, recipe.Finished)
     source = bundle_run.open_finished(student.weights, "student.weights")
-    if student.max_tokens is not None and student.max_tokens > source.max_tokens:
-        fact = f"{student.max_tokens} from a student that reads {source.max_tokens}"
-        raise UserError(f"student.max_tokens: {fact}; ask for as many or fewer, or leave it out")
     if source.kind == "static":
         if student.dropout is not None:
             raise UserError(f"student.dropout: {student.weights} is a static student, which has none; leave it out")
@@ -62,7 +60,7 @@ def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) ->
     weights = own(source.student()).state_dict()
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
-    module.load_state_dict(weights)
+    module.load_state_dict(_longer(weights, module))
     return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head)
 
 
@@ -73,6 +71,10 @@ def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
     shape = {name: value for name, value in source.shape.items() if name != "blocks"}
     if student.max_tokens is not None:
         shape["max_tokens"] = student.max_tokens
+        if "config" in shape:
+            first = shape.get("pad", 0) + 1 if shape.get("positions") == "pad" else 0
+            rows = max(shape["config"]["max_position_embeddings"], first + student.max_tokens)
+            shape["config"] = {**shape["config"], "max_position_embeddings": rows}
     if student.dropout is not None and "config" in shape:
         names = [name for name in shape["config"] if name.endswith("dropout")] if shape["config"].get("model_type") == "modernbert" else []
         names = names or ["hidden_dropout_prob", "attention_probs_dropout_prob"]
@@ -80,6 +82,21 @@ def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
     elif student.dropout is not None:
         shape["dropout"] = student.dropout
     return shape
+
+
+def _longer(weights: dict[str, torch.Tensor], module: Any) -> dict[str, torch.Tensor]:
+    """The weights with as many position embeddings as the module has: further ones repeat the second half of those there are.
+
+    Far positions resemble each other: `nano` stretched so to 256 tokens is nearer to its teacher on long texts before it has learned
+    anything of them (bench/LOG.md).
+    """
+    found, wanted = dict(weights), module.state_dict()
+    for name in (each for each in weights if each.endswith(POSITIONS)):
+        table, rows = weights[name], len(wanted[name])
+        if rows > len(table):
+            half = table[len(table) // 2 :]
+            found[name] = torch.cat([table, half.repeat(-(-rows // len(half)), 1)[: rows - len(table)]])
+    return found
 
 
 def _head(module: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
