@@ -152,7 +152,7 @@ def markdown(paper: Paper, stated: PaperSettings) -> list[str]:
         lines += [
             "## Deviations from the paper",
             "",
-            f"{len(stated.settings)} of the paper's settings are compared with every arm. These differ:",
+            f"{len(stated.settings)} of the paper's settings are compared, each with the variants it is listed for. These differ:",
             "",
         ]
         lines += ["| setting | the paper | here | why |", "|---|---|---|---|"]
