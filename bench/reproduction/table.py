@@ -294,7 +294,7 @@ def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
     )
     if any(report.get("settings_reconstructed") for report in older):
         lines.append(
-            "Their settings were reconstructed from the paper's file of that time; they agree with the samples that the reports count."
+            "Their settings were reconstructed from the file of that time; where they give steps, they agree with the samples counted."
         )
     if common:
         lines += ["", f"In all of them: {'; '.join(common)}."]
