@@ -9,12 +9,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from scipy.stats import rankdata
+from scipy.stats import t as students_t
 
 from edgedistill.errors import UserError
 
 FOLDER = Path(__file__).resolve().parent
 RESAMPLES = 1_000
 INTERVAL = (2.5, 97.5)  # percentiles
+SEEDS = 3  # before a claim is judged
 
 
 class Part(BaseModel):
@@ -33,6 +35,8 @@ class Variant(Part):
     recipe: str
     set: list[str] = []
     suites: list[str] | None = Field(None, description="default: the paper's")
+    shared: bool = Field(False, description="trained once, with seed 0; the variants of all seeds use this run")
+    only_own_changes: bool = Field(False, description="the paper's `set` does not apply to it")
 
 
 class RankingClaim(Part):
@@ -125,28 +129,33 @@ def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None)
     return np.asarray(ranks[1:] @ ranks[0] / np.maximum(lengths[1:] * lengths[0], 1e-12))
 
 
-def contrasted(scores: dict[str, np.ndarray], contrast: dict[str, float]) -> tuple[float, float]:
-    """The weighted sum of the variants' means over seeds, and their pooled standard deviation (√ of the mean variance).
+def contrasted(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> np.ndarray:
+    """The weighted sum of the variants' scores for every seed that all of them have, (seeds,): paired, since a seed fixes much of a run.
 
-    scores: each variant's scores by seed, (seeds,). The deviation is NaN when every variant has one seed.
+    scores: each variant's by seed.
     """
-    mean = sum(weight * float(np.mean(scores[variant])) for variant, weight in contrast.items())
-    spreads = [(len(scores[each]) - 1, float(np.var(scores[each], ddof=1)) if len(scores[each]) > 1 else np.nan) for each in contrast]
-    freedom = sum(degrees for degrees, _ in spreads)
-    if freedom == 0:
-        return mean, float("nan")
-    return mean, float(np.sqrt(sum(degrees * variance for degrees, variance in spreads if degrees) / freedom))
+    seeds = sorted(set.intersection(*(set(scores[variant]) for variant in contrast)))
+    return np.array([sum(weight * scores[variant][seed] for variant, weight in contrast.items()) for seed in seeds])
 
 
-def verdict(mean: float, deviation: float, interval: tuple[float, float] | None) -> str:
-    """Judge a claim by its difference: `reproduced`, `contradicted` or `inconclusive`.
+def standard_error(differences: np.ndarray) -> float:
+    """Of the mean of differences (seeds,): their standard deviation / √seeds. NaN for fewer than two."""
+    return float(differences.std(ddof=1) / len(differences) ** 0.5) if len(differences) > 1 else float("nan")
 
-    reproduced: the difference exceeds the pooled deviation over seeds, and the bootstrap interval lies above 0. contradicted: the
-    same below 0. Without an interval (no scores per item) the seeds alone decide. A NaN deviation (one seed) is inconclusive.
+
+def verdict(differences: np.ndarray, interval: tuple[float, float] | None) -> str:
+    """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `inconclusive`, or `not yet: n of 3 seeds`.
+
+    reproduced: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval over test items both lie above
+    0. contradicted: both below 0. Without an interval (no scores per item) the seeds alone decide.
     """
+    if len(differences) < SEEDS:
+        return f"not yet: {len(differences)} of {SEEDS} seeds"
+    mean = float(differences.mean())
+    margin = float(students_t.ppf(INTERVAL[1] / 100, len(differences) - 1)) * standard_error(differences)
     low, high = interval if interval is not None else (mean, mean)
-    if mean > 0 and mean > deviation and low > 0:
+    if mean - margin > 0 and low > 0:
         return "reproduced"
-    if mean < 0 and -mean > deviation and high < 0:
+    if mean + margin < 0 and high < 0:
         return "contradicted"
     return "inconclusive"

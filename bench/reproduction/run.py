@@ -1,23 +1,28 @@
 """Train and measure every variant that the papers' ranking claims compare, with several seeds each. The queue can be stopped.
 
-Finished runs and existing reports are kept, and an interrupted run is resumed. All variants of a seed come before the next seed, so
-that the reports of a stopped queue are comparable. python bench/reproduction/table.py writes the pages from the reports.
+Finished runs and existing reports of the same settings are kept, and an interrupted run is resumed. All variants of a seed come before the
+next seed, so that the reports of a stopped queue are comparable; a variant comes after those whose runs it reads. With --jobs, several run
+at a time, each in a process of its own with one thread. python bench/reproduction/table.py writes the pages from the reports.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import typer
-from ranking_claims import FOLDER, Paper, papers, slug
+from arm_recipe import composition, runs_before, student_samples, variant_recipe
+from ranking_claims import FOLDER, SEEDS, Paper, papers, slug
 
 from edgedistill import files, recipe
 from edgedistill import run as runs_
@@ -27,6 +32,7 @@ from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import dot, encoded, unit
 from edgedistill.session import Session
 from edgedistill.students.output import Output
+from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
 
@@ -43,6 +49,18 @@ class Workspace:
     changes: tuple[str, ...] = ()
 
 
+class Job(NamedTuple):
+    """One run of a variant."""
+
+    paper: str
+    variant: str
+    seed: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.paper}/{slug(self.variant, self.seed)}"
+
+
 def chosen(names: list[str] | None, folder: Path) -> dict[str, Paper]:
     """The papers named on the command line; by default all of them. Raises UserError for an unknown name."""
     known = papers(folder)
@@ -52,22 +70,13 @@ def chosen(names: list[str] | None, folder: Path) -> dict[str, Paper]:
     return {name: paper for name, paper in known.items() if not names or name in names}
 
 
-def queue(found: dict[str, Paper], seeds: int) -> Iterator[tuple[str, str, int]]:
-    """Yields (paper, variant, seed), seed by seed."""
+def queue(found: dict[str, Paper], seeds: int) -> Iterator[Job]:
+    """Yields every job, seed by seed; a shared variant with seed 0 alone."""
     for seed in range(seeds):
         for name, paper in found.items():
-            for variant in paper.variants:
-                yield name, variant, seed
-
-
-def variant_recipe(paper: Paper, variant: str, seed: int, runs: Path, changes: tuple[str, ...] = ()) -> recipe.Recipe:
-    """The recipe of a variant. Raises UserError for a recipe that does not exist, or a change that does not fit it."""
-    replaced = []
-    for change in [*paper.set, *paper.variants[variant].set, *changes]:
-        for other in paper.variants:
-            change = change.replace(f"{{run:{other}}}", str(runs / paper.paper / slug(other, seed)))
-        replaced.append(change.replace("{seed}", str(seed)))
-    return recipe.read(paper.variants[variant].recipe, [*replaced, f"seed={seed}", f"name={slug(variant, seed)}"])
+            for variant, spec in paper.variants.items():
+                if seed == 0 or not spec.shared:
+                    yield Job(name, variant, seed)
 
 
 def measured(run: runs_.Run, suites: list[str], data: Path | None, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -160,7 +169,11 @@ def report(paper: Paper, variant: str, run: runs_.Run, suites: list[str], data: 
         "recipe": paper.variants[variant].recipe,
         "seed": run.recipe.seed,
         "teacher": run.recipe.teacher.name,
+        "settings": composition(run.recipe),
         "passes": sum(stage["texts"] for stage in run.info["stages"]),
+        "student_samples": _student_samples(run),
+        "dtype": str(resolve_dtype(run.recipe.stages[0].dtype if run.recipe.stages else "fp32")).removeprefix("torch."),
+        "temperature": {each["name"]: each["temperature"] for each in run.info["stages"] if "temperature" in each},
         "selected": run.info["selected"],
         "curve": {str(each["step"]): each["dev"] for each in curve if each.get("stage") == first and "dev" in each},
         "suites": results,
@@ -171,19 +184,77 @@ def report(paper: Paper, variant: str, run: runs_.Run, suites: list[str], data: 
     files.write_json(out, content)
 
 
+def _student_samples(run: runs_.Run) -> int:
+    """How many texts the student embedded in training: every view, every side of a pair and every column of a triple counts."""
+    of_stage = {stage.name: stage.views if isinstance(stage, recipe.Stage) else len(stage.task.texts) for stage in run.recipe.stages}
+    return sum(stage["texts"] * of_stage[stage["name"]] for stage in run.info["stages"])
+
+
+def has_report(out: Path, spec: recipe.Recipe, suites: list[str]) -> bool:
+    """Whether a report has all suites of a run with these settings."""
+    if not out.exists():
+        return False
+    known = files.read_json(out)
+    return known.get("settings") == composition(spec) and set(suites) <= known["suites"].keys()
+
+
+def set_older_aside(out: Path, spec: recipe.Recipe) -> None:
+    """Rename a report of other settings to `NAME.older.json`."""
+    if out.exists() and files.read_json(out).get("settings") != composition(spec):
+        for path in (out, out.with_suffix(".npz")):
+            if path.exists():
+                path.rename(path.with_name(f"{path.stem}.older{path.suffix}"))
+
+
 def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspace) -> str:
     """Train and measure one run of a variant. Returns `done`, or `kept` when its report exists. Raises UserError when it cannot be run."""
     name = slug(variant, seed)
     out, folder = workspace.reports / paper.paper / f"{name}.json", workspace.runs / paper.paper / name
     suites = paper.variants[variant].suites or paper.suites
-    if out.exists() and set(suites) <= files.read_json(out)["suites"].keys():
-        return "kept"
     spec = variant_recipe(paper, variant, seed, workspace.runs, workspace.changes)
+    if has_report(out, spec, suites):
+        return "kept"
+    if folder.exists() and composition(runs_.open_run(folder).recipe) != composition(spec):
+        raise UserError(f"{folder}: was trained with other settings; delete it, or give another folder with --runs")
     if not folder.exists():
         training.train(spec, folder, workspace.session, runs_.partial(folder).exists())
     out.parent.mkdir(parents=True, exist_ok=True)
+    set_older_aside(out, spec)
     report(paper, variant, runs_.open_run(folder), suites, workspace.session.data, out)
     return "done"
+
+
+def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[float, int]:
+    """(about how many hours of one core the queue needs, jobs without an estimate), from the seconds that earlier reports record.
+
+    A variant without reports takes its paper's median seconds for a text that the student embeds.
+    """
+    total, unknown = 0.0, 0
+    for name, paper in found.items():
+        known: dict[str, list[float]] = {}
+        per_sample = []
+        for path in sorted((workspace.reports / paper.paper).glob("*-s[0-9]*.json")):
+            content = files.read_json(path)
+            known.setdefault(content["arm"], []).append(content["seconds"])
+            if samples := content.get("student_samples", content["passes"]):
+                per_sample.append(content["seconds"] / samples)
+        for job in queue({name: paper}, seeds):
+            try:
+                spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
+            except UserError:  # the queue reports it
+                unknown += 1
+                continue
+            out = workspace.reports / paper.paper / f"{slug(job.variant, job.seed)}.json"
+            if has_report(out, spec, paper.variants[job.variant].suites or paper.suites):
+                continue
+            samples = student_samples(spec)
+            if job.variant in known:
+                total += float(np.mean(known[job.variant]))
+            elif per_sample and samples is not None:
+                total += samples * float(np.median(per_sample))
+            else:
+                unknown += 1
+    return total / 3600, unknown
 
 
 def work(found: dict[str, Paper], seeds: int, minutes: float | None, workspace: Workspace) -> dict[str, list[str]]:
@@ -193,26 +264,112 @@ def work(found: dict[str, Paper], seeds: int, minutes: float | None, workspace: 
     """
     result: dict[str, list[str]] = {"kept": [], "done": [], "failed": [], "left": []}
     log, started = workspace.session.log, time.perf_counter()
-    for name, variant, seed in queue(found, seeds):
-        title = f"{name}/{slug(variant, seed)}"
+    for job in queue(found, seeds):
         if minutes is not None and time.perf_counter() - started > 60 * minutes:
-            result["left"].append(title)
+            result["left"].append(job.title)
             continue
         try:
-            status = train_and_measure(found[name], variant, seed, workspace)
+            status = train_and_measure(found[job.paper], job.variant, job.seed, workspace)
         except UserError as error:
             status = "failed"
-            log(f"{title}: {error}")
-        result[status].append(title)
+            log(f"{job.title}: {error}")
+        result[status].append(job.title)
         if status == "done":
-            log(f"{title}: done")
+            log(f"{job.title}: done")
     return result
 
 
-@app.command(epilog="Example: python bench/reproduction/run.py --only distilcse --seeds 3 --minutes 120 --data ~/texts")
+def work_side_by_side(
+    found: dict[str, Paper],
+    seeds: int,
+    minutes: float | None,
+    workspace: Workspace,
+    start: Callable[[Job], subprocess.Popen[bytes]],
+    jobs: int,
+) -> dict[str, list[str]]:
+    """`work` with up to `jobs` processes; start: begins one, whose exit status is 0 where the job has its report afterwards.
+
+    A job waits for the jobs whose runs it reads, and while another is the first to embed the same texts with the same teacher: the second
+    then finds them in the cache.
+    """
+    result: dict[str, list[str]] = {"kept": [], "done": [], "failed": [], "left": []}
+    waiting, running, embedded = list[Job](), dict[Job, subprocess.Popen[bytes]](), set[str]()
+    for job in queue(found, seeds):
+        if _is_kept(found, job, workspace):
+            result["kept"].append(job.title)
+        else:
+            waiting.append(job)
+    log, started = workspace.session.log, time.perf_counter()
+    texts = {job: _texts_and_teacher(found, job, workspace) for job in waiting}
+    while waiting or running:
+        for job, process in list(running.items()):
+            if process.poll() is not None:
+                del running[job]
+                embedded.add(texts[job])
+                result["done" if process.returncode == 0 else "failed"].append(job.title)
+                log(f"{job.title}: {'done' if process.returncode == 0 else f'failed, see {_log_of(job, workspace)}'}")
+        if minutes is not None and time.perf_counter() - started > 60 * minutes:
+            result["left"] += [job.title for job in waiting]
+            waiting = []
+        for job in list(waiting):
+            before = {Job(job.paper, other, 0 if found[job.paper].variants[other].shared else job.seed) for other in _before(found, job)}
+            first = texts[job] not in embedded and any(texts[other] == texts[job] for other in running)
+            if len(running) < jobs and not before & {*waiting, *running} and not first:
+                waiting.remove(job)
+                running[job] = start(job)
+        time.sleep(0.05)
+    return result
+
+
+def _is_kept(found: dict[str, Paper], job: Job, workspace: Workspace) -> bool:
+    paper = found[job.paper]
+    out = workspace.reports / job.paper / f"{slug(job.variant, job.seed)}.json"
+    if not out.exists():
+        return False
+    spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
+    return has_report(out, spec, paper.variants[job.variant].suites or paper.suites)
+
+
+def _before(found: dict[str, Paper], job: Job) -> list[str]:
+    return runs_before(found[job.paper], job.variant)
+
+
+def _texts_and_teacher(found: dict[str, Paper], job: Job, workspace: Workspace) -> str:
+    """What identifies the embeddings that a job computes first; its own title where it embeds no corpus, or cannot be read."""
+    try:
+        spec = variant_recipe(found[job.paper], job.variant, job.seed, workspace.runs, workspace.changes)
+    except UserError:
+        return job.title
+    return job.title if spec.corpus is None else spec.model_dump_json(include={"corpus", "teacher", "assistant"})
+
+
+def _log_of(job: Job, workspace: Workspace) -> Path:
+    return workspace.runs / job.paper / f"{slug(job.variant, job.seed)}.log"
+
+
+def own_process(job: Job, workspace: Workspace, options: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process for one job, with one thread; it writes its log next to the run."""
+    log = _log_of(job, workspace)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, __file__, "--only", job.paper, "--variant", job.variant, "--seed", str(job.seed), *options]
+    with log.open("ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def _one(found: dict[str, Paper], variant: str, seed: int, workspace: Workspace) -> None:
+    """Train and measure a single run. Raises UserError where it cannot be run, or the paper has no such variant."""
+    if len(found) != 1:
+        raise UserError(f"--variant: {len(found)} papers are chosen; name its paper with --only")
+    paper = next(iter(found.values()))
+    if variant not in paper.variants:
+        raise UserError(f"--variant: {unknown_name('variant', variant, paper.variants)}")
+    train_and_measure(paper, variant, seed, workspace)
+
+
+@app.command(epilog="Example: python bench/reproduction/run.py --only distilcse --jobs 2 --minutes 120 --data ~/texts")
 def main(
     only: Annotated[list[str] | None, typer.Option("--only", metavar="PAPER", help="Repeatable. Default: all papers.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per variant, with seeds 0, 1, …")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per variant, with seeds 0, 1, …")] = SEEDS,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Start no run after this time; the current run is finished.")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")
@@ -222,11 +379,29 @@ def main(
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change every recipe. Repeatable.")] = None,
     folder: Annotated[Path, typer.Option("--papers", help="Folder of the papers' YAML files.")] = FOLDER,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, one thread each.")] = 1,
+    variant: Annotated[str | None, typer.Option("--variant", help="Only this variant of the one paper in --only.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Only this seed of --variant.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print the hours that are needed, and stop.")] = False,
 ) -> None:
     """Train and measure the variants that the papers' ranking claims compare. Finished runs are kept, interrupted runs are resumed."""
-    session = Session(data=data, device=device, log=typer.echo)
+    workspace = Workspace(runs, reports, Session(data=data, device=device, log=typer.echo), tuple(changes or []))
     try:
-        result = work(chosen(only, folder), seeds, minutes, Workspace(runs, reports, session, tuple(changes or [])))
+        found = chosen(only, folder)
+        if variant is not None:
+            _one(found, variant, seed or 0, workspace)
+            return
+        needed, unknown = hours(found, seeds, workspace)
+        more = f", and {unknown} runs without an estimate" if unknown else ""
+        typer.echo(f"about {needed:.1f} hours of one core as measured in the reports{more}; about {needed / jobs:.1f} with {jobs} jobs")
+        if estimate:
+            return
+        if jobs == 1:
+            result = work(found, seeds, minutes, workspace)
+        else:
+            options = [f"--runs={runs}", f"--reports={reports}", f"--device={device}", f"--papers={folder}"]
+            options += [*([f"--data={data}"] if data else []), *(f"--set={change}" for change in changes or [])]
+            result = work_side_by_side(found, seeds, minutes, workspace, lambda job: own_process(job, workspace, options), jobs)
     except UserError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

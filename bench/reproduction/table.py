@@ -11,8 +11,25 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import paper_settings
 import typer
-from ranking_claims import FOLDER, INTERVAL, RESAMPLES, Items, Paper, RankingClaim, contrasted, papers, resampled, slug, verdict
+from arm_recipe import composition_of
+from paper_settings import PaperSettings
+from ranking_claims import (
+    FOLDER,
+    INTERVAL,
+    RESAMPLES,
+    SEEDS,
+    Items,
+    Paper,
+    RankingClaim,
+    contrasted,
+    papers,
+    resampled,
+    slug,
+    standard_error,
+    verdict,
+)
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
@@ -20,7 +37,7 @@ from edgedistill.evaluation.suites import MEASURES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Reports = dict[str, list[dict[str, Any]]]  # a variant's, by seed
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "not run")
+VERDICTS = ("reproduced", "contradicted", "inconclusive", "not yet", "not run")
 
 
 class Judgement(NamedTuple):
@@ -30,21 +47,63 @@ class Judgement(NamedTuple):
     suite: str
     missing: list[str]  # variants without reports
     verdict: str = "not run"
-    seeds: int = 0  # the fewest of any variant
+    seeds: int = 0  # that all variants have
     mean: float = float("nan")
-    deviation: float = float("nan")  # NaN with one seed
+    error: float = float("nan")  # standard error of the mean over seeds; NaN with one seed
     interval: tuple[float, float] | None = None  # 95%; None for scores that are not known per test item
 
 
-def load(paper: Paper, folder: Path) -> Reports:
-    """Read every variant's reports, ordered by seed; each with the values of its test items under `items`, {suite: Items}."""
-    found: Reports = {}
-    for variant in paper.variants:
-        pattern = re.compile(re.escape(slug(variant, 0)[:-1]) + r"(\d+)")
-        seeds = {int(match[1]): path for path in (folder / paper.paper).glob("*.json") if (match := pattern.fullmatch(path.stem))}
-        paths = [seeds[seed] for seed in sorted(seeds)]
-        found[variant] = [{**files.read_json(path), "items": _items(path.with_suffix(".npz"))} for path in paths]
-    return found
+def load(paper: Paper, folder: Path) -> tuple[Reports, list[dict[str, Any]]]:
+    """(every variant's reports of its present settings, ordered by seed; all other reports of the paper, by variant and seed).
+
+    Each has the values of its test items under `items`, {suite: Items}.
+    """
+    found: Reports = {variant: [] for variant in paper.variants}
+    slugs = {slug(variant, 0)[: -len("-s0")]: variant for variant in paper.variants}
+    older = []
+    for path in sorted((folder / paper.paper).glob("*.json")):
+        match = re.fullmatch(r"(.+)-s(\d+)(\.older)?", path.stem)
+        if match is None:
+            continue
+        variant, report = slugs.get(match[1]), files.read_json(path)
+        if variant is not None and match[3] is None and report.get("settings") == _settings(paper, variant, int(match[2])):
+            found[variant].append({**report, "items": _items(path.with_suffix(".npz"))})
+        else:
+            older.append(report)
+    return {variant: sorted(each, key=lambda one: int(one["seed"])) for variant, each in found.items()}, older
+
+
+def _settings(paper: Paper, variant: str, seed: int) -> dict[str, Any] | None:
+    """The composition of a variant; None where its recipe cannot be read."""
+    try:
+        return composition_of(paper, variant, seed)
+    except UserError:
+        return None
+
+
+def part_of(report: dict[str, Any], suite: str) -> dict[str, Any] | None:
+    """A report's result on a suite; also where it measured more of the suite's tasks: sts17:es-en of sts17:es-en,es-es."""
+    if suite in report["suites"]:
+        found: dict[str, Any] = report["suites"][suite]
+        return found
+    name, _, tasks = suite.partition(":")
+    for known, result in report["suites"].items():
+        wanted = tasks.split(",") if tasks else []
+        if wanted and known.partition(":")[0] == name and set(wanted) <= result["tasks"].keys():
+            measure, _ = MEASURES[result["kind"]]
+            chosen = {task: result["tasks"][task] for task in wanted}
+            return {**result, "tasks": chosen, "average": float(np.mean([each[measure] for each in chosen.values()]))}
+    return None
+
+
+def items_of(report: dict[str, Any], suite: str) -> Items | None:
+    """The values of a suite's test items; of a part of a suite as `part_of`."""
+    name, _, tasks = suite.partition(":")
+    for known, items in report["items"].items():
+        wanted = tasks.split(",") if tasks else list(items.found)
+        if known == suite or (tasks and known.partition(":")[0] == name and set(wanted) <= items.found.keys()):
+            return Items({task: items.found[task] for task in wanted}, {task: items.gold[task] for task in wanted if task in items.gold})
+    return None
 
 
 def _items(path: Path) -> dict[str, Items]:
@@ -58,44 +117,44 @@ def _items(path: Path) -> dict[str, Items]:
     return out
 
 
-def scores(reports: Reports, ranking: RankingClaim, suite: str) -> dict[str, np.ndarray]:
+def scores(reports: Reports, ranking: RankingClaim, suite: str) -> dict[str, dict[int, float]]:
     """Each variant's scores by seed, in points of 100; empty for a variant without reports."""
-    out = {}
+    out: dict[str, dict[int, float]] = {}
     for variant in ranking.contrast:
         if ranking.at_step is not None:
-            values = [each["curve"].get(str(ranking.at_step)) for each in reports[variant]]
+            values = {each["seed"]: each["curve"].get(str(ranking.at_step)) for each in reports[variant]}
         else:
-            values = [(each["suites"].get(suite) or {}).get("average") for each in reports[variant]]
-        out[variant] = 100 * np.array([value for value in values if value is not None])
+            values = {each["seed"]: (part_of(each, suite) or {}).get("average") for each in reports[variant]}
+        out[variant] = {seed: 100 * value for seed, value in values.items() if value is not None}
     return out
 
 
 def judged(paper: Paper, reports: Reports, resamples: int) -> list[Judgement]:
-    """Judge every ranking claim of a paper. One seed is always inconclusive."""
+    """Judge every ranking claim of a paper."""
     bootstrapped: dict[str, dict[str, np.ndarray]] = {}
     out = []
     for ranking in paper.ranking_claims:
         suite = ranking.suite or paper.suites[0]
         found = scores(reports, ranking, suite)
-        missing = [variant for variant, values in found.items() if len(values) == 0]
+        missing = [variant for variant, values in found.items() if not values]
         if missing:
             out.append(Judgement(ranking, suite, missing))
             continue
-        mean, deviation = contrasted(found, ranking.contrast)
+        differences = contrasted(found, ranking.contrast)
         interval = None
         if ranking.at_step is None:
             if suite not in bootstrapped:
                 bootstrapped[suite] = _bootstrapped(reports, suite, resamples)
             interval = _interval(bootstrapped[suite], ranking)
-        seeds = min(len(values) for values in found.values())
-        result = verdict(mean, deviation, interval) if seeds > 1 else "inconclusive"
-        out.append(Judgement(ranking, suite, missing, result, seeds, mean, deviation, interval))
+        mean = float(differences.mean()) if len(differences) else float("nan")
+        result = verdict(differences, interval)
+        out.append(Judgement(ranking, suite, missing, result, len(differences), mean, standard_error(differences), interval))
     return out
 
 
 def _bootstrapped(reports: Reports, suite: str, resamples: int) -> dict[str, np.ndarray]:
     """Bootstrap scores (resamples,) of every variant measured on the suite: the mean over its seeds, all on the same samples."""
-    runs = [(variant, each["items"][suite]) for variant, found in reports.items() for each in found if suite in each["items"]]
+    runs = [(variant, items) for variant, found in reports.items() for each in found if (items := items_of(each, suite)) is not None]
     if not runs:
         return {}
     values = resampled([items for _, items in runs], resamples)
@@ -111,32 +170,37 @@ def _interval(bootstrapped: dict[str, np.ndarray], ranking: RankingClaim) -> tup
     return float(low), float(high)
 
 
-def markdown(paper: Paper, reports: Reports, resamples: int = RESAMPLES) -> str:
-    """The paper's page: what was compared, the ranking claims with their verdicts, and every variant's scores."""
+def markdown(paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], stated: PaperSettings, resamples: int = RESAMPLES) -> str:
+    """The paper's page: what was compared, the claims with their verdicts, deviations from the paper, and every variant's scores."""
+    reports, older = loaded
     judgements = judged(paper, reports, resamples)
-    teachers = sorted({each["teacher"] for found in reports.values() for each in found})
+    teachers = sorted({each["teacher"] for each in [*(each for found in reports.values() for each in found), *older]})
     lines = [f"# {paper.paper}: which ranking claims were reproduced", "", paper.about, ""]
     lines += [f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.", "", f"Source: {paper.source}.", ""]
     lines += ["## Ranking claims", "", _counted(judgements), ""]
     lines += [
-        "| claim | the paper reports | suite | difference ± sd | 95% interval | seeds | verdict |",
+        "| claim | the paper reports | suite | difference ± standard error | 95% interval | seeds | verdict |",
         "|---|---|---|---:|---:|---:|---|",
     ]
     lines += [_row(each) for each in judgements]
-    lines += ["", *_method(judgements), "", "## Variants", ""]
+    lines += ["", *_method(judgements), "", *paper_settings.markdown(paper, stated), "## Variants", ""]
     described = [f"* `{name}`: {variant.about}." for name, variant in paper.variants.items() if variant.about]
     lines += [*described, ""] if described else []
-    lines.append(
-        "Scores are the mean ± standard deviation over seeds. The shipped recipe of a variant is given in parentheses; the paper's"
-    )
-    lines.append("YAML file lists its changes. Training samples and training minutes are means per run.")
+    lines += [
+        "Scores are the mean ± standard deviation over seeds. The shipped recipe of a variant is in parentheses; the paper's YAML file",
+        "lists its changes. `texts embedded` counts every view, side and column that the student embeds in training. Parameters are of",
+        "the finished student, then those without its head. Temperatures are learned ones, dtype is that of training. —: not recorded.",
+    ]
     for suite in dict.fromkeys(name for variant in paper.variants.values() for name in (variant.suites or paper.suites)):
         lines += ["", *_variants(paper, reports, suite)]
-    return "\n".join(lines) + "\n"
+    without = [name for name, found in reports.items() if not found]
+    if without:
+        lines += ["", f"Not yet run: {', '.join(f'`{name}`' for name in without)}."]
+    return "\n".join([*lines, *_older(paper, older)]) + "\n"
 
 
 def _counted(judgements: list[Judgement]) -> str:
-    counts = Counter(each.verdict for each in judgements)
+    counts = Counter(each.verdict.partition(":")[0] for each in judgements)
     parts = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
     return f"Verdicts with this teacher, corpus and student: {', '.join(parts)}."
 
@@ -148,19 +212,19 @@ def _row(judgement: Judgement) -> str:
     if judgement.missing:
         return f"{head}| | | 0 | **not run**: no reports for {', '.join(f'`{name}`' for name in judgement.missing)} |"
     interval = "" if judgement.interval is None else "{:+.2f} … {:+.2f}".format(*judgement.interval)
-    deviation = "" if np.isnan(judgement.deviation) else f" ± {judgement.deviation:.2f}"
-    return f"{head}| {judgement.mean:+.2f}{deviation} | {interval} | {judgement.seeds} | **{judgement.verdict}** |"
+    error = "" if np.isnan(judgement.error) else f" ± {judgement.error:.2f}"
+    return f"{head}| {judgement.mean:+.2f}{error} | {interval} | {judgement.seeds} | **{judgement.verdict}** |"
 
 
 def _method(judgements: list[Judgement]) -> list[str]:
     """How the verdicts are reached, as a list."""
     lines = [
-        "* **difference**: the score of the variant that should rank higher minus that of the other, as means over seeds, × 100.",
-        "  **sd** is the standard deviation over seeds, pooled over the variants.",
+        "* **difference**: the score of the variant that should rank higher minus that of the other, × 100, for each seed that both have:",
+        "  the mean over seeds, and the standard error of that mean.",
         "* **95% interval**: a paired bootstrap over the suite's test items, with the same samples for all runs.",
-        "* **reproduced**: the difference is above 0 by more than the sd, and the interval lies above 0. **contradicted**: it is below 0",
-        "  by more than the sd, and the interval lies below 0. **inconclusive**: neither, or only one seed. **not run**: a variant has no",
-        "  reports.",
+        "* **reproduced**: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval both lie above 0.",
+        f"  **contradicted**: both lie below 0. **inconclusive**: neither. **not yet**: below {SEEDS} seeds. **not run**: a variant has",
+        "  no reports.",
         "* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the student.",
     ]
     if any(len(each.ranking.contrast) > 2 for each in judgements):
@@ -171,25 +235,91 @@ def _method(judgements: list[Judgement]) -> list[str]:
 
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
-    """A table of the variants on one suite: mean ± deviation over seeds."""
-    measured = {variant: [each for each in found if suite in each["suites"]] for variant, found in reports.items()}
+    """A table of the variants on one suite: mean ± deviation over seeds, and how they were trained."""
+    measured = {variant: [(each, part) for each in found if (part := part_of(each, suite))] for variant, found in reports.items()}
     measured = {variant: found for variant, found in measured.items() if found}
     if not measured:
         return [f"There are no reports on {suite} yet."]
-    first = next(iter(measured.values()))[0]["suites"][suite]
+    first = next(iter(measured.values()))[0][1]
     measure, title = MEASURES[first["kind"]]
     tasks = list(first["tasks"])
-    lines = [f"| {suite}, {title} | " + " | ".join(tasks) + " | average | seeds | training samples | training minutes |"]
-    lines.append("|---|" + "---:|" * (len(tasks) + 4))
+    columns = ["average", "seeds", "texts embedded", "minutes", "parameters", "dtype", "temperature"]
+    lines = [f"| {suite}, {title} | {' | '.join([*tasks, *columns])} |", "|---|" + "---:|" * (len(tasks) + len(columns))]
     for variant, found in measured.items():
-        cells = [_spread([each["suites"][suite]["tasks"].get(task, {}).get(measure, np.nan) for each in found]) for task in tasks]
-        average = _spread([each["suites"][suite]["average"] for each in found])
-        minutes = np.mean([each["seconds"] for each in found]) / 60
+        cells = [_spread([part["tasks"].get(task, {}).get(measure, np.nan) for _, part in found]) for task in tasks]
+        average = _spread([part["average"] for _, part in found])
+        whole = [each for each, _ in found]
+        minutes = np.mean([each["seconds"] for each in whole]) / 60
         lines.append(
             f"| {variant} (`{paper.variants[variant].recipe}`) | {' | '.join(cells)} | **{average}** | {len(found)} | "
-            f"{int(np.mean([each['passes'] for each in found])):,} | {minutes:.1f} |"
+            f"{_embedded(whole)} | {minutes:.1f} | {_parameters(whole[0])} | {_dtypes(whole)} | {_temperatures(whole)} |"
         )
     return lines
+
+
+def _embedded(found: list[dict[str, Any]]) -> str:
+    """Mean texts that the student embedded; — where the reports only count training samples."""
+    counts = [each["student_samples"] for each in found if "student_samples" in each]
+    return f"{int(np.mean(counts)):,}" if counts else "—"
+
+
+def _parameters(report: dict[str, Any]) -> str:
+    counts = report["parameters"]
+    return f"{counts['total']:,}" + (f", {counts['total'] - counts['head']:,}" if counts["head"] else "")
+
+
+def _dtypes(found: list[dict[str, Any]]) -> str:
+    return ", ".join(sorted({each.get("dtype", "—") for each in found}))
+
+
+def _temperatures(found: list[dict[str, Any]]) -> str:
+    """The temperatures that the first learning stage ended with, mean over seeds."""
+    learned = [value for each in found for value in list(each.get("temperature", {}).values())[:1]]
+    return f"{np.mean(learned):.3f}" if learned else "—"
+
+
+def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
+    """Reports of arms as they were composed before: they stand for no arm of the paper, and enter no verdict."""
+    if not older:
+        return []
+    by_arm: dict[str, list[dict[str, Any]]] = {}
+    for report in older:
+        by_arm.setdefault(report["arm"], []).append(report)
+    changes = {arm: _changes(paper, arm, found[0]) for arm, found in by_arm.items()}
+    known = [each for each in changes.values() if each]
+    common = [change for change in known[0] if all(change in each for each in known)] if len(known) > 1 else []
+    lines = ["", "## Older compositions", ""]
+    lines.append(
+        "These runs were trained with other settings than the variants above. They stand for no arm of the paper and enter no verdict."
+    )
+    if any(report.get("settings_reconstructed") for report in older):
+        lines.append(
+            "Their settings were reconstructed from the file of that time; where they give steps, they agree with the samples counted."
+        )
+    if common:
+        lines += ["", f"In all of them: {'; '.join(common)}."]
+    lines += ["", "| arm as it was | suite | average | seeds | changed since |", "|---|---|---:|---:|---|"]
+    for arm, found in by_arm.items():
+        rest = [change for change in changes[arm] if change not in common]
+        changed = "; ".join(rest) if changes[arm] else "the variant no longer exists"
+        for number, suite in enumerate(found[0]["suites"]):
+            average = _spread([each["suites"][suite]["average"] for each in found if suite in each["suites"]])
+            lines.append(f"| {arm} | {suite} | {average} | {len(found)} | {changed if number == 0 else ''} |")
+    return lines
+
+
+def _changes(paper: Paper, arm: str, report: dict[str, Any]) -> list[str]:
+    """How an older report's settings differ from the arm's of that name: `stages.0.bucket` 100 → 1; none for an arm that is gone."""
+    now = _settings(paper, arm, report["seed"]) if arm in paper.variants else None
+    if now is None:
+        return []
+    was = report.get("settings", {})
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
+    return [f"`{key}` {_shown(was, key)} → {_shown(now, key)}" for key in keys]
+
+
+def _shown(settings: dict[str, Any], key: str) -> str:
+    return str(settings[key]) if key in settings else "default"
 
 
 def _spread(values: list[float]) -> str:
@@ -213,7 +343,8 @@ def main(
                 raise UserError(f"--only: {unknown_name('paper', name, known)}")
         for name, paper in known.items():
             if not only or name in only:
-                files.write_text(out / f"{name}.md", markdown(paper, load(paper, reports), resamples))
+                stated = paper_settings.read(name, folder)
+                files.write_text(out / f"{name}.md", markdown(paper, load(paper, reports), stated, resamples))
                 typer.echo(str(out / f"{name}.md"))
     except UserError as error:
         typer.echo(str(error), err=True)

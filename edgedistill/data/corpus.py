@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,12 +174,15 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
     ]
 
 
-def _file(path: Path, column: str | None, unit: str = "line") -> Source:
-    """A file of texts; without a column, a file of excluded texts, in any of its columns."""
+def _file(path: Path, column: str | list[str] | None, unit: str = "line") -> Source:
+    """A file of texts, those of one column after the other; without a column, a file of excluded texts, in any of its columns."""
     content_id = files.sha256_file(path)
     if column is None:
         return Source(path.name, content_id, lambda: readers.texts_in_every_column(path), excluded=True)
-    return Source(path.name, content_id, lambda: readers.texts_in(path, column, "corpus.column", unit))
+    columns = [column] if isinstance(column, str) else column[:1] if readers.is_text_file(path) else column
+    return Source(
+        path.name, content_id, lambda: chain.from_iterable(readers.texts_in(path, each, "corpus.column", unit) for each in columns)
+    )
 
 
 def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:

@@ -118,7 +118,7 @@ def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
 
 
 def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
-    return PairBatchLoss(lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature))
+    return PairBatchLoss(lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction))
 
 
 # A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it is).

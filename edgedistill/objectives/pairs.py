@@ -42,14 +42,16 @@ def mcl_bool(source: Tensor, target: Tensor, teacher: Tensor) -> Tensor:
     return (same - _cosines(source, target)).square().mean()
 
 
-def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float) -> Tensor:
+def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float, reduction: str = "mean") -> Tensor:
     """−mean over i of Σ_j cos(t_i, t_j) log softmax_j(κ cos(a_i, b_j)), κ = 1/τ.
 
     source, target (B, d), teacher (B, e): scaled to unit rows here. Returns (). The weights are the teacher's cosines as they are: they
-    do not sum to 1 and may be negative. Ding et al. 2022, Eq. 9 (CE), which sums over i where this takes the mean.
+    do not sum to 1 and may be negative. reduction: `sum` over i is Ding et al. 2022, Eq. 9 (CE), as printed; `pairs` divides that by B²,
+    as their Eq. 5 and 8 do.
     Relation: with the identity matrix as weights it is InfoNCE, `simcse`.
     """
-    return -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(source, target), dim=-1)).sum(-1).mean()
+    total = -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(source, target), dim=-1)).sum()
+    return total / {"mean": len(source), "sum": 1, "pairs": len(source) ** 2}[reduction]
 
 
 def _cosines(one: Tensor, other: Tensor) -> Tensor:

@@ -56,16 +56,17 @@ def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, ta
 
 
 class CongenLoss(nn.Module):
-    """`congen` with its queue; `alpha` is the weight of the first view, and at 1 no second view is read."""
+    """`congen` with its queue; `alpha` is the weight of the first view. At 1 no second view is read, at 0 the second alone is."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
         super().__init__()
         self.queue = Queue(queue, dims)
         self.tau_student, self.tau_teacher = tau_student, tau_teacher
-        self.weights = [alpha, 1 - alpha] if alpha < 1 else [1.0]
+        self.read = slice(1, 2) if alpha == 0 else slice(0, 1) if alpha == 1 else slice(0, 2)
+        self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return congen(views[: len(self.weights)], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
+        return congen(views[self.read], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
 
 
 class SeedLoss(nn.Module):

@@ -71,11 +71,12 @@ def texts_to_embed(inspected: Inspected, session: Session) -> list[ToEmbed]:
         return []
     blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
     specs = dict.fromkeys(of or spec.teacher for block in blocks for of, _ in block.teachers) if blocks else [spec.teacher]
+    raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
     found = []
     for each in specs:
         opened = inspected.teacher if each == spec.teacher else open_teacher(each, session.data)
         if isinstance(opened, TeacherEncoder):
-            found.append(ToEmbed(opened, corpus, len(corpus) - count_cached(opened, corpus, session)))
+            found.append(ToEmbed(opened, corpus, len(corpus) - count_cached(opened, corpus, session, unit=not raw)))
     return found
 
 

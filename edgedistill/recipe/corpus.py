@@ -91,7 +91,9 @@ class Files(Section):
 
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
-    column: str = Field("text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files.")
+    column: str | Annotated[list[str], Field(min_length=1)] = Field(
+        "text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds texts of its own."
+    )
     unit: Literal["line", "paragraph"] = Field(
         "line", description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one joined."
     )

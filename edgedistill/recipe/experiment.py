@@ -12,7 +12,7 @@ from edgedistill.recipe.objectives import leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
 from edgedistill.recipe.stages import Stage, stage_of_pairs, stages_after_quantized
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
-from edgedistill.recipe.targets import Projected, Split, Targets
+from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
 from edgedistill.recipe.views import Dropout, Identity
 
@@ -174,6 +174,15 @@ class Recipe(Section):
                 raise ValueError("student.reference_student is only used by ridge, cca and `align`; leave it out")
         elif drops_head(self.student) and (looks or isinstance(self.targets, Split)):
             raise ValueError("split, ridge, cca and `align` need the student's own embeddings; set head_kept: true")
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_are_known(self) -> Recipe:
+        raw = isinstance(self.targets, SingleTeacher) and self.targets.raw
+        if raw and isinstance(self.student, TeacherItself):
+            raise ValueError("targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out")
+        if raw and self.teacher.embeddings is not None:
+            raise ValueError("targets.raw: precomputed embeddings are kept at unit length; give the teacher's model, or leave `raw` out")
         return self
 
     @model_validator(mode="after")

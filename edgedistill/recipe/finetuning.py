@@ -125,6 +125,11 @@ class Finetune(Section):
     )
     dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
 
+    @property
+    def sorting_window(self) -> int:
+        """Batches of shuffled rows that are sorted by length together; 1: none are."""
+        return self.bucket
+
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
         if self.augment is not None and self.teacher is None:

@@ -67,7 +67,9 @@ class Congen(Section):
         0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."
     )
     teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
-    alpha: float = Field(0.5, gt=0, le=1, description="Weight of the text itself against its second view. 1: no second view.")
+    alpha: float = Field(
+        0.5, ge=0, le=1, description="Weight of the text itself against its second view. 1: no second view; 0: the second view alone."
+    )
 
 
 class Seed(Section):
@@ -130,6 +132,11 @@ class MclCe(Section):
 
     kind: Literal["mcl_ce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
+    reduction: Literal["mean", "sum", "pairs"] = Field(
+        "mean",
+        description="Over the texts of a batch: their mean; their sum, as the paper's Eq. 9 prints it; or the mean over all pairs of "
+        "texts, the scale of mcl.",
+    )
 
 
 class Term(Section):
@@ -187,6 +194,11 @@ def leaves(objective: Objective) -> list[Objective]:
 def among_the_batch(leaf: Objective) -> bool:
     """Whether a term compares the texts of a batch only with each other."""
     return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
+
+
+def negatives_in_batch(leaf: Objective) -> bool:
+    """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a batch."""
+    return isinstance(leaf, Ckd | Congen | Simcse | Mcl | MclBool | MclCe)
 
 
 def reads_second_view(objective: Objective) -> bool:

@@ -9,11 +9,22 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.corpus import Parallel
-from edgedistill.recipe.objectives import Mcl, MclBool, MclCe, Objective, among_the_batch, leaves, reads_pairs, reads_second_view
+from edgedistill.recipe.objectives import (
+    Mcl,
+    MclBool,
+    MclCe,
+    Objective,
+    among_the_batch,
+    leaves,
+    negatives_in_batch,
+    reads_pairs,
+    reads_second_view,
+)
 from edgedistill.recipe.section import Section, by_kind
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View
 
+SORTED_BATCHES = 100
 LowPrecision = Literal["int8", "w8", "w4"]  # precisions with fewer bits than float16
 
 
@@ -95,6 +106,11 @@ class Stage(Section):
     )
     weight_decay: float = Field(0.01, ge=0, description="Not applied to biases, norms and the embedding table.")
     betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
+    epsilon: float = Field(1e-8, gt=0, description="AdamW's ε.")
+    bias_correction: bool = Field(
+        True,
+        description="false: AdamW without the correction of its first steps, as in the code of ConGen and of multi-stage distillation.",
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
         description="muon: orthogonalized momentum (Jordan et al. 2024) for the matrices of the student's layers, AdamW for all else; "
@@ -113,8 +129,11 @@ class Stage(Section):
     )
     max_tokens: int = Field(64, ge=3, description="Longer texts are truncated to this many tokens in training.")
     skip_longer_than: int | None = Field(None, ge=3, description="Leave out texts with more tokens than this. Default: keep all.")
-    bucket: int = Field(
-        100, ge=1, description="Sort by length within windows of this many batches of shuffled texts, which saves padding. 1: no sorting."
+    bucket: int | None = Field(
+        None,
+        ge=1,
+        description="Sort by length within windows of this many batches of shuffled texts, which saves padding. 1: no sorting. Default: "
+        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, mcl), all of the text's own length otherwise.",
     )
     dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
     quantize: LowPrecision | None = Field(
@@ -148,6 +167,11 @@ class Stage(Section):
         elif self.view is not None and not reads_second_view(self.objective):
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
+
+    @property
+    def sorting_window(self) -> int:
+        """Batches of shuffled texts that are sorted by length together; 1: none are."""
+        return self.bucket or (1 if any(negatives_in_batch(leaf) for leaf in leaves(self.objective)) else SORTED_BATCHES)
 
     @property
     def views(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field, Tag, model_validator
 
 from edgedistill.recipe.section import Section, by_kind
 from edgedistill.recipe.teacher import Teacher
@@ -86,8 +86,19 @@ class SingleTeacher(Projected):
 
     kind: Literal["one"] = "one"
     teacher: OwnTeacher = None
+    raw: bool = Field(
+        False,
+        description="Take the teacher's embeddings before they are scaled to unit length, with their lengths. DistilCSE's KD "
+        "matches such embeddings.",
+    )
     normalize: Normalized = True
     sample: FitSample = 20_000
+
+    @model_validator(mode="after")
+    def _lengths_kept(self) -> SingleTeacher:
+        if self.raw and self.normalize:
+            raise ValueError("`raw` keeps the lengths that `normalize` removes; set normalize: false, or leave `raw` out")
+        return self
 
     @property
     def width(self) -> int:

@@ -19,7 +19,7 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
-from edgedistill.training.optimizers import learning_rate_factor, optimizers
+from edgedistill.training.optimizers import learning_rate_factor, optimizers, set_learning_rate
 from edgedistill.training.prepare import Prepared
 from edgedistill.training.run_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, steps
@@ -207,8 +207,7 @@ class Loop:
         rate = self.stage.learning_rate * learning_rate_factor(self.stage, self.step, self.steps)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+        set_learning_rate(self.optimizers, self.stage, rate, self.step)
         loss = self.distributed(views, targets)
         self.accelerator.backward(loss)
         if self.stage.clip:

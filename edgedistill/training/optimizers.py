@@ -26,11 +26,29 @@ def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torc
         layers = name.startswith("student.") and "embedding" not in name and ".head." not in name
         groups["muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"].append(parameter)
     decays = [{"params": groups["decayed"], "weight_decay": stage.weight_decay}, {"params": groups["spared"], "weight_decay": 0.0}]
-    adam = torch.optim.AdamW([g for g in decays if g["params"]], lr=stage.learning_rate, betas=stage.betas, fused=device in FUSED)
+    trained = [group for group in decays if group["params"]]
+    adam = torch.optim.AdamW(trained, lr=stage.learning_rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED)
     if not groups["muon"]:
         return [adam]
     muon = torch.optim.Muon(groups["muon"], lr=stage.learning_rate, weight_decay=stage.weight_decay, adjust_lr_fn="match_rms_adamw")
     return [muon, adam]
+
+
+def set_learning_rate(optimizers: list[torch.optim.Optimizer], stage: recipe.Stage, rate: float, step: int) -> None:
+    """Give every parameter group what it is to use at a step, counted from 0.
+
+    Without `bias_correction`, AdamW's own correction is undone: with c₁ = 1 − β₁ᵗ and c₂ = √(1 − β₂ᵗ) at t = step + 1, a rate of
+    rate·c₁/c₂ with ε/c₂ is the uncorrected step rate·m / (√v + ε); the weight decay, which is multiplied by the rate, is divided by c₁/c₂.
+    """
+    first, second = (1 - stage.betas[0] ** (step + 1), math.sqrt(1 - stage.betas[1] ** (step + 1)))
+    for optimizer in optimizers:
+        uncorrected = not stage.bias_correction and isinstance(optimizer, torch.optim.AdamW)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * first / second if uncorrected else rate
+            if uncorrected:
+                decayed = group.setdefault("decayed", group["weight_decay"] > 0)
+                group["eps"] = stage.epsilon / second
+                group["weight_decay"] = stage.weight_decay * second / first if decayed else 0.0
 
 
 def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> float:

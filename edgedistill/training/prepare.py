@@ -146,6 +146,7 @@ def target_embeddings(
     folder: the unfinished run's, where the fitted maps are written.
     """
     found: dict[recipe.Teacher, EmbeddingRows] = {}
+    raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
 
     def of_teacher(other: recipe.Teacher | None) -> EmbeddingRows:
         which = other or spec.teacher
@@ -154,7 +155,7 @@ def target_embeddings(
             if isinstance(opened, precomputed_embeddings.PrecomputedEmbeddings):
                 found[which] = precomputed_embeddings.corpus_embeddings(opened, texts, session)
             else:
-                found[which] = embed_corpus(opened, texts, session)
+                found[which] = embed_corpus(opened, texts, session, unit=not raw)
         return found[which]
 
     def of_student(rows: np.ndarray) -> np.ndarray:

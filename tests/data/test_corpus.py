@@ -298,3 +298,20 @@ def test_disk_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match="no space left on the device; free some"):
         build(tmp_path, "a.txt")
     assert not list((tmp_path / "cache").rglob("*.*"))
+
+
+def test_several_columns_are_texts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text of the columns once; a .txt file beside them is read as ever."""
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.tsv").write_text("one\ttwo\tthree\na b\tc d\te f\na b\tg h\tc d\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("i j\n", encoding="utf-8")
+
+    def texts(column: Any) -> list[str]:
+        built = corpus.build(recipe.Files(texts=["a.tsv", "b.txt"], column=column), Session(data=tmp_path), 0)
+        return sorted(built.texts(np.arange(len(built))))
+
+    assert texts(["one", "two"]) == ["a b", "c d", "g h", "i j"]
+    assert texts(["one", "two", "three"]) == ["a b", "c d", "e f", "g h", "i j"]
+    assert texts("one") == texts(["one"]) == ["a b", "i j"]
+    with pytest.raises(UserError, match="no column 'four'"):
+        texts(["one", "four"])

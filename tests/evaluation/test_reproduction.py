@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from tests.conftest import World
 from tests.training.test_train import suite_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
+import arm_recipe
+import paper_settings
 import ranking_claims
 import run as queue
 import table
@@ -53,52 +56,112 @@ def test_the_bootstrap_is_paired() -> None:
         ranking_claims.resampled([ranking_claims.Items({"q": first}, {}), ranking_claims.Items({"q": first[1:]}, {})], 2)
 
 
-def test_contrasts_by_hand() -> None:
-    """a: 1, 3 (mean 2, variance 2); b: 0, 1, 2 (mean 1, variance 1): pooled over 1 + 2 degrees of freedom √((2 + 2) / 3)."""
-    scores = {"a": np.array([1.0, 3.0]), "b": np.array([0.0, 1.0, 2.0]), "c": np.array([5.0])}
-    assert ranking_claims.contrasted(scores, {"a": 1, "b": -1}) == pytest.approx((1, (4 / 3) ** 0.5))
-    assert ranking_claims.contrasted(scores, {"a": 1, "c": -1}) == pytest.approx((-3, 2**0.5))  # one seed has no variance
-    assert ranking_claims.contrasted(scores, {"a": 2, "b": -1, "c": -0.5})[0] == pytest.approx(0.5)
-    mean, deviation = ranking_claims.contrasted({"a": np.array([1.0]), "b": np.array([0.0])}, {"a": 1, "b": -1})
-    assert mean == 1 and np.isnan(deviation)
+def test_contrasts_are_paired_by_seed() -> None:
+    """Seeds differ by points, their differences by little: a − b is 1, 2 and 3 on seeds 0, 1 and 4, with a standard error of 1 / √3."""
+    scores = {"a": {0: 11.0, 1: 52.0, 2: 5.0, 4: 33.0}, "b": {0: 10.0, 1: 50.0, 4: 30.0}, "c": {0: 1.0, 1: 1.0}}
+    found = ranking_claims.contrasted(scores, {"a": 1, "b": -1})
+    assert found.tolist() == [1, 2, 3]
+    assert ranking_claims.standard_error(found) == pytest.approx(1 / 3**0.5)
+    assert ranking_claims.contrasted(scores, {"a": 1, "b": -2, "c": 1}).tolist() == [-8, -47]
+    assert np.isnan(ranking_claims.standard_error(found[:1]))
+    assert len(ranking_claims.contrasted({"a": {0: 1.0}, "b": {1: 1.0}}, {"a": 1, "b": -1})) == 0
 
 
 @pytest.mark.parametrize(
-    ("mean", "deviation", "interval", "expected"),
+    ("differences", "interval", "expected"),
     [
-        (0.8, 0.3, (0.2, 1.4), "reproduced"),
-        (0.8, 0.9, (0.2, 1.4), "inconclusive"),  # seeds differ as much
-        (0.8, 0.3, (-0.1, 1.7), "inconclusive"),  # test pairs do
-        (-0.8, 0.3, (-1.4, -0.2), "contradicted"),
-        (-0.8, 0.3, (-1.4, 0.1), "inconclusive"),
-        (-0.8, 0.9, (-1.4, -0.2), "inconclusive"),
-        (0.8, 0.3, None, "reproduced"),
-        (-0.8, 0.3, None, "contradicted"),
-        (0.0, 0.0, (0.0, 0.0), "inconclusive"),
-        (0.8, float("nan"), (0.2, 1.4), "inconclusive"),
+        ([0.7, 0.8, 0.9], (0.2, 1.4), "reproduced"),  # 0.8 ± 4.30 · 0.058
+        ([0.2, 0.8, 1.4], (0.2, 1.4), "inconclusive"),  # seeds differ as much: ± 4.30 · 0.35
+        ([0.7, 0.8, 0.9], (-0.1, 1.7), "inconclusive"),  # test pairs do
+        ([-0.7, -0.8, -0.9], (-1.4, -0.2), "contradicted"),
+        ([-0.7, -0.8, -0.9], (-1.4, 0.1), "inconclusive"),
+        ([-0.2, -0.8, -1.4], (-1.4, -0.2), "inconclusive"),
+        ([0.7, 0.8, 0.9], None, "reproduced"),
+        ([-0.7, -0.8, -0.9], None, "contradicted"),
+        ([0.0, 0.0, 0.0], (0.0, 0.0), "inconclusive"),
+        ([0.8, 0.8], (0.2, 1.4), "not yet: 2 of 3 seeds"),
+        ([], None, "not yet: 0 of 3 seeds"),
     ],
 )
-def test_verdicts(mean: float, deviation: float, interval: tuple[float, float] | None, expected: str) -> None:
-    assert ranking_claims.verdict(mean, deviation, interval) == expected
+def test_verdicts(differences: list[float], interval: tuple[float, float] | None, expected: str) -> None:
+    assert ranking_claims.verdict(np.array(differences), interval) == expected
 
 
 def test_every_paper_is_ready() -> None:
     """Every variant's recipe parses with its changes, under a name of its own."""
     found = ranking_claims.papers()
     assert {name: (len(paper.variants), len(paper.ranking_claims)) for name, paper in found.items()} == {
-        "congen": (8, 8),
-        "distilcse": (12, 8),
-        "multi-stage": (14, 14),
-        "sra": (11, 7),
+        "congen": (10, 9),
+        "distilcse": (16, 9),
+        "multi-stage": (19, 30),
+        "sra": (40, 26),
         "text-level": (13, 15),
     }
     for paper in found.values():
         names = {ranking_claims.slug(variant, 1) for variant in paper.variants}
         assert len(names) == len(paper.variants)
+        order = list(paper.variants)
         for variant in paper.variants:
             spec = queue.variant_recipe(paper, variant, 1, Path("runs"))
             assert (spec.seed, spec.name) == (1, ranking_claims.slug(variant, 1))
+            assert "{run:" not in spec.model_dump_json()
+            assert all(order.index(other) < order.index(variant) for other in arm_recipe.runs_before(paper, variant))
         assert all(ranking.suite in (None, *paper.suites) for ranking in paper.ranking_claims)
+
+
+@pytest.mark.parametrize("name", ["congen", "distilcse", "multi-stage", "sra", "text-level"])
+def test_every_arm_is_the_papers_or_the_page_says_why_not(name: str) -> None:
+    paper, stated = ranking_claims.papers()[name], paper_settings.read(name)
+    assert len(stated.settings) >= 9
+    assert paper_settings.problems(paper, stated) == []
+    page = (ranking_claims.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert "\n".join(paper_settings.markdown(paper, stated)) in page, f"run python bench/reproduction/table.py --only {name}"
+
+
+def test_a_deviation_that_is_not_stated_is_a_problem() -> None:
+    paper = ranking_claims.papers()["congen"]
+
+    def problems(**setting: Any) -> list[str]:
+        stated = paper_settings.PaperSettings.model_validate(
+            {"settings": [{"key": "teacher.max_tokens", "paper": 128, "where": "x"}, setting]}
+        )
+        return paper_settings.problems(paper, stated)
+
+    batch = {"key": "stages.0.batch", "where": "§4.1", "arms": ["congen", "seed"]}
+    assert problems(**batch, paper=128) == []
+    assert problems(**batch, paper=512) == ["stages.0.batch: congen, seed has 128, the paper 512 (§4.1); say why"]
+    assert problems(**batch, paper=512, why="small") == []
+    assert problems(**batch, paper=128, why="small") == ["stages.0.batch: no arm deviates from 128; leave `why` out"]
+    assert problems(**{**batch, "arms": ["congem"]}, paper=128) == ["stages.0.batch: no arm 'congem'; correct the name"]
+    window = {"key": "stages.0.sorting_window", "where": "code", "arms": ["l2"]}
+    assert problems(**window, paper=100) == ["stages.0.sorting_window: l2 has 1, the paper 100 (code); say why"]
+    typo = {"key": "stages.0.bath", "where": "x", "paper": 128}
+    assert problems(**typo) == ["stages.0.bath: no arm has this key; correct it"]
+    alone = paper_settings.PaperSettings.model_validate({"settings": [{**batch, "paper": 128}]})
+    assert "l2: no setting is held against it; list its own" in paper_settings.problems(paper, alone)
+
+
+def test_two_arms_are_one_only_with_the_same_settings() -> None:
+    paper = ranking_claims.papers()["congen"]
+    first = arm_recipe.composition_of(paper, "congen", 0)
+    assert first == arm_recipe.composition(queue.variant_recipe(paper, "congen", 2, Path("elsewhere")))
+    assert first["stages.0.bucket"] == 1 and first["stages.0.bias_correction"] is False
+    sorted_ = arm_recipe.composition(queue.variant_recipe(paper, "congen", 0, Path("runs"), ("stages.0.bucket=100",)))
+    assert {key for key in {**first, **sorted_} if first.get(key) != sorted_.get(key)} == {"stages.0.bucket"}
+    sra = ranking_claims.papers()["sra"]
+    taught = arm_recipe.composition(queue.variant_recipe(sra, "kd 50%", 2, Path("runs")))
+    assert taught["stages.0.teacher.run"] == "run:teacher-50pct"
+
+
+def test_a_part_of_a_suite_is_found_in_a_report_of_more() -> None:
+    tasks = {"es-es": {"all": 0.7}, "es-en": {"all": 0.5}}
+    items = ranking_claims.Items({name: np.arange(3.0) for name in tasks}, {name: np.arange(3.0) for name in tasks})
+    report = {"suites": {"sts17:es-en,es-es": {"kind": "sts", "average": 0.6, "tasks": tasks}}, "items": {"sts17:es-en,es-es": items}}
+    assert (table.part_of(report, "sts17:es-en") or {})["average"] == 0.5
+    assert (table.part_of(report, "sts17:es-en,es-es") or {})["average"] == 0.6
+    assert table.part_of(report, "sts17:en-en") is None and table.part_of(report, "xsts:es-en") is None
+    part = table.items_of(report, "sts17:es-en")
+    assert part is not None and part.found.keys() == part.gold.keys() == {"es-en"}
 
 
 def write(folder: Path, world: World) -> Path:
@@ -157,8 +220,10 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     suite = scoring.suite(suite_of(world))
     report = files.read_json(reports / "tiny" / "a-second-s1.json")
     assert (report["seed"], report["passes"], report["curve"].keys()) == (1, 64, {"2", "4", "6", "8"})
+    assert (report["student_samples"], report["dtype"] in ("float32", "bfloat16"), report["settings"]["stages.0.steps"]) == (64, True, 8)
     average = report["suites"][suite_of(world)]["average"]
-    reports_ = table.load(found["tiny"], reports)
+    reports_, older = table.load(found["tiny"], reports)
+    assert older == []
     assert {variant: len(each) for variant, each in reports_.items()} == {"a": 2, "a second": 2, "none": 0}
     assert reports_["a second"][1]["items"][suite_of(world)].score() == pytest.approx(average, abs=1e-6)
     assert suite.tasks.keys() == report["suites"][suite_of(world)]["tasks"].keys()
@@ -172,10 +237,93 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     averages = {name: [each["suites"][suite_of(world)]["average"] for each in own] for name, own in reports_.items() if own}
     means = {name: 100 * np.mean(values) for name, values in averages.items()}
     assert f"| {means['a second'] - means['a']:+.2f} ± " in lines["longer is better"] and " … " in lines["longer is better"]
+    assert lines["longer is better"].endswith("| 2 | **not yet: 2 of 3 seeds** |")
     assert "selection, step 2" in lines["early in training too"] and " … " not in lines["early in training too"]
     assert lines["or not"].endswith("**not run**: no reports for `none` |")
     assert "1 not run" in text
     assert any(line.startswith("| a second (`") and "| 2 | 64 |" in line for line in text.splitlines())
+
+    # a variant whose settings change: its reports stand for it no longer, and are kept aside when it is run again
+    changed = yaml.safe_load((home / "tiny.yaml").read_text(encoding="utf-8"))
+    changed["variants"]["a"]["set"] = ["stages.0.batch=4"]
+    (home / "tiny.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+    paper = ranking_claims.papers(home)["tiny"]
+    now, older = table.load(paper, reports)
+    assert ([len(now[name]) for name in ("a", "a second")], len(older)) == ([0, 2], 2)
+    text = table.markdown(paper, (now, older), paper_settings.read("tiny", home), 50)
+    assert "## Older compositions" in text and "`stages.0.batch` 8 → 4" in text and "Not yet run: `a`, `none`." in text
+    with pytest.raises(UserError, match="a-s0: was trained with other settings; delete it, or give another folder with --runs"):
+        queue.train_and_measure(paper, "a", 0, workspace)
+    elsewhere = queue.Workspace(tmp_path / "again", reports, workspace.session)
+    assert queue.train_and_measure(paper, "a", 0, elsewhere) == "done"
+    assert sorted(path.stem for path in (reports / "tiny").glob("a-s[0-9]*.json")) == ["a-s0", "a-s0.older", "a-s1"]
+    now, older = table.load(paper, reports)
+    assert (len(now["a"]), len(older)) == (1, 2)
+
+
+class Finished:
+    """A process that ends at once, or after `polls` looks at it."""
+
+    def __init__(self, status: int, polls: int) -> None:
+        self.returncode, self.polls = status, polls
+
+    def poll(self) -> int | None:
+        self.polls -= 1
+        return self.returncode if self.polls < 0 else None
+
+
+def test_jobs_wait_for_the_runs_they_read_and_for_the_first_to_embed(world: World, tmp_path: Path) -> None:
+    base = str(write(tmp_path, world) / "base.yml")
+    paper = ranking_claims.Paper.model_validate(
+        {
+            "paper": "tiny",
+            "about": "",
+            "source": "",
+            "suites": ["mini"],
+            "set": [],
+            "variants": {
+                "first": {"recipe": base, "shared": True},
+                "second": {"recipe": base},
+                "other texts": {"recipe": base, "set": ["corpus.held_out=41"]},
+                "reads": {"recipe": base, "set": ["teacher.model={run:other texts}"]},
+            },
+            "ranking_claims": [],
+        }
+    )
+    begun: list[tuple[str, int]] = []
+    seen: list[set[str]] = []
+    alive: dict[str, Finished] = {}
+
+    def start(job: queue.Job) -> Any:
+        seen.append({title for title, process in alive.items() if process.polls >= 0})
+        begun.append((job.variant, job.seed))
+        alive[job.variant] = Finished(int(job == ("tiny", "second", 1)), 2)
+        return alive[job.variant]
+
+    workspace = queue.Workspace(tmp_path / "runs", tmp_path / "reports", Session(data=world.data, log=lambda line: None))
+    result = queue.work_side_by_side({"tiny": paper}, 2, None, workspace, start, 2)
+    assert begun[:2] == [("first", 0), ("other texts", 0)]  # `second` would embed the texts that `first` is embedding
+    assert len(begun) == 7 and ("first", 1) not in begun
+    assert begun.index(("reads", 0)) > begun.index(("other texts", 0)) and begun.index(("reads", 1)) > begun.index(("other texts", 1))
+    assert max(len(each) for each in seen) == 1  # the other of two
+    assert result["failed"] == ["tiny/second-s1"] and len(result["done"]) == 6
+    assert queue.work_side_by_side({"tiny": paper}, 1, 0.0, workspace, start, 2)["left"] == [
+        f"tiny/{name}-s0" for name in ("first", "second", "other-texts", "reads")
+    ]
+
+
+def test_the_hours_come_from_earlier_reports(world: World, tmp_path: Path) -> None:
+    home, reports = write(tmp_path, world), tmp_path / "reports"
+    paper = ranking_claims.papers(home)["tiny"].model_copy(update={"ranking_claims": []})
+    paper.variants.pop("none")
+    workspace = queue.Workspace(tmp_path / "runs", reports, Session(data=world.data))
+    assert queue.hours({"tiny": paper}, 2, workspace) == (0, 4)
+    report = {"arm": "a", "seconds": 1800, "passes": 32, "suites": {suite_of(world): {}}, "settings": {}}
+    files.write_json(reports / "tiny" / "a-s0.json", report)
+    # a: half an hour for each of two seeds; a second: twice the texts
+    assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(1 + 2), 0)
+    files.write_json(reports / "tiny" / "a-s0.json", {**report, "settings": arm_recipe.composition_of(paper, "a", 0)})
+    assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(0.5 + 2), 0)
 
 
 def test_the_commands_explain_themselves(tmp_path: Path) -> None:

@@ -388,3 +388,14 @@ def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
     assert loss.item() == 4000
     assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
     assert queue_cross_entropy.soft_targets(rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own).item() == 2000
+
+
+def test_congen_with_alpha_zero_is_blind_to_the_text_itself() -> None:
+    """The whole loss is the second view's: as alpha 1 with the views exchanged."""
+    torch.manual_seed(3)
+    teacher, first, second = torch.randn(3, 4, 6).unbind()
+    built = [objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 6) for alpha in (0.0, 1.0)]
+    alone, control = built
+    assert alone([first, second], teacher).item() == pytest.approx(control([second], teacher).item())
+    assert alone([first, second], teacher).item() == pytest.approx(alone([second.flip(0), second], teacher).item())
+    assert alone([first, second], teacher).item() != pytest.approx(control([first], teacher).item())

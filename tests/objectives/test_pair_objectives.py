@@ -155,3 +155,14 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
 def test_what_cannot_be_put_to_both_sides(objective: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         spec(objective)
+
+
+def test_mcl_ce_is_a_mean_a_sum_or_a_mean_over_pairs() -> None:
+    rows = len(ONE)
+    mean = pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item()
+    assert rows > 1 and mean != 0
+    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "sum").item() == pytest.approx(mean * rows)
+    assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "pairs").item() == pytest.approx(mean / rows)
+    stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"}})
+    built = objectives.build(stage.objective, TEACHER.shape[1])
+    assert built([ONE, OTHER], torch.stack([TEACHER, TEACHER], 1)).item() == pytest.approx(mean * rows)

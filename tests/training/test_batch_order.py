@@ -73,3 +73,30 @@ def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
     assert cut.tolist() == [[18, 18, 18]]
     last, _ = tokens.batch(np.array([58]), 3)
     assert last.tolist() == [[9, 9, 59]]  # cut, but the last token (a model's closing one) stays
+
+
+@pytest.mark.parametrize(
+    ("objective", "window"),
+    [
+        ({"kind": "cosine"}, 100),
+        ({"kind": "gram"}, 100),
+        ({"kind": "seed"}, 100),  # its negatives are a queue's
+        ({"kind": "ckd"}, 1),
+        ({"kind": "congen", "alpha": 1}, 1),
+        ({"kind": "mcl"}, 1),
+        ({"kind": "each_side", "objective": {"kind": "mse"}}, 100),
+        ({"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "cosine"}}, {"weight": 1, "objective": {"kind": "ckd"}}]}, 1),
+    ],
+)
+def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object], window: int) -> None:
+    stage = recipe.Stage.model_validate({"name": "a", "objective": objective})
+    assert stage.sorting_window == window
+    assert recipe.Stage.model_validate({"name": "a", "objective": objective, "bucket": 7}).sorting_window == 7
+
+
+def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:
+    """By default a contrastive stage's batches have the spread of the whole corpus."""
+    stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "ckd"}, "batch": 30, "max_tokens": 64})
+    drawn = [batch for batch, _ in map(BatchOrder(stage, tokens, 300, seed=1).at, range(10))]
+    assert sorted(np.concatenate(drawn).tolist()) == list(range(300))
+    assert min(np.ptp(tokens.lengths(batch)) for batch in drawn) >= 5  # of 2 to 10 tokens

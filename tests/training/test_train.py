@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from edgedistill import recipe, run
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
 from edgedistill.planning import preflight
 from edgedistill.session import QUIET, Session
+from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import checkpoint, student_embeddings, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models
@@ -490,3 +492,38 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
     assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], "what ckd learned"
     assert info["selected"]["stage"] == "tune"
     assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]
+
+
+def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
+    """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
+    from edgedistill.training import prepare
+    from edgedistill.training.load_models import open_teacher
+
+    for raw in (False, True):
+        spec = recipe.Recipe.model_validate(world.recipe(targets={"dims": 32, "raw": raw, "normalize": False}))
+        assert spec.corpus is not None
+        session = Session(data=world.data)
+        texts = prepare.open_corpus(spec.corpus, session, 0)
+        assert not isinstance(texts, ParallelCorpus)
+        teacher = open_teacher(spec.teacher, world.data)
+        assert isinstance(teacher, TeacherEncoder)
+        found = prepare.target_embeddings(spec, teacher, texts, None, session, tmp_path / str(raw))[np.arange(20)]
+        expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
+        assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
+        lengths = np.linalg.norm(found, axis=1)
+        assert (np.ptp(lengths) > 0.1) == raw
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"targets": {"dims": 32, "raw": True}}, "`raw` keeps the lengths that `normalize` removes; set normalize: false"),
+        (
+            {"targets": {"dims": 32, "raw": True, "normalize": False}, "student": {"kind": "teacher"}, "stages": []},
+            "targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out",
+        ),
+    ],
+)
+def test_raw_targets_that_cannot_be(world: World, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipe.Recipe.model_validate(world.recipe(**changes))

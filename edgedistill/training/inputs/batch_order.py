@@ -20,7 +20,7 @@ class BatchSizes(Protocol):
     @property
     def batch(self) -> int: ...
     @property
-    def bucket(self) -> int: ...
+    def sorting_window(self) -> int: ...
     @property
     def max_tokens(self) -> int: ...
 
@@ -70,17 +70,17 @@ class BatchOrder:
 
     def at(self, step: int) -> RowsAndPasses:
         """The batch of a step."""
-        number, within = divmod(step, self.sizes.bucket)
+        number, within = divmod(step, self.sizes.sorting_window)
         if self._window[0] != number:
             self._window = (number, self.window(number))
         return self._window[1][within]
 
     def window(self, number: int) -> list[RowsAndPasses]:
-        """The batches of one window: bucket × batch shuffled texts, sorted by length, cut into batches, the batches shuffled.
+        """The batches of one window: sorting_window × batch shuffled texts, sorted by length, cut into batches, the batches shuffled.
 
-        Texts of like length share a batch, which saves padding. Returns `bucket` pairs of rows and passes.
+        Texts of like length share a batch, which saves padding. Returns `sorting_window` pairs of rows and passes.
         """
-        batch, bucket = self.sizes.batch, self.sizes.bucket
+        batch, bucket = self.sizes.batch, self.sizes.sorting_window
         positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
         passes = positions // self.texts
         parts = [shuffled(positions[passes == each] % self.texts, self.texts, self.seed + 7919 * int(each)) for each in np.unique(passes)]

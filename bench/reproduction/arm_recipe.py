@@ -1,0 +1,85 @@
+"""An arm's effective recipe: the shipped one with the changes of the paper's file, and what it is composed of, to compare arms by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ranking_claims import Paper, slug
+
+from edgedistill import recipe
+
+ONLY_NAMES = ("name", "about", "seed", "requirements")  # of a recipe: they change nothing in its training
+
+
+def variant_recipe(paper: Paper, variant: str, seed: int, runs: Path, changes: tuple[str, ...] = ()) -> recipe.Recipe:
+    """The recipe of a variant. Raises UserError for a recipe that does not exist, or a change that does not fit it."""
+    replaced, chosen = [], paper.variants[variant]
+    for change in [*([] if chosen.only_own_changes else paper.set), *chosen.set, *changes]:
+        for other, spec in paper.variants.items():
+            change = change.replace(f"{{run:{other}}}", str(runs / paper.paper / slug(other, 0 if spec.shared else seed)))
+        replaced.append(change.replace("{seed}", str(seed)))
+    return _read(chosen.recipe, tuple(replaced)).model_copy(update={"seed": seed, "name": slug(variant, seed)})
+
+
+@cache
+def _read(name: str, changes: tuple[str, ...]) -> recipe.Recipe:
+    return recipe.read(name, list(changes))
+
+
+def composition_of(paper: Paper, variant: str, seed: int) -> dict[str, Any]:
+    """The composition of a variant's recipe, read once for all seeds unless a change depends on the seed. Raises as `variant_recipe`."""
+    chosen = paper.variants[variant]
+    seeded = any("{seed}" in change for change in [*paper.set, *chosen.set])
+    return composition(variant_recipe(paper, variant, seed if seeded else 0, Path("runs")))
+
+
+def composition(spec: recipe.Recipe) -> dict[str, Any]:
+    """Every setting of a recipe that is not a default, {"stages.0.batch": 128}: equal for two runs of one arm, whatever their seed.
+
+    The sorting of batches stands for itself, since its default depends on the objective. Run folders appear without their place and seed.
+    """
+    plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(ONLY_NAMES), by_alias=True)
+    plain["stages"] = [
+        {**dumped, "kind": stage.kind, "bucket": stage.sorting_window}
+        for dumped, stage in zip(plain.get("stages", []), spec.stages, strict=True)
+    ]
+    found: dict[str, Any] = json.loads(json.dumps({key: _placeless(value) for key, value in _flat("", plain)}))
+    return found
+
+
+def runs_before(paper: Paper, variant: str) -> list[str]:
+    """The variants whose runs a variant's recipe reads, {run:VARIANT}."""
+    chosen = paper.variants[variant]
+    changes = " ".join([*([] if chosen.only_own_changes else paper.set), *chosen.set])
+    return [other for other in paper.variants if f"{{run:{other}}}" in changes]
+
+
+def student_samples(spec: recipe.Recipe) -> int | None:
+    """How many texts the student embeds in training, every view and side counted; None where that depends on the size of the corpus."""
+    if any(stage.steps is None for stage in spec.stages):
+        return None
+    return sum((stage.steps or 0) * stage.batch * getattr(stage, "views", 1) for stage in spec.stages)
+
+
+def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(dotted place, value) of every leaf; lists of plain values are leaves."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _flat(f"{place}.{key}" if place else key, each)
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        for number, each in enumerate(value):
+            yield from _flat(f"{place}.{number}", each)
+    else:
+        yield place, value
+
+
+def _placeless(value: Any) -> Any:
+    """A run's folder as the arm's name alone: runs/reproduction/sra/teacher-s0 is run:teacher."""
+    if isinstance(value, str) and (found := re.fullmatch(r".*/([^/]+)-s\d+", value)):
+        return f"run:{found[1]}"
+    return value
