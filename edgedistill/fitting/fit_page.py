@@ -44,7 +44,7 @@ def _header(front: Front) -> str:
     budget = f"at most {front.budget['max_mb']:g} MB and {front.budget['max_p50_ms']:g} ms, {front.budget['target']}"
     if front.winner is not None:
         won = front.winner
-        lead = f"{escape(won['candidate'])} in {won['precision']} agrees with its teacher by {won['score']['agreement']:.3f}"
+        lead = f"{escape(won['candidate'])} in {won['precision']}: agreement with its teacher {won['score']['agreement']:.3f}"
         figures = [(f"{won['size_mb']:.2f} MB", "graph and tokenizer"), (f"{won['p50_ms']:.3f} ms", "per text at p50")]
         figures += [(f"{won['kept']:.1%}", f"of its teacher’s score on {escape(won['suite'])}")] if won.get("kept") is not None else []
         tiles = '<dl class="tiles">' + "".join(f"<div><dt>{small}</dt><dd>{big}</dd></div>" for big, small in figures) + "</dl>"
