@@ -44,9 +44,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ROPES = {"full_attention": {"rope_theta": 1_000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
 MODERNBERT = {
-    **{"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
-    **{"max_position_embeddings": 40, "pad_token_id": 0, "model_type": "modernbert", "local_attention": 6, "rope_parameters": ROPES},
-    **{"layer_types": ["sliding_attention", "full_attention"], "attention_norms": [False, True]},
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "pad_token_id": 0,
+    "model_type": "modernbert",
+    "local_attention": 6,
+    "rope_parameters": ROPES,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "attention_norms": [False, True],
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "mpnet": {"relative_bias": 32, "positions": "pad", "pad": 0},

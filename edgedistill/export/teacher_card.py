@@ -24,7 +24,7 @@ def table(manifest: dict[str, Any]) -> str:
     if weighted:
         rows = [[*row, f"{each['weight']:.0%}" if each.get("weight") else "—"] for row, each in zip(rows, recorded, strict=True)]
     rule = ["---", "---", "---", *(["---:"] if weighted else [])]
-    return "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in [head, rule, *rows])
+    return "\n".join(f"| {' | '.join(cell(text) for text in row)} |" for row in [head, rule, *rows])
 
 
 def _recorded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -35,6 +35,6 @@ def _name(teacher: dict[str, Any]) -> str:
     return f"{teacher['name']}@{teacher['revision']}" if teacher.get("revision") else str(teacher["name"])
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """On one line, and within its column."""
     return " ".join(str(text).split()).replace("|", "\\|")

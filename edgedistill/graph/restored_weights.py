@@ -1,4 +1,4 @@
-"""The constants of a graph that was written node by node -> the state dict of its student: the other way round than bert, modernbert, bilstm, static.
+"""The constants of a graph that was written node by node -> the state dict of its student: the other way round than its writer.
 
 A graph holds less than its student did: some biases are added to others, token weights to their table. The weights that come out here
 compute the same embeddings, though they may be others than went in.

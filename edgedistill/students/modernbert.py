@@ -32,7 +32,9 @@ def config(spec: recipe.Bert, source: PretrainedConfig, layers: list[int], own: 
     chosen = {"num_hidden_layers": len(layers), "layer_types": [given["layer_types"][layer] for layer in layers]}
     activation = {"hidden_activation": spec.activation} if spec.activation else {}
     dropout = dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), spec.dropout)
-    return ModernBertConfig(**{**given, **chosen, **activation, **dropout, **NO_TOKENS, **own, "attention_norms": [norms[layer] for layer in layers]})
+    return ModernBertConfig(
+        **{**given, **chosen, **activation, **dropout, **NO_TOKENS, **own, "attention_norms": [norms[layer] for layer in layers]}
+    )
 
 
 def build(config: dict[str, Any]) -> ModernBertModel:

@@ -32,8 +32,16 @@ ROPES = {"full_attention": {"rope_theta": 1_000.0}, "sliding_attention": {"rope_
 MODERNBERT: dict[str, Any] = {
     **BERT,
     "config": {
-        **{"vocab_size": TOKENS, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48},
-        **{"max_position_embeddings": 42, "pad_token_id": 0, "model_type": "modernbert", "local_attention": 8, "rope_parameters": ROPES},
+        "vocab_size": TOKENS,
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 42,
+        "pad_token_id": 0,
+        "model_type": "modernbert",
+        "local_attention": 8,
+        "rope_parameters": ROPES,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "attention_norms": [True, False, True],
     },

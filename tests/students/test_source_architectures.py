@@ -247,6 +247,17 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         "student.pooling: cls_pooler needs the pooler of `weights`, and {folder} has none or leaves it out; choose another pooling, or "
         "weights with a pooler",
     ),
+    "packaged": (
+        "bert",
+        {"weights": "packaged:none"},
+        "student.weights: no packaged teacher 'none'; choose all-MiniLM-L6-v2",
+    ),
+    "bundle": (
+        "bert",
+        {"weights": "nano"},
+        "student.weights: nano is a bundle, which has graphs and no model; give the run it was exported from; or go on from the bundle as "
+        "a whole: student: {{weights: nano}}",
+    ),
     "recurrent": (
         "modernbert",
         {"kind": "recurrent", "layers": 1},

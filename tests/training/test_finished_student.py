@@ -76,6 +76,23 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
     assert weights == {"run": "bert", "sha256": files.sha256_file(sources / "bert" / "student.safetensors")}
 
 
+def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path: Path) -> None:
+    """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their licences."""
+    named = {"texts": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
+    teacher = {**world.recipe()["teacher"], "licence": "CC BY 4.0"}
+    second = {"name": "second", "teacher": teacher, "corpus": named, "student": {"weights": str(sources / "static-bundle")}}
+    go(world, tmp_path / "a", **second, stages=STILL)
+    (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
+    assert recorded["recipe"] == "tiny" and recorded["sources"] == [{"name": "texts.txt", "texts": 440, "licence": None}]
+    go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
+    bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
+    card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
+    first, then = card.index("By the recipe `tiny`:"), card.index("By the recipe `second`:")
+    assert card.index("by the recipe `third`: still") < card.index("### Earlier training") < first < then
+    assert f"| `{world.teacher}` | — | not stated |" in card[first:then] and "| texts.txt | 440 | not named |" in card[first:then]
+    assert f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
+
+
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:
     student = {"weights": str(sources / "bert-bundle"), "max_tokens": 20, "dropout": 0.25}
     go(world, tmp_path / "a", student=student, stages=STILL)
