@@ -20,7 +20,7 @@ def table(manifest: dict[str, Any]) -> str:
     weighted = any(each.get("weight") is not None for each in recorded) and len(recorded) > 1
     head = ["teacher", "revision", "licence, as stated by the recipe or by the model's card"]
     head += ["share of the targets"] if weighted else []
-    rows = [[f"`{each['name']}`", each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
+    rows = [[f"`{each['name']}`{_use(each)}", each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
     if weighted:
         rows = [[*row, f"{each['weight']:.0%}" if each.get("weight") else "—"] for row, each in zip(rows, recorded, strict=True)]
     rule = ["---", "---", "---", *(["---:"] if weighted else [])]
@@ -33,6 +33,10 @@ def _recorded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _name(teacher: dict[str, Any]) -> str:
     return f"{teacher['name']}@{teacher['revision']}" if teacher.get("revision") else str(teacher["name"])
+
+
+def _use(teacher: dict[str, Any]) -> str:
+    return f" ({teacher['use']})" if teacher.get("use") else ""
 
 
 def cell(text: str) -> str:
