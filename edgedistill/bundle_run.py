@@ -18,7 +18,7 @@ from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.quantization import dequantize
 from edgedistill.runtime import bundle, bundle_location, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import kinds, shape_fields
+from edgedistill.students import kinds, modernbert, shape_fields
 from edgedistill.students.output import Output
 
 EXACT_FIRST = ("fp32", "fp16", "w8", "int8", "w4")  # the precisions by how exactly they keep weights
@@ -125,9 +125,15 @@ def _open_bundle(name: str, place: str) -> BundleRun:
 def _check_layers(shape: dict[str, Any], at: str) -> None:
     """Raise UserError for layers whose graphs are written, but not read back."""
     config = shape.get("config")
-    other = config.get("model_type", "bert") if isinstance(config, dict) else "bert"
-    if other != "bert" or shape.get("relative_bias"):
-        which = "relative attention bias" if other == "bert" else f"layers ({ascii(other)[:40]})"
+    if not isinstance(config, dict):
+        return
+    family, ropes, which = config.get("model_type", "bert"), config.get("rope_parameters"), ""
+    types = [each.get("rope_type", "default") for each in ropes.values() if isinstance(each, dict)] if isinstance(ropes, dict) else []
+    if family not in ("bert", modernbert.MODEL_TYPE):
+        which = f"layers ({ascii(family)[:40]})"
+    elif other := [each for each in types if each not in modernbert.STEADY_ROPE]:
+        which = f"rotary positions ({ascii(other[0])[:40]})"
+    if which:
         raise UserError(f"{at}: its {which} cannot be read back from a graph; give the run it was exported from")
 
 

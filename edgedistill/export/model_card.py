@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedistill.data.corpus import DOCUMENTATION, PARAGRAPHS, PIECES
-from edgedistill.export import library_card, teacher_card
+from edgedistill.export import corpus_card, library_card, teacher_card
 from edgedistill.quantization import PRECISIONS
 from edgedistill.runtime import bundle_location
 
-# Names of sources that records keep, as readers see them.
-SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PIECES: "sentences of the texts above, and runs of them"}
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
 
@@ -56,6 +53,7 @@ def classifier_card(manifest: dict[str, Any]) -> str:
         library_card.graphs(manifest),
         f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
         teacher_card.table(manifest),
+        corpus_card.earlier(manifest),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -167,18 +165,5 @@ def _training(manifest: dict[str, Any]) -> str:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
-    return "\n\n".join(part for part in (training, teacher_card.table(manifest), _sources(manifest)) if part)
-
-
-def _sources(manifest: dict[str, Any]) -> str:
-    """A row for each text file of the corpus, where the recipe names licences."""
-    licences = (manifest["recipe"].get("corpus") or {}).get("licences")
-    if not licences:
-        return ""
-    lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
-    licences = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages", **licences}
-    lines += [
-        f"| {SHOWN.get(each['name'], each['name'])} | {each['texts']:,} | {licences.get(each['name'], 'not named')} |"
-        for each in manifest["run"]["corpus"]["sources"]
-    ]
-    return "\n".join(lines)
+    parts = (training, teacher_card.table(manifest), corpus_card.sources(manifest), corpus_card.earlier(manifest))
+    return "\n\n".join(part for part in parts if part)

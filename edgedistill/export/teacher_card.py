@@ -20,11 +20,11 @@ def table(manifest: dict[str, Any]) -> str:
     weighted = any(each.get("weight") is not None for each in recorded) and len(recorded) > 1
     head = ["teacher", "revision", "licence, as stated by the recipe or by the model's card"]
     head += ["share of the targets"] if weighted else []
-    rows = [[f"`{each['name']}`", each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
+    rows = [[f"`{each['name']}`{_use(each)}", each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
     if weighted:
         rows = [[*row, f"{each['weight']:.0%}" if each.get("weight") else "—"] for row, each in zip(rows, recorded, strict=True)]
     rule = ["---", "---", "---", *(["---:"] if weighted else [])]
-    return "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in [head, rule, *rows])
+    return "\n".join(f"| {' | '.join(cell(text) for text in row)} |" for row in [head, rule, *rows])
 
 
 def _recorded(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -35,6 +35,10 @@ def _name(teacher: dict[str, Any]) -> str:
     return f"{teacher['name']}@{teacher['revision']}" if teacher.get("revision") else str(teacher["name"])
 
 
-def _cell(text: str) -> str:
+def _use(teacher: dict[str, Any]) -> str:
+    return f" ({teacher['use']})" if teacher.get("use") else ""
+
+
+def cell(text: str) -> str:
     """On one line, and within its column."""
     return " ".join(str(text).split()).replace("|", "\\|")

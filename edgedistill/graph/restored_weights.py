@@ -1,4 +1,4 @@
-"""The constants of a graph that was written node by node -> the state dict of its student: the other way round than bert, bilstm, static.
+"""The constants of a graph that was written node by node -> the state dict of its student: the other way round than its writer.
 
 A graph holds less than its student did: some biases are added to others, token weights to their table. The weights that come out here
 compute the same embeddings, though they may be others than went in.
@@ -6,6 +6,7 @@ compute the same embeddings, though they may be others than went in.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import BertConfig
+from transformers import BertConfig, ModernBertConfig
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime.trust import GET_AGAIN
+from edgedistill.students import modernbert
 from edgedistill.students.product_quantization import CENTROIDS
+from edgedistill.students.relative_bias import FARTHEST, RelativeBias
 
 State = dict[str, Tensor]
 Sizes = tuple[int, ...]
@@ -133,7 +136,16 @@ def _bert(constants: _Constants, shape: dict[str, Any]) -> State:
     if shape["pooling"] == "cls_pooler":
         state["pooler.dense.weight"] = constants.dense("pooler_weight", width, width)
         state["pooler.dense.bias"] = constants.take("pooler_bias", (width,))
-    return _under("model", state) | _head(constants, shape, width)
+    return _under("model", state) | _relative_bias(constants, shape, config.num_attention_heads) | _head(constants, shape, width)
+
+
+def _relative_bias(constants: _Constants, shape: dict[str, Any], heads: int) -> State:
+    """The table of a relative attention bias, from its values for all distances."""
+    if not shape.get("relative_bias"):
+        return {}
+    bias = RelativeBias(shape["relative_bias"], heads)
+    bias.load_by_distance(constants.take("relative_bias", (1, 2 * FARTHEST + 1, heads))[0])
+    return _under("relative_bias", bias.state_dict())
 
 
 def _layer(constants: _Constants, config: BertConfig, number: int, carried: Tensor) -> State:
@@ -159,9 +171,43 @@ def _layer(constants: _Constants, config: BertConfig, number: int, carried: Tens
     }
 
 
+def _modernbert(constants: _Constants, shape: dict[str, Any]) -> State:
+    """Matrices that a graph holds in parts (queries, keys and values; neurons and their gates) are joined again."""
+    config = ModernBertConfig(**{**shape["config"], **modernbert.NO_TOKENS})
+    width, inner, norms = config.hidden_size, config.intermediate_size, itertools.count()
+
+    def norm(name: str) -> State:
+        """The next norm, in the order in which a text passes them."""
+        parts = ("weight", "bias") if config.norm_bias else ("weight",)
+        at = next(norms)
+        return {f"{name}.{part}": constants.take(f"norm_{part}", (width,), at) for part in parts}
+
+    def joined(name: str, parts: list[str], sizes: Sizes, biased: bool) -> State:
+        """A linear layer (outputs, inputs) from its parts, each of `sizes` (inputs, outputs)."""
+        found = {f"{name}.weight": torch.cat([constants.dense(f"{part}_weight", *sizes) for part in parts])}
+        biases = [constants.take(f"{part}_bias", sizes[1:]) for part in parts] if biased else []
+        return found | ({f"{name}.bias": torch.cat(biases)} if biases else {})
+
+    table = _table(constants, shape, (config.vocab_size, width))
+    state = _under("embeddings.tok_embeddings", table) | norm("embeddings.norm")
+    for number, normed in enumerate(shape["config"]["attention_norms"]):
+        name, layer = f"layer_{number}_", norm("attn_norm") if normed else {}
+        layer |= joined("attn.Wqkv", [f"{name}{part}" for part in ("query", "key", "value")], (width, width), config.attention_bias)
+        layer |= joined("attn.Wo", [f"{name}attention"], (width, width), config.attention_bias)
+        layer |= norm("mlp_norm") | joined("mlp.Wi", [f"{name}inner", f"{name}gate"], (width, inner), config.mlp_bias)
+        layer |= joined("mlp.Wo", [f"{name}feed_forward"], (inner, width), config.mlp_bias)
+        state |= _under(f"layers.{number}", layer)
+    return _under("model", state | norm("final_norm")) | _head(constants, shape, width)
+
+
+def _encoder(constants: _Constants, shape: dict[str, Any]) -> State:
+    modern = shape["config"].get("model_type") == modernbert.MODEL_TYPE
+    return _modernbert(constants, shape) if modern else _bert(constants, shape)
+
+
 # From a student's kind to the function that reads its weights.
 READERS: dict[str, Callable[[_Constants, dict[str, Any]], State]] = {
-    "bert": _bert,
+    "bert": _encoder,
     "bilstm": _bilstm,
     "recurrent": _bert,
     "static": _static,

@@ -64,8 +64,13 @@ def write(student: Any) -> onnx.ModelProto:
 
 
 def _max_positions(config: Any) -> int:
-    """How many tokens fit the position table; RoBERTa and its relatives count positions from behind the padding id."""
-    return int(getattr(config, "max_position_embeddings", 512)) - (config.pad_token_id or 0) - 1
+    """How many tokens fit the position table; RoBERTa and its relatives count positions from behind the padding id.
+
+    A padding id beyond the table, as at the end of a decoder's vocabulary, cannot be what they are counted from.
+    """
+    positions = int(getattr(config, "max_position_embeddings", 512))
+    behind = positions - (config.pad_token_id or 0) - 1
+    return behind if behind > 0 else positions
 
 
 def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:

@@ -12,6 +12,8 @@ from edgedistill.errors import UserError
 from edgedistill.students.bert_layers import EncoderLayers
 
 MODEL_TYPE = "modernbert"
+STEADY_ROPE = ("default",)  # types of rotary positions that are known from their base alone
+NO_TOKENS = dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"))  # the encoder reads none of these
 ARCHITECTURE = {"ModernBertModel": (MODEL_TYPE, "ModernBERT")}  # as bert_layers.ARCHITECTURES
 
 
@@ -30,14 +32,16 @@ def config(spec: recipe.Bert, source: PretrainedConfig, layers: list[int], own: 
     chosen = {"num_hidden_layers": len(layers), "layer_types": [given["layer_types"][layer] for layer in layers]}
     activation = {"hidden_activation": spec.activation} if spec.activation else {}
     dropout = dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), spec.dropout)
-    return ModernBertConfig(**{**given, **chosen, **activation, **dropout, **own, "attention_norms": [norms[layer] for layer in layers]})
+    return ModernBertConfig(
+        **{**given, **chosen, **activation, **dropout, **NO_TOKENS, **own, "attention_norms": [norms[layer] for layer in layers]}
+    )
 
 
 def build(config: dict[str, Any]) -> ModernBertModel:
     """The encoder of a config with `attention_norms`, with weights drawn from torch's generator."""
-    model = ModernBertModel(ModernBertConfig(**config))
+    model = ModernBertModel(ModernBertConfig(**{**config, **NO_TOKENS}))
     for layer, normed in zip(model.layers, config["attention_norms"], strict=True):
-        norm = nn.LayerNorm(config["hidden_size"], eps=config["norm_eps"], bias=config["norm_bias"])
+        norm = nn.LayerNorm(model.config.hidden_size, eps=model.config.norm_eps, bias=model.config.norm_bias)
         layer.attn_norm = norm if normed else nn.Identity()
     return model
 

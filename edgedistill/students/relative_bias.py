@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
+BUCKETS = 32  # that transformers has distances for; a table with fewer rows cannot be read
 FARTHEST = 128  # tokens; a longer distance has the bias of this one
 
 
@@ -23,6 +24,13 @@ class RelativeBias(nn.Module):
         """(2 · FARTHEST + 1, heads): the bias of keys from FARTHEST tokens before the query to FARTHEST behind it."""
         distances = torch.arange(-FARTHEST, FARTHEST + 1, device=self.table.weight.device)
         return self.table(MPNetEncoder.relative_position_bucket(distances))
+
+    def load_by_distance(self, biases: Tensor) -> None:
+        """Set the table in place so that `by_distance` gives `biases` (2 · FARTHEST + 1, heads); buckets of no distance become zero."""
+        buckets = MPNetEncoder.relative_position_bucket(torch.arange(-FARTHEST, FARTHEST + 1))
+        with torch.no_grad():
+            self.table.weight.zero_()
+            self.table.weight[buckets] = biases
 
     def forward(self, tokens: int) -> Tensor:
         at = torch.arange(tokens, device=self.table.weight.device)

@@ -25,7 +25,7 @@ def locate(spec: recipe.Teacher, place: str = "teacher") -> Path:
     if spec.model is None:
         raise UserError(f"{place}.embeddings: {spec.embeddings} holds only embeddings, and the model itself is needed; give `model`")
     if spec.model.startswith("packaged:"):
-        return _packaged(spec.model.removeprefix("packaged:"), f"{place}.model")
+        return packaged(spec.model.removeprefix("packaged:"), f"{place}.model")
     return model_folder(spec.model, spec.revision, f"{place}.model")
 
 
@@ -61,7 +61,8 @@ def _download(model: str, revision: str | None, place: str) -> Path:
         ) from error
 
 
-def _packaged(name: str, place: str) -> Path:
+def packaged(name: str, place: str) -> Path:
+    """The folder of a packaged teacher. `place`: the recipe key that names it. Raises UserError: an unknown name, or no such package."""
     if name not in PACKAGED:
         raise UserError(f"{place}: {unknown_name('packaged teacher', name, PACKAGED)}")
     module, inside, package = PACKAGED[name]

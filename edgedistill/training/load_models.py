@@ -10,6 +10,7 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.runtime import bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
@@ -68,7 +69,13 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
 
 
 def find_model(name: str, revision: str | None, place: str) -> Path:
-    """The folder of `packaged:NAME`, of a local model or of a hub id. Raises UserError where it is not found; `place`: the recipe key."""
+    """The folder of `packaged:NAME`, of a local model or of a hub id. `place`: the recipe key.
+
+    Raises UserError where it is not found, or is a bundle, which holds graphs and no model.
+    """
     if name.startswith("packaged:"):
-        return locate_teacher.locate(recipe.Teacher(model=name), place.rpartition(".")[0])
+        return locate_teacher.packaged(name.removeprefix("packaged:"), place)
+    if bundle_location.is_bundle(name):
+        way_out = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {name}}}"
+        raise UserError(f"{place}: {name} is a bundle, which has graphs and no model; {way_out}")
     return locate_teacher.model_folder(name, revision, place)

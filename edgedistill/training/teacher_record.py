@@ -13,8 +13,10 @@ from edgedistill.errors import Problems, UserError
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import licence, locate_teacher, precomputed_embeddings, targets
 from edgedistill.teacher.assistant import run_hashes
+from edgedistill.training.load_models import find_model
 
 NAME = "teachers.json"
+INITIAL_WEIGHTS = "initial weights"
 
 
 def named(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
@@ -59,6 +61,8 @@ def kept(partial: Path) -> dict[str, Any]:
 def record(spec: recipe.Recipe, data: Path | None) -> list[dict[str, Any]]:
     """{name, revision, licence, sha256, weight} of each model that teaches, and of the recipe's teacher where it only lends its tokenizer.
 
+    Another model whose layers the student starts from is the last, and has `use`.
+
     weight: the model's share in the cosine of the recipe's `targets`; None where it has none, or there are no `targets`.
     """
     weights, found = _weights(spec), dict[str, dict[str, Any]]()
@@ -67,7 +71,20 @@ def record(spec: recipe.Recipe, data: Path | None) -> list[dict[str, Any]]:
             stated, sha256 = _read(each, data, place)
             own = {"name": each.embeddings or each.model, "revision": each.revision, "licence": each.licence or stated}
             found[each.name] = {**own, "sha256": sha256, "weight": weights.get(each.name)}
+    started = _of_initial_weights(spec)
+    if started is not None and started.name not in found:
+        stated, sha256 = _read(started, data, "student.weights")
+        own = {"name": started.model, "revision": started.revision, "licence": stated, "sha256": sha256}
+        found[started.name] = {**own, "weight": None, "use": INITIAL_WEIGHTS}
     return list(found.values())
+
+
+def _of_initial_weights(spec: recipe.Recipe) -> recipe.Teacher | None:
+    """The model whose layers the student starts from, where the recipe names it by itself."""
+    student = spec.student
+    if not isinstance(student, recipe.Bert | recipe.Recurrent) or student.weights in ("random", "teacher", "assistant"):
+        return None
+    return recipe.Teacher(model=student.weights, revision=student.revision)
 
 
 def _weights(spec: recipe.Recipe) -> dict[str, float]:
@@ -88,5 +105,5 @@ def _read(spec: recipe.Teacher, data: Path | None, place: str) -> tuple[str | No
         opened = run.open_run(Path(str(spec.model)))
         of_its_own = {each["licence"] for each in opened.info.get("teachers", [{"licence": None}])}
         return (", ".join(sorted(of_its_own)) if None not in of_its_own else None), files.cache_key(run=run_hashes(opened))
-    folder = locate_teacher.locate(spec, place)
+    folder = find_model(str(spec.model), spec.revision, place if place == "student.weights" else f"{place}.model")
     return licence.stated(folder), files.sha256_folder(folder, locate_teacher.MODEL_FILES)

@@ -83,6 +83,7 @@ def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session, paus
         "selected": selected,
         **teacher_record.kept(partial),
         **({"weights": student.origin} if student.origin is not None else {}),
+        **({"earlier": list(student.earlier)} if student.earlier else {}),
         **tuned,
     }
     if accelerator.is_main_process:

@@ -391,3 +391,10 @@ def test_an_unknown_pooling_names_the_known() -> None:
     student.pooling = "meen"
     with pytest.raises(UserError, match=r"no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler"):
         graph.build(student)
+
+
+def test_a_padding_id_beyond_the_positions_does_not_keep_a_model_from_being_traced() -> None:
+    """The last of the vocabulary, as in decoders."""
+    student = make_other("electra", embedding_size=32, num_hidden_layers=1, pad_token_id=PIECES - 1)
+    assert student.model.config.max_position_embeddings <= PIECES - 1
+    assert graph.compare(student, graph.build(student), 20, PIECES) > 0.9999

@@ -201,6 +201,8 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
     after = student_embeddings.embed(trained, finished.tokenizer(), texts, 128)
     assert (after * teacher.embed(texts)).sum(1).mean() > 0.2 + (before.embed(texts) * teacher.embed(texts)).sum(1).mean()
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
+    card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
+    assert f"distilled from `{world.teacher}`." in card and f"| `{mpnet}` (initial weights) | — | not stated |" in card
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - after).max() < 1e-5
     again = Started(world, tmp_path / "run", pq_bytes=8, dims=None)
     assert np.abs(again.embed(texts) - after).max() < 1e-5
@@ -246,6 +248,17 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"pooling": "cls_pooler"},
         "student.pooling: cls_pooler needs the pooler of `weights`, and {folder} has none or leaves it out; choose another pooling, or "
         "weights with a pooler",
+    ),
+    "packaged": (
+        "bert",
+        {"weights": "packaged:none"},
+        "student.weights: no packaged teacher 'none'; choose all-MiniLM-L6-v2",
+    ),
+    "bundle": (
+        "bert",
+        {"weights": "nano"},
+        "student.weights: nano is a bundle, which has graphs and no model; give the run it was exported from; or go on from the bundle as "
+        "a whole: student: {{weights: nano}}",
     ),
     "recurrent": (
         "modernbert",

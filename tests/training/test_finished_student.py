@@ -16,6 +16,7 @@ from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import student_embeddings, train
+from edgedistill.training.initial_student import earlier_training
 from tests.conftest import World, sentences
 
 TEXTS = sentences(40, seed=7)
@@ -74,6 +75,28 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
     assert closeness(tmp_path / "a") > closeness(sources / "bert") + 0.02
     weights = run.open_run(tmp_path / "a").info["weights"]
     assert weights == {"run": "bert", "sha256": files.sha256_file(sources / "bert" / "student.safetensors")}
+
+
+def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path: Path) -> None:
+    """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their licences."""
+    named = {"texts": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
+    teacher = {**world.recipe()["teacher"], "licence": "CC BY 4.0"}
+    second = {"name": "second", "teacher": teacher, "corpus": named, "student": {"weights": str(sources / "static-bundle")}}
+    go(world, tmp_path / "a", **second, stages=STILL)
+    (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
+    assert recorded["recipe"] == "tiny" and recorded["sources"] == [{"name": "texts.txt", "texts": 440, "licence": None}]
+    assert earlier_training.record(run.open_run(tmp_path / "a"))[:-1] == [recorded]
+    strange = run.open_run(tmp_path / "a")
+    strange.info["corpus"] = {"sources": [{"name": 3}]}
+    with pytest.raises(UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "):
+        earlier_training.record(strange)
+    go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
+    bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
+    card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
+    first, then = card.index("By the recipe `tiny`:"), card.index("By the recipe `second`:")
+    assert card.index("by the recipe `third`: still") < card.index("### Earlier training") < first < then
+    assert f"| `{world.teacher}` | — | not stated |" in card[first:then] and "| texts.txt | 440 | not named |" in card[first:then]
+    assert f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:

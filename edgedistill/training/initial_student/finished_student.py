@@ -15,6 +15,7 @@ from edgedistill import bundle_run, objectives, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.students import kinds
 from edgedistill.students.output import own
+from edgedistill.training.initial_student import earlier_training
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 POSITIONS = "position_embeddings.weight"
@@ -61,7 +62,7 @@ def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) ->
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
     module.load_state_dict(_longer(weights, module))
-    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head)
+    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, tuple(earlier_training.record(source)))
 
 
 def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:

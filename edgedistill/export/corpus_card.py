@@ -1,0 +1,38 @@
+"""What a model card says of corpora: their text files with the licence of each, and what a student was trained on before it went on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedistill.data.corpus import DOCUMENTATION, PARAGRAPHS, PIECES
+from edgedistill.export import teacher_card
+
+# Names of sources that records keep, as readers see them.
+SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PIECES: "sentences of the texts above, and runs of them"}
+LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages"}
+
+
+def sources(manifest: dict[str, Any]) -> str:
+    """A row for each text file of the corpus, where the recipe names licences."""
+    licences = (manifest["recipe"].get("corpus") or {}).get("licences")
+    if not licences:
+        return ""
+    return _table([{**each, "licence": licences.get(each["name"])} for each in manifest["run"]["corpus"]["sources"]])
+
+
+def earlier(manifest: dict[str, Any]) -> str:
+    """For each training before the last one: its recipe, a row for each of its teachers and for each text file of its corpus."""
+    trainings = manifest["run"].get("earlier", [])
+    parts = ["### Earlier training", "The student had been trained before; what it learned there is part of it."] if trainings else []
+    for each in trainings:
+        parts += [f"By the recipe `{teacher_card.cell(each['recipe'])}`:", teacher_card.table({"run": each})]
+        parts += [_table(each["sources"])] if each["sources"] else ["Its text files were not recorded."]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(files: list[dict[str, Any]]) -> str:
+    lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
+    for each in files:
+        name, licence = SHOWN.get(each["name"], each["name"]), each["licence"] or LICENCES.get(each["name"], "not named")
+        lines.append(f"| {teacher_card.cell(name)} | {each['texts']:,} | {teacher_card.cell(licence)} |")
+    return "\n".join(lines)
