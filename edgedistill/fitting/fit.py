@@ -18,7 +18,7 @@ from edgedistill import files, machine, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import model_source
-from edgedistill.fitting import fit_page, front, latency, plan, processes, texts, winner, worker
+from edgedistill.fitting import contention, fit_page, front, latency, plan, processes, texts, winner, worker
 from edgedistill.fitting.display import PAGE, shown
 from edgedistill.fitting.pace import PACE, Pace
 from edgedistill.fitting.plan import Fit, open_teacher
@@ -110,7 +110,7 @@ def _run(request: FitRequest, out: Path, session: Session, conduct: Conduct, sta
         at_work = Fit(request, out, storage, logged, conduct.pace, workers, open_teacher(request, storage, logged))
         _once(storage, presence, "schedule", "plans", lambda: plan.make(at_work, started))
         before = torch.get_num_threads()
-        threads = max(1, before // workers)
+        threads = contention.threads(workers)
         storage.set("threads", threads)
         with _helpers(at_work, threads if workers > 1 else 0):
             torch.set_num_threads(threads)
@@ -162,7 +162,7 @@ def _helpers(fit: Fit, threads: int) -> Iterator[None]:
         str(os.getpid()),
         *(["--data", str(fit.request.data)] if fit.request.data else []),
     ]
-    environment = {**_environment(), "OMP_NUM_THREADS": str(threads)}
+    environment = {**processes.environment(), "OMP_NUM_THREADS": str(threads)}
     started = []
     try:
         for number in range(1, fit.workers if threads else 1):
@@ -176,11 +176,6 @@ def _helpers(fit: Fit, threads: int) -> Iterator[None]:
         for process in started:
             process.kill()
             process.wait()
-
-
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 def _finish(fit: Fit) -> None:

@@ -18,7 +18,7 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.fitting import candidates, latency, pace, sampler, starts, texts
+from edgedistill.fitting import candidates, contention, latency, pace, processes, sampler, starts, texts
 from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
 from edgedistill.fitting.pace import Pace, Schedule
@@ -208,13 +208,14 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
     finish = fit.pace.finish_s + fit.pace.finish_share * total
     ranked = first_choices(survey)
     slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])  # to set up: its layers and its table are fitted
-    setup = _setup_seconds(fit, workshop, slowest)
-    left = total - (time.time() - started) - finish
-    means = pace.Means(left - fit.pace.timing_s * len(ranked), fit.workers, setup, setup / 3)
-    found = pace.schedule(means, len(ranked), fit.pace)
-    fit.session.log(described(found, fit.workers))
+    with contention.as_in_the_race(fit.workers, processes.environment()):
+        setup = _setup_seconds(fit, workshop, slowest)
+        left = total - (time.time() - started) - finish
+        means = pace.Means(left - fit.pace.timing_s * len(ranked), fit.workers, setup, setup / 3)
+        found = pace.schedule(means, len(ranked), fit.pace)
+        fit.session.log(described(found, fit.workers))
+        entered = [entry_attributes(fit, workshop, survey, choice, found) for choice in ranked[: found.counts[0] - found.proposed]]
     values = sampler.axes(survey.choices)
-    entered = [entry_attributes(fit, workshop, survey, choice, found) for choice in ranked[: found.counts[0] - found.proposed]]
     with fit.storage.turn():
         if not fit.storage.entries():
             for choice, attributes in entered:

@@ -113,3 +113,9 @@ def _read(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):  # gone, or being written
         return None
+
+
+def environment() -> dict[str, str]:
+    """Of a process that is started here, so that it finds the same package."""
+    root = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -113,11 +113,14 @@ def _went_on(step: Promote) -> str:
 
 
 def finalists(step: Promote, schedule: Schedule, seconds: float, workers: int) -> Promote:
-    """The promotion to the last rung, with only as many as can be trained in the seconds left; one always is."""
+    """The promotion to the last rung, with only as many as can be trained in the seconds left.
+
+    One always is, and as many as there are workers: side by side they take no longer, and a fair share of the kinds should be among them.
+    """
     if step.rung + 1 < len(schedule.counts) - 1 or step.rung == len(schedule.counts) - 1:
         return step
     count = len(step.best)
-    while count > 1 and math.ceil(count / workers) * max(_seconds_left(entry, step.rung) for entry in step.best[:count]) > seconds:
+    while count > workers and math.ceil(count / workers) * max(_seconds_left(entry, step.rung) for entry in step.best[:count]) > seconds:
         count -= 1
     return Promote(step.rung, step.best[:count], [*step.best[count:], *step.others], step.expected)
 

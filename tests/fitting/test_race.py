@@ -88,6 +88,7 @@ def test_fewer_finalists_where_time_is_short() -> None:
     assert [each.number for each in race.finalists(step, schedule, 239.0, 1).best] == [1]
     assert len(race.finalists(step, schedule, 239.0, 2).best) == 2  # side by side
     assert len(race.finalists(step, schedule, -10.0, 1).best) == 1
+    assert len(race.finalists(step, schedule, -10.0, 2).best) == 2  # the second one costs no time
     first = race.Promote(0, entries, [], step.expected)
     assert race.finalists(first, schedule, -10.0, 1) == first
 
