@@ -147,7 +147,8 @@ def _choose_texts(fit: Fit) -> None:
         least = math.ceil(texts.LEAST_TEXTS * rate / fit.pace.teacher_share / 60)
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time, and {texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}; give {least}")
-    section = texts.training_section(request, found, most)
+    per_paragraph = training_time.seconds_per_given(fit.teacher, texts.paragraphs(found), session.device, training_time.TEACHER_SECONDS)
+    section = texts.training_section(request, found, most, per_paragraph / rate)
     if section.get("limit", len(found)) < len(found):
         session.log(f"texts: {section['limit']:,} of them, spread evenly: what the teacher can embed in its share of the time")
     fit.storage.set("texts", {"facts": report.facts, "weak": report.weak})

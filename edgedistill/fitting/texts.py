@@ -118,8 +118,16 @@ def _shortened(text: str) -> str:
     return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
 
 
-def training_section(request: FitRequest, read: Corpus, most: int) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts. most: how many the teacher can embed, pieces and paragraphs included.
+def paragraphs(read: Corpus) -> list[str]:
+    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with."""
+    sample = " ".join(read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))).split(" ")
+    size = sum(recipe.Paragraphs(texts=1).words) // 2
+    return [" ".join(sample[start : start + size]) for start in range(0, len(sample), size)]
+
+
+def training_section(request: FitRequest, read: Corpus, most: int, paragraph_cost: float = 1.0) -> dict[str, Any]:
+    """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can embed, pieces included;
+    paragraph_cost: of a paragraph for the teacher, in texts.
 
     Sentences are joined to paragraphs too, and long texts cut into pieces, so that the student knows short texts and long ones.
     """
@@ -128,7 +136,7 @@ def training_section(request: FitRequest, read: Corpus, most: int) -> dict[str, 
     short, long = float(np.quantile(words, 0.95)) < LONG_WORDS, float(np.median(words)) >= LONG_WORDS
     from_files = "texts" in section(request)
     share = PARAGRAPHS_SHARE if short else min(PIECES_SHARE, float(words.mean()) / WORDS_OF_A_PIECE) if long and from_files else 0.0
-    texts = int(min(len(read), most / (1 + share)))
+    texts = int(min(len(read), most / (1 + share * (paragraph_cost if short else 1.0))))
     added = round(share * texts)
     name = "paragraphs" if short else "pieces"
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}

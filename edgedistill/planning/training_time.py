@@ -110,12 +110,16 @@ def estimate_seconds(inspected: Inspected, missing: list[ToEmbed], session: Sess
 def seconds_per_text(each: ToEmbed, device: str, limit: float) -> float:
     """Mean seconds in which a teacher embeds a text, measured on a random sample of the corpus for at most about `limit` seconds."""
     rows = np.random.default_rng(0).permutation(_spread(each.corpus, SAMPLE))
-    texts = each.corpus.texts(rows)
-    each.teacher.embed(texts[:8], device)  # builds the graph
+    return seconds_per_given(each.teacher, each.corpus.texts(rows), device, limit)
+
+
+def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
+    """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit` seconds."""
+    teacher.embed(texts[:8], device)  # builds the graph
     started, done = time.perf_counter(), 0
     while done < len(texts) and (done == 0 or time.perf_counter() - started < limit):
         chunk = texts[done : done + (CHUNK if done else 16)]
-        each.teacher.embed(chunk, device)
+        teacher.embed(chunk, device)
         done += len(chunk)
     return (time.perf_counter() - started) / done
 

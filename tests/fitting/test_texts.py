@@ -87,6 +87,9 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
     short = request(world)
     section = texts.training_section(short, texts.read(short, Session()), 10_000)
     assert section["paragraphs"] == {"texts": 154} and "limit" not in section
+    assert {60 <= len(text.split()) <= 70 for text in texts.paragraphs(texts.read(short, Session()))[:-1]} == {True}
+    dear = texts.training_section(short, texts.read(short, Session()), 341, paragraph_cost=2.0)  # 341 = 200 × (1 + 2 × .35) and rounding
+    assert dear["limit"] == 200 and dear["paragraphs"] == {"texts": 70}
 
 
 def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
