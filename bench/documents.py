@@ -27,6 +27,7 @@ PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"
 RECIPES = ROOT / "recipes"
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
+RESULTS, FITS = ROOT / "bench" / "RESULTS.md", sorted(REPORTS.glob("fit-*.json"))  # of bench/fit_comparison.py
 
 
 def adapted(found: dict[str, Any]) -> str:
@@ -45,6 +46,30 @@ def adapted(found: dict[str, Any]) -> str:
         lines.append(f"| {title} | {documents:,} | {time} | {100 * scores['ndcg10']:.1f} | {share} | {100 * scores['sts7']:.1f} |")
     machine = found["machine"]
     return "\n".join([*lines, "", f"<sub>{machine['cpu']} · {machine['cores']} cores</sub>", ""])
+
+
+def fitted(reports: list[dict[str, Any]]) -> str:
+    """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where all were trained to the end."""
+    lines = ["| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval |", "| --- " * 3 + "| ---: " * 5 + "|"]
+    reports.sort(key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"]))
+    for found in reports:
+        texts = "documentation" if found["recipe"]["corpus"].get("kind") == "documentation" else "general texts"
+        teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
+        given = f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
+        winner, hand_made = found["winner"], found["hand_made"]
+        rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, winner["score"]["agreement"], found["suites"], "winner")]
+        name = Path(hand_made["recipe"]).stem
+        rows.append((f"{name}, {hand_made['precision']}, as many seconds", hand_made, hand_made["agreement"], found["suites"], "hand-made"))
+        for title, student, agreement, suites, who in rows:
+            scores = [f"{100 * suites[suite][who]:.1f}" if suite in suites else "" for suite in ("sts7", "retrieval")]
+            size = f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} | {100 * agreement:.1f} "
+            lines.append(f"{given}| {title} {size}| {' | '.join(scores)} |")
+            given = "| | "
+        ends = {name: score for name, score in found["trained_to_the_end"].items() if name != winner["candidate"]}
+        if len(ends) >= found["schedule"]["counts"][0] - 1 > 0:
+            best = max(ends, key=lambda name: ends[name])
+            lines.append(f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | {100 * ends[best]:.1f} | | |")
+    return "\n".join([*lines, ""])
 
 
 def rewrite(path: Path, text: str) -> bool:
@@ -67,6 +92,8 @@ if __name__ == "__main__":
     changed += [name for name, (document, sources) in TABLES.items() if readme.update_table(document, sources, name)]
     if readme.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
+    if FITS and readme.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
+        changed.append("fitted")
     if readme_plot.write(PLOTS, report.merged(report.read(PLOTTED)), PLOTTED_SUITE):
         changed.append("plot")
     print(f"updated: {', '.join(changed)}" if changed else "up to date")

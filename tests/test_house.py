@@ -267,13 +267,19 @@ def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
         assert "| ---" in copy.read_text(encoding="utf-8")
 
 
-def test_the_readmes_adaptations_are_those_of_the_report(tmp_path: Path) -> None:
+def test_the_tables_of_adaptations_and_fits_are_those_of_the_reports(tmp_path: Path) -> None:
     from edgedistill import files
     from edgedistill.evaluation import readme
 
-    script, copy = runpy.run_path(str(ROOT / "bench/documents.py")), tmp_path / "README.md"
-    copy.write_text(script["README"].read_text(encoding="utf-8"), encoding="utf-8")
-    assert not readme.update(copy, script["adapted"](files.read_json(script["ADAPTED"])), "adapted"), "run make docs"
+    script = runpy.run_path(str(ROOT / "bench/documents.py"))
+    tables = {
+        "adapted": (script["README"], script["adapted"](files.read_json(script["ADAPTED"]))),
+        "fitted": (script["RESULTS"], script["fitted"]([files.read_json(path) for path in script["FITS"]])),
+    }
+    for name, (document, table) in tables.items():
+        copy = tmp_path / document.name
+        copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
+        assert not readme.update(copy, table, name), "run make docs"
 
 
 def test_the_readmes_plots_are_those_of_the_reports() -> None:
