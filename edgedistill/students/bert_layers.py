@@ -21,7 +21,7 @@ ARCHITECTURES = {
     "RobertaModel": ("roberta", "RoBERTa"),
     "XLMRobertaModel": ("xlm-roberta", "XLM-R"),
 }
-COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")  # model types
+COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")  # model types whose positions start after the pad id
 RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"^transformer\.": "encoder.",
     r"\.attention\.q_lin\.|\.attention\.attn\.q\.": ".attention.self.query.",

@@ -10,9 +10,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.students import sentence_transformer
+from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
-POSITIONS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "mpnet")  # model types whose positions start after the pad id
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -77,6 +77,6 @@ def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     if sentence_bert.exists() and (own := files.read_json(sentence_bert).get("max_seq_length")):
         limits.append(int(own))
     if "max_position_embeddings" in config:
-        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in POSITIONS_FROM_PAD else 0
+        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in COUNTED_FROM_PADDING else 0
         limits.append(int(config["max_position_embeddings"]) - offset)
     return min(limits)

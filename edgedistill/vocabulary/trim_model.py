@@ -22,6 +22,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle_location
 from edgedistill.session import QUIET, Session
 from edgedistill.students import sentence_transformer as encoder
+from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 from edgedistill.teacher import locate_teacher, token_batches, tokenizer_files
 from edgedistill.vocabulary import trim_report, trim_tokenizer
 
@@ -123,7 +124,7 @@ def _fixed_ids(config: dict[str, Any]) -> range:
     pad = config.get("pad_token_id")
     if pad is None:
         return range(0)
-    return range(pad + 1) if config.get("model_type") in tokenizer_files.POSITIONS_FROM_PAD else range(pad, pad + 1)
+    return range(pad + 1) if config.get("model_type") in COUNTED_FROM_PADDING else range(pad, pad + 1)
 
 
 def _copy(folder: Path, out: Path, transformer: Path) -> None:

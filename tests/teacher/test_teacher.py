@@ -190,6 +190,8 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
     with pytest.raises(UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"):
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
+    with pytest.raises(UserError, match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run"):
+        encoder.TeacherEncoder(recipe.Teacher(model="nano"))
     with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"):
         assistant.open_assistant(recipe.Teacher(model="a/b"))
     with pytest.raises(UserError, match="teacher.model: no such folder: './a/b'; give packaged:NAME"):
