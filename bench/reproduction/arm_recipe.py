@@ -26,6 +26,13 @@ def variant_recipe(paper: Paper, variant: str, seed: int, runs: Path, changes: t
     return _read(chosen.recipe, tuple(replaced)).model_copy(update={"seed": seed, "name": slug(variant, seed)})
 
 
+def with_teacher(spec: recipe.Recipe, folder: Path | None) -> recipe.Recipe:
+    """The recipe with its teacher of the hub read from a folder; itself without one, or where its teacher is not of the hub."""
+    if folder is None or spec.teacher.revision is None:
+        return spec
+    return spec.model_copy(update={"teacher": spec.teacher.model_copy(update={"model": str(folder), "revision": None})})
+
+
 @cache
 def _read(name: str, changes: tuple[str, ...]) -> recipe.Recipe:
     return recipe.read(name, list(changes))

@@ -39,6 +39,19 @@ class Variant(Part):
     only_own_changes: bool = Field(False, description="the paper's `set` does not apply to it")
 
 
+class Circumstances(Part):
+    """Other circumstances under which some variants are trained again, so that their claims are judged a second time.
+
+    The counterpart of `kd` under `pretrained` is the variant `pretrained kd`: the paper's changes, the variant's, these, then its own.
+    A run of another variant that it reads, {run:VARIANT}, is the counterpart's where there is one.
+    """
+
+    name: str = Field(description="one word, which starts the names of the counterparts")
+    about: str = Field(description="what differs, printed on the page")
+    set: list[str] = Field([], description="recipe changes of all counterparts but those of variants with `only_own_changes`")
+    variants: dict[str, list[str]] = Field(min_length=1, description="the variants that are trained again, and each one's further changes")
+
+
 class RankingClaim(Part):
     """A claim of the paper that one variant scores higher than another: a weighted sum of scores that should be above 0."""
 
@@ -47,6 +60,7 @@ class RankingClaim(Part):
     contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
     suite: str | None = Field(None, description="default: the paper's first")
     at_step: int | None = Field(None, description="compare the selection scores at this step of the first stage instead of suite scores")
+    cause: str = Field("", description="the likeliest cause, where the verdict under the other circumstances is another")
 
 
 class Paper(Part):
@@ -59,6 +73,7 @@ class Paper(Part):
     set: list[str] = Field(description="recipe changes that all variants share")
     variants: dict[str, Variant]
     ranking_claims: list[RankingClaim]
+    circumstances: Circumstances | None = None
 
     @model_validator(mode="after")
     def _variants_exist(self) -> Paper:
@@ -66,7 +81,30 @@ class Paper(Part):
             for name in ranking.contrast:
                 if name not in self.variants:
                     raise ValueError(f"claim {ranking.claim!r}: no variant {name!r} ({', '.join(self.variants)})")
+        other = self.circumstances
+        for name in other.variants if other else ():
+            if name not in self.variants:
+                raise ValueError(f"circumstances: no variant {name!r} ({', '.join(self.variants)})")
         return self
+
+    def counterpart(self, variant: str) -> str:
+        """The name of the variant under the other circumstances; its own where it is not trained again."""
+        other = self.circumstances
+        return f"{other.name} {variant}" if other is not None and variant in other.variants else variant
+
+    @property
+    def counterparts(self) -> list[str]:
+        """The names of the variants that are trained again under the other circumstances, as they are called there."""
+        return [self.counterpart(variant) for variant in self.circumstances.variants] if self.circumstances else []
+
+    def judged_again(self) -> dict[int, RankingClaim]:
+        """The claims whose variants are all trained again, by their place in `ranking_claims`, about the counterparts."""
+        found = {}
+        for number, ranking in enumerate(self.ranking_claims):
+            if all(self.counterpart(variant) != variant for variant in ranking.contrast):
+                contrast = {self.counterpart(variant): weight for variant, weight in ranking.contrast.items()}
+                found[number] = ranking.model_copy(update={"contrast": contrast})
+        return found
 
 
 def papers(folder: Path = FOLDER) -> dict[str, Paper]:
@@ -74,10 +112,29 @@ def papers(folder: Path = FOLDER) -> dict[str, Paper]:
     found = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            found[path.stem] = Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+            found[path.stem] = with_counterparts(Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))))
         except ValidationError as error:
             raise UserError(*(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
     return found
+
+
+def with_counterparts(paper: Paper) -> Paper:
+    """The paper with the variants that are trained again under its other circumstances, each with all its changes."""
+    other, more = paper.circumstances, dict[str, Variant]()
+    for name, own in other.variants.items() if other else ():
+        assert other is not None
+        variant = paper.variants[name]
+        changes = variant.set if variant.only_own_changes else [*paper.set, *variant.set, *other.set]
+        changes = [_of_counterparts(paper, change) for change in [*changes, *own]]
+        more[paper.counterpart(name)] = variant.model_copy(update={"about": "", "set": changes, "only_own_changes": True})
+    return paper.model_copy(update={"variants": paper.variants | more})
+
+
+def _of_counterparts(paper: Paper, change: str) -> str:
+    """A change that reads the runs of counterparts where there are any."""
+    for name in paper.variants:
+        change = change.replace(f"{{run:{name}}}", f"{{run:{paper.counterpart(name)}}}")
+    return change
 
 
 def slug(variant: str, seed: int) -> str:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import typer
-from arm_recipe import composition, runs_before, student_samples, variant_recipe
+from arm_recipe import composition, runs_before, student_samples, variant_recipe, with_teacher
 from ranking_claims import FOLDER, SEEDS, Paper, papers, slug
 
 from edgedistill import files, recipe
@@ -32,6 +32,7 @@ from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import dot, encoded, unit
 from edgedistill.session import Session
 from edgedistill.students.output import Output
+from edgedistill.teacher import locate_teacher
 from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
@@ -41,12 +42,16 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where runs and reports are kept, the recipe changes of the command line, and the session to train and measure with."""
+    """Where runs and reports are kept, the recipe changes of the command line, and the session to train and measure with.
+
+    teacher: the folder of the teacher that recipes name by its hub id.
+    """
 
     runs: Path
     reports: Path
     session: Session
     changes: tuple[str, ...] = ()
+    teacher: Path | None = None
 
 
 class Job(NamedTuple):
@@ -61,13 +66,31 @@ class Job(NamedTuple):
         return f"{self.paper}/{slug(self.variant, self.seed)}"
 
 
-def chosen(names: list[str] | None, folder: Path) -> dict[str, Paper]:
-    """The papers named on the command line; by default all of them. Raises UserError for an unknown name."""
+def chosen(names: list[str] | None, folder: Path, under: str | None = None) -> dict[str, Paper]:
+    """The papers named on the command line; by default all of them. Raises UserError for an unknown name.
+
+    under: those with circumstances of this name, with the counterparts alone and the variants whose runs they read.
+    """
     known = papers(folder)
     for name in names or []:
         if name not in known:
             raise UserError(f"--only: {unknown_name('paper', name, known)}")
-    return {name: paper for name, paper in known.items() if not names or name in names}
+    found = {name: paper for name, paper in known.items() if not names or name in names}
+    if under is None:
+        return found
+    found = {name: _counterparts(paper) for name, paper in found.items() if paper.circumstances and paper.circumstances.name == under}
+    if not found:
+        raise UserError(f"--under: no paper that was chosen has circumstances {under!r}; see `circumstances` of {folder}/*.yaml")
+    return found
+
+
+def _counterparts(paper: Paper) -> Paper:
+    """The paper with the variants of its other circumstances alone, and those whose runs they read."""
+    kept = set(paper.counterparts)
+    for variant in reversed(paper.variants):
+        if variant in kept:
+            kept.update(runs_before(paper, variant))
+    return paper.model_copy(update={"variants": {name: spec for name, spec in paper.variants.items() if name in kept}})
 
 
 def queue(found: dict[str, Paper], seeds: int) -> Iterator[Job]:
@@ -154,8 +177,11 @@ def _classifier(run: runs_.Run, data: Path | None, folder: Path) -> tuple[Any, A
     return scoring.task_suite(opened.manifest, "", data), opened.classify
 
 
-def report(paper: Paper, variant: str, run: runs_.Run, suites: list[str], data: Path | None, out: Path) -> None:
-    """Measure a run and write its report: scores as JSON to `out`, and the values of each test item as .npz with the same name."""
+def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suites: list[str], data: Path | None, out: Path) -> None:
+    """Measure a run and write its report: scores as JSON to `out`, and the values of each test item as .npz with the same name.
+
+    spec: the run's recipe as anybody can read it, with a hub id for a teacher that the run read from a folder.
+    """
     with TemporaryDirectory() as folder:
         results, items = measured(run, suites, data, Path(folder))
     metrics = run.folder / "metrics.jsonl"
@@ -168,8 +194,9 @@ def report(paper: Paper, variant: str, run: runs_.Run, suites: list[str], data: 
         "arm": variant,
         "recipe": paper.variants[variant].recipe,
         "seed": run.recipe.seed,
-        "teacher": run.recipe.teacher.name,
-        "settings": composition(run.recipe),
+        "teacher": spec.teacher.name,
+        "teacher_weights": _weights_sha256(run.recipe.teacher),
+        "settings": composition(spec),
         "passes": sum(stage["texts"] for stage in run.info["stages"]),
         "student_samples": _student_samples(run),
         "dtype": str(resolve_dtype(run.recipe.stages[0].dtype if run.recipe.stages else "fp32")).removeprefix("torch."),
@@ -182,6 +209,12 @@ def report(paper: Paper, variant: str, run: runs_.Run, suites: list[str], data: 
     with files.new_file(out.with_suffix(".npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **items)  # type: ignore[arg-type]
     files.write_json(out, content)
+
+
+def _weights_sha256(teacher: recipe.Teacher) -> str | None:
+    """The hash of a teacher's model.safetensors, which the hub lists as well; None where it has no such file."""
+    path = locate_teacher.locate(teacher) / "model.safetensors" if teacher.model is not None else None
+    return files.sha256_file(path) if path is not None and path.exists() else None
 
 
 def _student_samples(run: runs_.Run) -> int:
@@ -214,30 +247,32 @@ def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspac
     spec = variant_recipe(paper, variant, seed, workspace.runs, workspace.changes)
     if has_report(out, spec, suites):
         return "kept"
-    if folder.exists() and composition(runs_.open_run(folder).recipe) != composition(spec):
+    placed = with_teacher(spec, workspace.teacher)
+    if folder.exists() and composition(runs_.open_run(folder).recipe) != composition(placed):
         raise UserError(f"{folder}: was trained with other settings; delete it, or give another folder with --runs")
     if not folder.exists():
-        training.train(spec, folder, workspace.session, runs_.partial(folder).exists())
+        training.train(placed, folder, workspace.session, runs_.partial(folder).exists())
     out.parent.mkdir(parents=True, exist_ok=True)
     set_older_aside(out, spec)
-    report(paper, variant, runs_.open_run(folder), suites, workspace.session.data, out)
+    report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session.data, out)
     return "done"
 
 
 def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[float, int]:
     """(about how many hours of one core the queue needs, jobs without an estimate), from the seconds that earlier reports record.
 
-    A variant without reports takes its paper's median seconds for a text that the student embeds.
+    A variant without reports takes its paper's median seconds for a text that the student embeds; what is trained again under other
+    circumstances, the median of its like.
     """
     total, unknown = 0.0, 0
     for name, paper in found.items():
         known: dict[str, list[float]] = {}
-        per_sample = []
+        per_sample: dict[bool, list[float]] = {True: [], False: []}  # of counterparts, and of the others
         for path in sorted((workspace.reports / paper.paper).glob("*-s[0-9]*.json")):
             content = files.read_json(path)
             known.setdefault(content["arm"], []).append(content["seconds"])
             if samples := content.get("student_samples", content["passes"]):
-                per_sample.append(content["seconds"] / samples)
+                per_sample[content["arm"] in paper.counterparts].append(content["seconds"] / samples)
         for job in queue({name: paper}, seeds):
             try:
                 spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
@@ -247,11 +282,11 @@ def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[fl
             out = workspace.reports / paper.paper / f"{slug(job.variant, job.seed)}.json"
             if has_report(out, spec, paper.variants[job.variant].suites or paper.suites):
                 continue
-            samples = student_samples(spec)
+            samples, like = student_samples(spec), per_sample[job.variant in paper.counterparts]
             if job.variant in known:
                 total += float(np.mean(known[job.variant]))
-            elif per_sample and samples is not None:
-                total += samples * float(np.median(per_sample))
+            elif like and samples is not None:
+                total += samples * float(np.median(like))
             else:
                 unknown += 1
     return total / 3600, unknown
@@ -382,12 +417,19 @@ def main(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, one thread each.")] = 1,
     variant: Annotated[str | None, typer.Option("--variant", help="Only this variant of the one paper in --only.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Only this seed of --variant.")] = None,
+    teacher: Annotated[
+        Path | None,
+        typer.Option("--teacher", envvar="EDGEDISTILL_TEACHER", help="Folder of the teacher that variants name by its hub id."),
+    ] = None,
+    under: Annotated[
+        str | None, typer.Option("--under", metavar="NAME", help="Only what is trained again under these circumstances, e.g. pretrained.")
+    ] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print the hours that are needed, and stop.")] = False,
 ) -> None:
     """Train and measure the variants that the papers' ranking claims compare. Finished runs are kept, interrupted runs are resumed."""
-    workspace = Workspace(runs, reports, Session(data=data, device=device, log=typer.echo), tuple(changes or []))
+    workspace = Workspace(runs, reports, Session(data=data, device=device, log=typer.echo), tuple(changes or []), teacher)
     try:
-        found = chosen(only, folder)
+        found = chosen(only, folder, under)
         if variant is not None:
             _one(found, variant, seed or 0, workspace)
             return
@@ -400,7 +442,8 @@ def main(
             result = work(found, seeds, minutes, workspace)
         else:
             options = [f"--runs={runs}", f"--reports={reports}", f"--device={device}", f"--papers={folder}"]
-            options += [*([f"--data={data}"] if data else []), *(f"--set={change}" for change in changes or [])]
+            options += [*([f"--data={data}"] if data else []), *([f"--teacher={teacher}"] if teacher else [])]
+            options += [*(f"--set={change}" for change in changes or [])]
             result = work_side_by_side(found, seeds, minutes, workspace, lambda job: own_process(job, workspace, options), jobs)
     except UserError as error:
         typer.echo(str(error), err=True)

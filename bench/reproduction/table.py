@@ -129,11 +129,18 @@ def scores(reports: Reports, ranking: RankingClaim, suite: str) -> dict[str, dic
     return out
 
 
-def judged(paper: Paper, reports: Reports, resamples: int) -> list[Judgement]:
-    """Judge every ranking claim of a paper."""
+def judged(paper: Paper, reports: Reports, resamples: int) -> list[tuple[Judgement, Judgement | None]]:
+    """Judge every ranking claim of a paper, and once more under its other circumstances where the claim's variants are trained again."""
+    again = paper.judged_again()
+    found = _judged(paper, [*paper.ranking_claims, *again.values()], reports, resamples)
+    seconds = dict(zip(again, found[len(paper.ranking_claims) :], strict=True))
+    return [(each, seconds.get(number)) for number, each in enumerate(found[: len(paper.ranking_claims)])]
+
+
+def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resamples: int) -> list[Judgement]:
     bootstrapped: dict[str, dict[str, np.ndarray]] = {}
     out = []
-    for ranking in paper.ranking_claims:
+    for ranking in claims:
         suite = ranking.suite or paper.suites[0]
         found = scores(reports, ranking, suite)
         missing = [variant for variant, values in found.items() if not values]
@@ -173,17 +180,23 @@ def _interval(bootstrapped: dict[str, np.ndarray], ranking: RankingClaim) -> tup
 def markdown(paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], stated: PaperSettings, resamples: int = RESAMPLES) -> str:
     """The paper's page: what was compared, the claims with their verdicts, deviations from the paper, and every variant's scores."""
     reports, older = loaded
-    judgements = judged(paper, reports, resamples)
-    teachers = sorted({each["teacher"] for each in [*(each for found in reports.values() for each in found), *older]})
-    lines = [f"# {paper.paper}: which ranking claims were reproduced", "", paper.about, ""]
+    pairs, other = judged(paper, reports, resamples), paper.circumstances
+    judgements = [first for first, _ in pairs]
+    teachers = sorted({_teacher(each) for each in [*(each for found in reports.values() for each in found), *older]})
+    lines = [f"# {paper.paper}: which ranking claims were reproduced", "", paper.about, *(["", other.about] if other else []), ""]
     lines += [f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.", "", f"Source: {paper.source}.", ""]
-    lines += ["## Ranking claims", "", _counted(judgements), ""]
+    lines += ["## Ranking claims", "", _counted("with this teacher, corpus and student", judgements), ""]
+    if other is not None:
+        lines += [_counted(f"of `{other.name}`", [second for _, second in pairs if second]), ""]
+    columns = ["difference ± standard error", "95% interval", "seeds", "verdict"]
+    columns += [f"{other.name}: {each}" for each in columns] if other else []
     lines += [
-        "| claim | the paper reports | suite | difference ± standard error | 95% interval | seeds | verdict |",
-        "|---|---|---|---:|---:|---:|---|",
+        f"| claim | the paper reports | suite | {' | '.join(columns)} |",
+        f"|---|---|---|{'---:|---:|---:|---|' * (2 if other else 1)}",
     ]
-    lines += [_row(each) for each in judgements]
-    lines += ["", *_method(judgements), "", *paper_settings.markdown(paper, stated), "## Variants", ""]
+    for first, second in pairs:
+        lines.append(_claim(first) + _result(first) + (_result(second) if second else " | | | |" if other else ""))
+    lines += ["", *_method(judgements), "", *_differing(paper, pairs), *paper_settings.markdown(paper, stated), "## Variants", ""]
     described = [f"* `{name}`: {variant.about}." for name, variant in paper.variants.items() if variant.about]
     lines += [*described, ""] if described else []
     lines += [
@@ -199,21 +212,46 @@ def markdown(paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], stated:
     return "\n".join([*lines, *_older(paper, older)]) + "\n"
 
 
-def _counted(judgements: list[Judgement]) -> str:
+def _teacher(report: dict[str, Any]) -> str:
+    """A report's teacher, with the hash of its weights where they came from elsewhere than the package."""
+    sha256 = report.get("teacher_weights")
+    name = str(report["teacher"])
+    return name if sha256 is None or name.startswith("packaged:") else f"{name} (sha256 of model.safetensors: {sha256})"
+
+
+def _counted(of: str, judgements: list[Judgement]) -> str:
     counts = Counter(each.verdict.partition(":")[0] for each in judgements)
     parts = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
-    return f"Verdicts with this teacher, corpus and student: {', '.join(parts)}."
+    return f"Verdicts {of}: {', '.join(parts)}."
 
 
-def _row(judgement: Judgement) -> str:
+def _claim(judgement: Judgement) -> str:
+    """The first cells of a claim's row."""
     ranking = judgement.ranking
     where = judgement.suite if ranking.at_step is None else f"selection, step {ranking.at_step:,}"
-    head = f"| {ranking.claim} | {ranking.reported} | {where} "
+    return f"| {ranking.claim} | {ranking.reported} | {where} |"
+
+
+def _result(judgement: Judgement) -> str:
+    """The cells of a result: difference, interval, seeds, verdict."""
     if judgement.missing:
-        return f"{head}| | | 0 | **not run**: no reports for {', '.join(f'`{name}`' for name in judgement.missing)} |"
+        return f" | | 0 | **not run**: no reports for {', '.join(f'`{name}`' for name in judgement.missing)} |"
     interval = "" if judgement.interval is None else "{:+.2f} … {:+.2f}".format(*judgement.interval)
     error = "" if np.isnan(judgement.error) else f" ± {judgement.error:.2f}"
-    return f"{head}| {judgement.mean:+.2f}{error} | {interval} | {judgement.seeds} | **{judgement.verdict}** |"
+    return f" {judgement.mean:+.2f}{error} | {interval} | {judgement.seeds} | **{judgement.verdict}** |"
+
+
+def _differing(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> list[str]:
+    """The section on claims with another verdict under the other circumstances, and the likeliest cause of each."""
+    lines = []
+    for first, second in pairs:
+        if second is None or paper.circumstances is None:
+            continue
+        decided = {first.verdict, second.verdict} <= {"reproduced", "contradicted", "inconclusive"}
+        if decided and first.verdict != second.verdict:
+            cause = first.ranking.cause or "Cause not yet known."
+            lines.append(f"* {first.ranking.claim}: {first.verdict}, {paper.circumstances.name} {second.verdict}. {cause}")
+    return ["## Where the verdicts differ", "", *lines, ""] if lines else []
 
 
 def _method(judgements: list[Judgement]) -> list[str]:

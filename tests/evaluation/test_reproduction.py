@@ -91,11 +91,18 @@ def test_every_paper_is_ready() -> None:
     """Every variant's recipe parses with its changes, under a name of its own."""
     found = ranking_claims.papers()
     assert {name: (len(paper.variants), len(paper.ranking_claims)) for name, paper in found.items()} == {
-        "congen": (10, 9),
-        "distilcse": (16, 9),
-        "multi-stage": (19, 30),
+        "congen": (14, 9),
+        "distilcse": (21, 9),
+        "multi-stage": (24, 30),
         "sra": (40, 26),
-        "text-level": (13, 15),
+        "text-level": (15, 15),
+    }
+    assert {name: list(paper.judged_again()) for name, paper in found.items()} == {
+        "congen": [0, 3, 4, 5],
+        "distilcse": [0, 1, 2, 3],
+        "multi-stage": [0, 1, 4, 5, 22, 23],
+        "sra": [],
+        "text-level": [10],
     }
     for paper in found.values():
         names = {ranking_claims.slug(variant, 1) for variant in paper.variants}
@@ -151,6 +158,35 @@ def test_two_arms_are_one_only_with_the_same_settings() -> None:
     sra = ranking_claims.papers()["sra"]
     taught = arm_recipe.composition(queue.variant_recipe(sra, "kd 50%", 2, Path("runs")))
     assert taught["stages.0.teacher.run"] == "run:teacher-50pct"
+
+
+def test_claims_are_judged_again_at_equal_steps_and_from_the_same_start() -> None:
+    """Within a claim the counterparts differ in nothing but what it is about."""
+    found = ranking_claims.papers()
+
+    def differing(paper: str, one: str, other: str) -> set[str]:
+        first, second = (arm_recipe.composition_of(found[paper], name, 0) for name in (one, other))
+        return {key for key in {**first, **second} if first.get(key, "default") != second.get(key, "default")}
+
+    objective = {f"stages.0.objective.{key}" for key in ("kind", "queue", "temperature", "teacher_temperature", "alpha", "normalize")}
+    assert differing("distilcse", "pretrained ckd", "pretrained kd") - objective == {"stages.0.clip"}
+    assert differing("distilcse", "pretrained two-stage ckd", "pretrained two-stage kd") == {"student.weights", "student.tokenizer"}
+    assert differing("congen", "pretrained congen", "pretrained l2") - objective == {"stages.0.view.kind"}
+    assert differing("congen", "pretrained seed", "pretrained ckd") <= objective
+    assert differing("text-level", "pretrained softcos", "pretrained mse") <= objective
+    assert differing("multi-stage", "full b128 m3", "full once") == {"student.repeats"}
+    assert all(key.startswith("stages.2.objective") for key in differing("multi-stage", "full b128 m3", "full no mcl"))
+
+    def steps(variant: str) -> int:
+        stages = queue.variant_recipe(found["multi-stage"], variant, 0, Path("runs")).distilling
+        return sum(stage.steps or 0 for stage in stages)
+
+    assert steps("full single") == steps("full assistant") + steps("full b128 m3")
+    assert steps("full b128 m3") == steps("full once") == steps("full no mcl") == steps("b128 m3") * 4400 / 350
+    chain = queue.variant_recipe(found["multi-stage"], "full once", 2, Path("runs"))
+    assert chain.assistant is not None and chain.assistant.model == "runs/multi-stage/full-assistant-s0"
+    second = queue.variant_recipe(found["distilcse"], "pretrained two-stage kd", 2, Path("runs"))
+    assert second.student.kind == "bert" and second.student.weights == "runs/distilcse/pretrained-kd-s2"
 
 
 def test_a_part_of_a_suite_is_found_in_a_report_of_more() -> None:
@@ -259,6 +295,57 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     assert sorted(path.stem for path in (reports / "tiny").glob("a-s[0-9]*.json")) == ["a-s0", "a-s0.older", "a-s1"]
     now, older = table.load(paper, reports)
     assert (len(now["a"]), len(older)) == (1, 2)
+
+
+def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: Path) -> None:
+    """A counterpart has its changes after the variant's; the hub's teacher is read from a folder, and the report names it and its hash."""
+    home, reports = write(tmp_path, world), tmp_path / "reports"
+    plain = yaml.safe_load((home / "tiny.yaml").read_text(encoding="utf-8"))
+    plain["variants"].pop("none")
+    plain["variants"]["b"] = {"recipe": str(home / "base.yml"), "set": ["assistant={model: '{run:a}'}"]}
+    plain["ranking_claims"] = [{**plain["ranking_claims"][0], "cause": "Chance."}]
+    own = {"a": [], "a second": ["stages.0.steps=6"]}
+    changes = ["teacher.model=owner/tiny", "teacher.revision=main", "stages.0.steps=2"]
+    plain["circumstances"] = {"name": "other", "about": "Other than above.", "set": changes, "variants": own}
+
+    def paper_of(**changed: Any) -> ranking_claims.Paper:
+        (home / "tiny.yaml").write_text(yaml.safe_dump({**plain, **changed}), encoding="utf-8")
+        return ranking_claims.papers(home)["tiny"]
+
+    paper = paper_of()
+    assert list(paper.variants) == ["a", "a second", "b", "other a", "other a second"]
+    assert paper.variants["other a second"].set == ["stages.0.steps=8", *changes, "stages.0.steps=6"]
+    assert paper.judged_again()[0].contrast == {"other a second": 1, "other a": -1}
+    assert list(queue.chosen(None, home, "other")["tiny"].variants) == ["other a", "other a second"]
+    with pytest.raises(UserError, match="--under: no paper that was chosen has circumstances 'others'"):
+        queue.chosen(None, home, "others")
+    reads = paper_of(circumstances={**plain["circumstances"], "variants": {"b": [], "a": []}, "set": []})
+    assert reads.variants["other b"].set == ["assistant={model: '{run:other a}'}"]
+    alone = paper_of(circumstances={**plain["circumstances"], "variants": {"b": []}, "set": []})
+    assert alone.variants["other b"].set == ["assistant={model: '{run:a}'}"] and alone.judged_again() == {}
+    assert list(queue.chosen(None, home, "other")["tiny"].variants) == ["a", "other b"]
+    with pytest.raises(UserError, match="circumstances: no variant 'c'"):
+        paper_of(circumstances={**plain["circumstances"], "variants": {"c": []}})
+
+    paper, session = paper_of(), Session(data=world.data, log=lambda line: None)
+    workspace = queue.Workspace(tmp_path / "runs", reports, session, teacher=world.teacher)
+    for variant in ("a", "a second", "other a", "other a second"):
+        assert queue.train_and_measure(paper, variant, 0, workspace) == "done"
+        assert queue.train_and_measure(paper, variant, 0, workspace) == "kept"
+    report = files.read_json(reports / "tiny" / "other-a-s0.json")
+    sha256 = files.sha256_file(world.teacher / "model.safetensors")
+    assert (report["teacher"], report["teacher_weights"], report["passes"]) == ("owner/tiny@main", sha256, 16)
+    assert str(tmp_path) not in (reports / "tiny" / "other-a-s0.json").read_text(encoding="utf-8").replace(report["recipe"], "")
+    loaded = table.load(paper, reports)
+    assert [len(found) for found in loaded[0].values()] == [1, 1, 0, 1, 1] and loaded[1] == []
+    text = table.markdown(paper, loaded, paper_settings.PaperSettings(settings=[]), 50)
+    assert f"owner/tiny@main (sha256 of model.safetensors: {sha256})" in text and "Other than above." in text
+    row = next(line for line in text.splitlines() if line.startswith("| longer is better"))
+    assert row.count("**not yet: 1 of 3 seeds**") == 2 and row.count(" | ") == 10
+    assert "Verdicts of `other`: 1 not yet." in text and "## Where the verdicts differ" not in text
+    ranking, again = paper.ranking_claims[0], paper.judged_again()[0]
+    pair = (table.Judgement(ranking, "mini", [], "contradicted"), table.Judgement(again, "mini", [], "reproduced"))
+    assert table._differing(paper, [pair])[2] == "* longer is better: contradicted, other reproduced. Chance."
 
 
 class Finished:
