@@ -197,7 +197,8 @@ def train(
 def adapt(
     student: Annotated[str, typer.Argument(metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run.")],
     texts: Annotated[
-        list[str], typer.Option("--texts", metavar="GLOB", help="Your texts: .txt .tsv .csv .jsonl .parquet, also .gz. Repeatable.")
+        list[str],
+        typer.Option("--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe.")],
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")] = "text",
@@ -207,7 +208,7 @@ def adapt(
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, metavar="N", help="The most that the teacher and training may take together.")
+        float, typer.Option("--minutes", min=0.1, metavar="N", help="For teacher and training; export and comparison come on top.")
     ] = 10.0,
     precision: Annotated[str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4.")] = "int8",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
@@ -218,8 +219,9 @@ def adapt(
 ) -> None:
     """Teach a finished student your own texts, without labels, and export it.
 
-    Prints how well the student agrees with its teacher before and after, on texts that were held out. The run's recipe.yaml says what
-    was chosen; `train` runs it again.
+    Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints how well the student
+    agrees with its teacher before and after, on texts that were held out. The run's recipe.yaml says what was chosen; `train` runs it
+    again.
     """
     from edgedistill.errors import require
 
@@ -254,7 +256,11 @@ def fit(
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Option("--texts", metavar="GLOB", help="Files of texts like those to embed, one a line; or documentation. Repeatable."),
+        typer.Option(
+            "--texts",
+            metavar="GLOB",
+            help="Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable.",
+        ),
     ] = None,
     minutes: Annotated[float, typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring.")] = 60.0,
     min_kept: Annotated[

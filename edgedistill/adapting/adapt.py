@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
+from edgedistill.fitting import language
 from edgedistill.planning import cost, preflight
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
@@ -61,7 +64,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     started = time.perf_counter()
     source = bundle_run.open_finished(request.student, "adapt")
     folder = request.run
-    if resume and (folder.exists() or run.partial(folder).exists()):
+    _check_folders(folder, resume, request.overwrite)
+    if resume:
         spec = _recorded(folder)
     else:
         spec = _planned(request, source, session)
@@ -87,6 +91,15 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
+def _check_folders(folder: Path, resume: bool, overwrite: bool) -> None:
+    """Raise UserError for an unfinished run that is not to be continued or replaced, and where there is nothing to resume."""
+    unfinished = run.partial(folder)
+    if resume and not folder.exists() and not (unfinished / "recipe.yaml").exists():
+        raise UserError(f"{unfinished}: nothing to resume; leave --resume out")
+    if unfinished.exists() and not resume and not overwrite:
+        raise UserError(f"{unfinished}: an unfinished run; continue it with --resume, or replace it with --overwrite")
+
+
 def _recorded(folder: Path) -> recipe.Recipe:
     """The recipe of an adaptation that was begun."""
     return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
@@ -95,21 +108,33 @@ def _recorded(folder: Path) -> recipe.Recipe:
 def _planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
     """The recipe, with as many steps as the texts ask for and the minutes allow."""
     own = own_texts.examine(request.texts, session.data, request.column)
-    what = "paragraphs of wrapped lines" if own.unit == "paragraph" else "texts"
-    session.log(f"{own.texts:,} {what} of {own.words:.0f} words on average, in {own.files:,} file(s)")
+    wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
+    session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
     teacher = request.teacher or source.recipe.teacher
     if teacher.embeddings is not None:
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
     whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session.data), "--teacher")
+    if (known := language.whole_words(whole.tokenizer, own.sample)) < language.OTHER:
+        fact = f"the teacher's tokenizer cuts {1 - known:.0%} of the words into pieces, as it does in languages it does not know"
+        session.log(f"weak: {fact}; the student learns what the teacher makes of them")
     tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
         session.log(f"the texts are long: the student will read {tokens} tokens of each, before {source.max_tokens}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    choices = Choices(request.out.name, request.student, request.texts, request.column, teacher, tokens)
+    choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
+    assert isinstance(spec.corpus, recipe.Files)
+    session.log(
+        f"with {spec.corpus.documentation_texts:,} sentences of Python's documentation or more, so that general texts are not forgotten"
+    )
     preflight.check_all([spec], session.data)
     most = _affordable(spec, request.minutes, session)
     return adaptation_recipe(choices, own, source, most)
+
+
+def _patterns(texts: list[str], data: Path | None) -> list[str]:
+    """The globs as the recipe has them: where they start from the current folder, absolute, so that it needs no --data."""
+    return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
 
 
 def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits:
@@ -120,11 +145,12 @@ def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits
     embedded, samples = found["teacher_texts"], (stage.steps or 0) * stage.batch
     most = limits(60 * minutes, seconds["teacher"] / max(1, embedded), seconds["student"] / samples)
     if most.steps < LEAST_STEPS:
-        fact = f"only {most.steps} training steps fit on this machine"
-        raise UserError(f"--minutes {minutes:g}: {fact}, at least {LEAST_STEPS} are needed; give more minutes")
+        fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
+        raise UserError(f"--minutes {minutes:g}: {fact}; give {math.ceil(1.2 * minutes * LEAST_STEPS / max(1, most.steps))}")
     if most.steps < (stage.steps or 0):
         whole = (seconds["teacher"] + seconds["student"]) / 60
-        session.log(f"all texts would take about {whole:.0f} minutes; {minutes:g} minutes allow {most.rows:,} texts, {most.steps:,} steps")
+        allowed = f"{minutes:g} minutes allow {most.rows:,} texts and pieces of texts, {most.steps:,} steps"
+        session.log(f"all texts would take about {whole:.0f} minutes; {allowed}")
     return most
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,20 +11,25 @@ from edgedistill.data import readers
 from edgedistill.errors import UserError
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on
-READ = 2_000  # lines of a .txt file that are looked at
-WRAPPED = 0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+SAMPLE = 500  # texts that their language is judged by
 
 
 class OwnTexts(NamedTuple):
-    """files: how many; texts: how many distinct ones; words: their mean number of words, and that of the longest tenth's shortest one;
-    unit: what a text of a .txt file is.
+    """files: how many; wrapped: of them, with wrapped lines, which are read as paragraphs; texts: how many distinct ones; words: their
+    mean number of words, and that of the longest tenth's shortest one; sample: a few of the texts.
     """
 
     files: int
+    wrapped: int
     texts: int
     words: float
     long_words: float
-    unit: str
+    sample: list[str]
+
+    @property
+    def unit(self) -> str:
+        """What a text of a .txt file is, as a recipe says it."""
+        return "auto" if self.wrapped else "line"
 
 
 def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
@@ -35,30 +38,18 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
     Raises UserError: no file matches, an unreadable file, fewer than FEWEST texts.
     """
     paths = readers.matching_files(patterns, data, "--texts")
-    unit = "paragraph" if _wrapped(paths) else "line"
     lengths: dict[int, int] = {}
+    sample: list[str] = []
     for path in paths:
-        for text in map(readers.normalize, readers.texts_in(path, column, "--column", unit)):
+        of_file = 0
+        for text in map(readers.normalize, readers.texts_in(path, column, "--column", "auto")):
             if text:
                 lengths[hash(text)] = text.count(" ") + 1
+                of_file += 1
+                if of_file <= max(1, SAMPLE // len(paths)):
+                    sample.append(text)
     if len(lengths) < FEWEST:
-        what = "paragraphs" if unit == "paragraph" else "texts"
-        raise UserError(f"--texts: {len(lengths):,} {what} in {len(paths):,} file(s), at least {FEWEST} are needed; add texts")
+        raise UserError(f"--texts: {len(lengths):,} texts in {len(paths):,} file(s), at least {FEWEST} are needed; add texts")
     words = list(lengths.values())
-    return OwnTexts(len(paths), len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), unit)
-
-
-def _wrapped(paths: list[Path]) -> bool:
-    """Whether most lines of the .txt files that are followed by another one end inside a sentence, and blank lines divide paragraphs."""
-    followed = inside = blank = 0
-    for path in (each for each in paths if readers.is_text_file(each)):
-        for line, after in pairwise(_first_lines(path)):
-            blank += not line.strip()
-            if line.strip() and after.strip():
-                followed += 1
-                inside += line.rstrip()[-1].isalnum() or line.rstrip()[-1] in ",;-"
-    return blank > 0 and followed > 0 and inside >= WRAPPED * followed
-
-
-def _first_lines(path: Path) -> Iterator[str]:
-    return islice(readers.texts_in(path, field="--column"), READ)
+    wrapped = sum(map(readers.is_wrapped, paths))
+    return OwnTexts(len(paths), wrapped, len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), sample)

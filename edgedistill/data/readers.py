@@ -10,6 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,9 @@ SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
+LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
+WRAPPED = 0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+
 _TEXT: tuple[type, ...] = (str,)  # what a column of a .jsonl or .parquet file may hold
 _TEXT_OR_NUMBER = (str, int, float)
 
@@ -31,10 +35,11 @@ _TEXT_OR_NUMBER = (str, int, float)
 def texts_in(path: Path, column: str = "text", field: str | None = None, unit: str = "line") -> Iterator[str]:
     """The texts of one file, unchanged: the lines of a .txt file, one column of any other.
 
-    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one.
-    Raises UserError: unknown file type, no such column, bytes that are not UTF-8, a damaged file, a text over 100,000 characters.
+    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one, `auto`
+    does where they are wrapped. Raises UserError: unknown file type, no such column, bytes that are not UTF-8, a damaged file, a text
+    over 100,000 characters.
     """
-    if unit == "paragraph" and is_text_file(path):
+    if is_text_file(path) and (unit == "paragraph" or (unit == "auto" and is_wrapped(path))):
         return _paragraphs(path)
     return _READERS[_suffix(path)](path, column, _TEXT, field)
 
@@ -57,6 +62,19 @@ def is_text_file(path: Path) -> bool:
     return _suffix(path) == ".txt"
 
 
+def is_wrapped(path: Path) -> bool:
+    """Whether a .txt file is prose with wrapped lines: most that are followed by another one end inside a sentence, and blank lines
+    divide paragraphs.
+    """
+    followed = inside = blank = 0
+    for line, after in pairwise(islice(_txt(path), LINES_JUDGED) if is_text_file(path) else ()):
+        blank += not line.strip()
+        if line.strip() and after.strip():
+            followed += 1
+            inside += line.rstrip()[-1].isalnum() or line.rstrip()[-1] in ",;-"
+    return blank > 0 and followed > 0 and inside >= WRAPPED * followed
+
+
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
     """The files that match any of the globs, in order, each once. `data`: the folder that relative globs start from.
 
@@ -70,7 +88,10 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
         root, relative = (Path("/"), str(Path(pattern).relative_to("/"))) if absolute else (data or Path(), pattern)
         paths = sorted(path for path in root.glob(relative) if path.is_file())
         if not paths:
-            raise UserError(f"{place}: no file matches {pattern!r} in {root}; check the pattern and --data")
+            if (root / relative).is_dir():
+                raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {str(Path(pattern) / '**/*.txt')!r}")
+            where, also = ("", "") if absolute else (f" in {root}", " and --data")
+            raise UserError(f"{place}: no file matches {pattern!r}{where}; check the pattern{also}")
         for path in paths:
             _suffix(path)
         found += [path for path in paths if path not in found]

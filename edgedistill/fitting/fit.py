@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -57,11 +58,13 @@ def fit(request: FitRequest, out: Path, session: Session, conduct: Conduct = CON
     _check_request(request)
     _check_folder(request, out, conduct.resume)
     with files.full_disk_as_user_error(out):
-        done = result(out) if is_fit(out) else None
+        begun = is_fit(out)
+        done = result(out) if begun else None
         if done is not None:
             session.log(f"{out}: finished already")
         else:
-            done = _run(request, out, replace(session, device=_device(session.device)), conduct, started)
+            with _nothing_left_of(out, not begun):
+                done = _run(request, out, replace(session, device=_device(session.device)), conduct, started)
     winner.check_kept(done["winner"], request.min_kept, done)
     return done
 
@@ -92,6 +95,17 @@ def _check_folder(request: FitRequest, out: Path, resume: bool) -> None:
     Storage(out).agree(request.settings())
     if result(out) is None and not resume and not processes.any_alive(out):
         raise UserError(f"{out}: an unfinished fit; continue it with --resume, or delete it")
+
+
+@contextmanager
+def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
+    """Remove a new fit's folder where an error ends it before anything is trained, so that it can be begun again with other settings."""
+    try:
+        yield
+    except UserError:
+        if new and is_fit(out) and Storage(out).get("schedule") is None and not processes.any_alive(out):
+            shutil.rmtree(out)
+        raise
 
 
 def _device(asked: str) -> str:

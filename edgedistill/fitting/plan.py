@@ -36,6 +36,7 @@ from edgedistill.training.load_models import with_weights
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
 VOCABULARIES = "vocabularies"  # the folder of their tokenizers
+FEW_STEPS = 200  # of a candidate's whole training: below, a student has hardly begun to learn
 SUITE = "mini"  # measured on where no other is named
 
 
@@ -216,6 +217,7 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
         found = pace.schedule(means, len(ranked), fit.pace)
         fit.session.log(described(found, fit.workers))
         entered = [entry_attributes(fit, workshop, survey, choice, found) for choice in ranked[: found.counts[0] - found.proposed]]
+        _warn_of_few_steps(fit, [attributes for _, attributes in entered])
     values = sampler.axes(survey.choices)
     with fit.storage.turn():
         if not fit.storage.entries():
@@ -223,6 +225,16 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
                 fit.storage.add(choice.params, values, attributes)
         fit.storage.set("planned_s", time.time() - started)
         fit.storage.set("schedule", found.as_data())
+
+
+def _warn_of_few_steps(fit: Fit, entered: list[dict[str, Any]]) -> None:
+    """Record that there is little time to train."""
+    fewest = min(int(each["recipe"]["stages"][0]["steps"]) for each in entered)
+    if fewest < FEW_STEPS:
+        weak = f"there is time for {fewest:,} training steps of the slowest candidate; give more --minutes for a surer choice"
+        fit.session.log(f"weak: {weak}")
+        found = fit.storage.get("texts")
+        fit.storage.set("texts", {**found, "weak": [*found["weak"], weak]})
 
 
 def described(schedule: Schedule, workers: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus
+from edgedistill.data import corpus, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import language
@@ -47,7 +47,7 @@ class TextsReport:
 
 
 def section(request: FitRequest) -> dict[str, Any]:
-    """The corpus of a recipe, all of the texts and none held out. Raises UserError where none are given."""
+    """The corpus of a recipe, all of the texts and none held out. Raises UserError where none are given, and where no file matches."""
     if not request.texts:
         raise UserError(NONE_GIVEN)
     patterns = [each for each in request.texts if each != DOCUMENTATION]
@@ -57,12 +57,17 @@ def section(request: FitRequest) -> dict[str, Any]:
         patterns = [str(Path(os.path.abspath(each))) for each in patterns]
     column = {} if request.column == "text" else {"column": request.column}
     added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in request.texts else {}
-    return {"texts": patterns, **column, **added}
+    paths = readers.matching_files(patterns, request.data, "--texts")
+    unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
+    return {"texts": patterns, **column, **unit, **added}
 
 
 def read(request: FitRequest, session: Session) -> Corpus:
     """All the texts, at most MOST_TEXTS of them spread evenly. Raises UserError as `section`, as reading them does, and for too few."""
-    built = corpus.build(_parsed(section(request) | {"limit": MOST_TEXTS}), session, request.seed)
+    try:
+        built = corpus.build(_parsed(section(request) | {"limit": MOST_TEXTS}), session, request.seed)
+    except UserError as error:
+        raise UserError(*(each.replace("corpus.column", "--column") for each in error.problems)) from None
     if len(built) < LEAST_TEXTS:
         fact = f"{len(built)} distinct texts; a fit needs {LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better"
         raise UserError(f"--texts: {fact}; add texts, or --texts documentation, which lies on this machine")
@@ -100,7 +105,8 @@ def check(read: Corpus, teacher: TeacherEncoder) -> TextsReport:
 
 def _weak(texts: int, whole: float) -> Iterable[str]:
     if texts < FEW_TEXTS:
-        yield f"{texts:,} texts are few: the student will know little besides them, and scores on so few held-out texts are rough"
+        few = f"{texts:,} texts are few: the student will know little besides them, and scores on so few held-out texts are rough"
+        yield f"{few}; add texts, or --texts documentation"
     elif texts < ENOUGH_TEXTS:
         yield f"{texts:,} texts; students of this size still gain from up to {ENOUGH_TEXTS:,} and more"
     if whole < language.UNSURE:

@@ -94,8 +94,10 @@ class Files(Section):
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
         "text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds texts of its own."
     )
-    unit: Literal["line", "paragraph"] = Field(
-        "line", description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one joined."
+    unit: Literal["line", "paragraph", "auto"] = Field(
+        "line",
+        description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one joined. auto: a paragraph in files "
+        "whose lines are wrapped, a line in all others.",
     )
     exclude: list[str] = Field(
         [], description="Globs of files with texts that must not be trained on, such as test sets; every column of theirs is read."

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from edgedistill import bundle_run, cli, files, recipe, run
 from edgedistill.adapting import adapt, own_texts
 from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, tokens_to_read
+from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
@@ -56,7 +57,7 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     opened: Any = run.open_run(Path(found["run"]))
     assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), "an earlier bundle is not replaced unasked"
     assert found["after"]["cosine"] > found["before"]["cosine"] + 0.1
-    assert found["after"]["top10_overlap"] > found["before"]["top10_overlap"]
+    assert found["after"]["spearman"] > found["before"]["spearman"]
     assert opened.recipe.student.weights == str(student) and opened.info["weights"]["bundle"] == "bundle"
     corpus: Any = opened.recipe.corpus
     assert corpus.pieces is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
@@ -102,7 +103,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
 
 
 def own(texts: int, words: float) -> own_texts.OwnTexts:
-    return own_texts.OwnTexts(1, texts, words, 1.5 * words, "line")
+    return own_texts.OwnTexts(1, 0, texts, words, 1.5 * words, [])
 
 
 def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
@@ -145,7 +146,14 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     wrapped = "\n\n".join("\n".join(lines[n : n + 4]) for n in range(0, len(lines), 4))
     (tmp_path / "wrapped.txt").write_text(wrapped + "\n")
     (tmp_path / "lines.txt").write_text("\n".join(sentences(100)) + "\n")
-    assert own_texts.examine(["wrapped.txt"], tmp_path, "text").unit == "paragraph"
+    paragraphs = wrapped.count("\n\n") + 1
+    found = own_texts.examine(["wrapped.txt"], tmp_path, "text")
+    assert (found.unit, found.wrapped, found.texts) == ("auto", 1, paragraphs)
+    both = own_texts.examine(["*.txt"], tmp_path, "text")
+    assert (both.unit, both.wrapped, both.texts) == ("auto", 1, paragraphs + 100), "each file by itself"
+    section = {"texts": ["*.txt"], "unit": both.unit}
+    spec = recipe.parse({"name": "x", "teacher": {"model": "x"}, "student": {"kind": "teacher"}, "corpus": section}, "x")
+    assert spec.corpus is not None and len(corpus.build(spec.corpus, Session(data=tmp_path), 0)) == paragraphs + 100
     found = own_texts.examine(["lines.txt"], tmp_path, "text")
     assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean([len(each.split()) for each in sentences(100)])
 
@@ -156,6 +164,15 @@ def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
         adapt.adapt(adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"), Session(data=tmp_path))
     assert str(raised.value) == "--texts: 10 texts in 1 file(s), at least 50 are needed; add texts"
     assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
+
+
+def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_path: Path) -> None:
+    request = adapt.Request(str(student), ["none.txt"], tmp_path / "b", tmp_path / "runs")
+    with pytest.raises(UserError, match=r"runs/b.partial: nothing to resume; leave --resume out"):
+        adapt.adapt(request, Session(data=tmp_path), resume=True)
+    (tmp_path / "runs" / "b.partial").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"runs/b.partial: an unfinished run; continue it with --resume, or replace it with --overwrite"):
+        adapt.adapt(request, Session(data=tmp_path))
 
 
 def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:

@@ -95,10 +95,18 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
 def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = request(world, texts=("a/*.txt",))
+    with pytest.raises(UserError, match=r"^--texts: no file matches '/.*/a/\*.txt'; check the pattern$"):
+        texts.section(asked)
+    with pytest.raises(UserError, match=r"^--texts: '/.*' is a folder; give a pattern of files, such as '/.*/\*\*/\*.txt'"):
+        texts.section(request(world, texts=(".",)))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
     assert texts.section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
     inside = FitRequest(asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path)
     assert texts.section(inside) == {"texts": ["a/*.txt"], "column": "body", "documentation_texts": texts.ENOUGH_TEXTS}
     assert texts.section(request(world, texts=("documentation",))) == {"kind": "documentation"}
+    (tmp_path / "a" / "some.txt").write_text("lines that are wrapped\nat any word\n\nand divided by\nblank ones\n", encoding="utf-8")
+    assert texts.section(asked)["unit"] == "auto"
 
 
 def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
@@ -125,3 +133,4 @@ def test_minutes_too_few_for_one_rung(world: World, tmp_path: Path) -> None:
         UserError, match=r"--minutes: too few for one rung: \d+ s are left for training, and the race of 2 candidates needs"
     ):
         fit.fit(request(world), tmp_path / "fit", Session(), slow)
+    assert not (tmp_path / "fit").exists(), "the same folder can be given with more minutes"
