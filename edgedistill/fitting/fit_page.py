@@ -144,4 +144,7 @@ NOTES = (
     "best go on from their own checkpoints. The score is the agreement with the teacher on held-out texts, the mean of the ten nearest",
     "neighbours in common and of the rank correlation of pairwise cosines; with --suite, also the share kept of the teacher’s score.",
     "Bold, and blue in the plot: no other is better, smaller and faster.",
+    "Names: bert-4x256x640-t64-kept3 has 4 layers of width 256 with 640 feed-forward neurons, 64 bytes for a token’s embedding, and those",
+    "of the teacher’s tokens that the texts use three times or more; learned12000, a vocabulary learned from the texts; from-NAME goes on",
+    "from a student that ships.",
 )
