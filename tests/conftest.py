@@ -62,15 +62,30 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def make_tokenizer() -> Any:
-    """A WordPiece tokenizer of 200 pieces, learned from the sentences."""
+    """A WordPiece tokenizer of 200 pieces, learned from the sentences; the same in every process.
+
+    The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among pairs that are equally
+    frequent: so these letters are given first, as `learn_wordpiece` does.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    raw.normalizer = normalizers.BertNormalizer()
-    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    raw.train_from_iterator(sentences(300, seed=1), trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+
+    def empty(**given: Any) -> Any:
+        made = Tokenizer(models.WordPiece(**given, unk_token="[UNK]"))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        return made
+
+    def learned(size: int, first: list[str]) -> dict[str, int]:
+        tokenizer = empty()
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
+        tokenizer.train_from_iterator(sentences(300, seed=1), trainer)
+        return dict(tokenizer.get_vocab())
+
+    letters = sorted(token for token in learned(0, special) if token.startswith("##"))
+    raw = empty(vocab=learned(200, [*special, *letters]))
+    raw.add_special_tokens(special)
     raw.post_processor = processors.BertProcessing(("[SEP]", raw.token_to_id("[SEP]")), ("[CLS]", raw.token_to_id("[CLS]")))
     raw.decoder = decoders.WordPiece()
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))

@@ -123,13 +123,12 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
     choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
-    assert isinstance(spec.corpus, recipe.Files)
-    session.log(
-        f"with {spec.corpus.documentation_texts:,} sentences of Python's documentation or more, so that general texts are not forgotten"
-    )
     preflight.check_all([spec], session.data)
-    most = _affordable(spec, request.minutes, session)
-    return adaptation_recipe(choices, own, source, most)
+    chosen = adaptation_recipe(choices, own, source, _affordable(spec, request.minutes, session))
+    assert isinstance(chosen.corpus, recipe.Files)
+    general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
+    session.log(f"{general} are trained on too, so that general texts are not forgotten")
+    return chosen
 
 
 def _patterns(texts: list[str], data: Path | None) -> list[str]:
@@ -149,8 +148,10 @@ def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits
         raise UserError(f"--minutes {minutes:g}: {fact}; give {math.ceil(1.2 * minutes * LEAST_STEPS / max(1, most.steps))}")
     if most.steps < (stage.steps or 0):
         whole = (seconds["teacher"] + seconds["student"]) / 60
-        allowed = f"{minutes:g} minutes allow {most.rows:,} texts and pieces of texts, {most.steps:,} steps"
-        session.log(f"all texts would take about {whole:.0f} minutes; {allowed}")
+        rows = found["texts"]["train"]
+        drawn = f"{most.rows:,} of {rows:,} texts and pieces of texts, and " if most.rows < rows else ""
+        allowed = f"{minutes:g} minutes allow {drawn}{most.steps:,} of {stage.steps:,} steps"
+        session.log(f"{stage.steps:,} steps over all texts would take about {whole:.0f} minutes; {allowed}")
     return most
 
 
