@@ -50,6 +50,8 @@ def scores(name: str, collection: str, suites: list[str], data: Path) -> dict[st
 
 def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[str, Any]:
     """Adapt to a collection and measure."""
+    from edgedistill import machine
+
     name = f"{collection}-{count}"
     texts = arguments.work / f"{name}.txt"
     documents = write_documents(arguments.data, collection, count, texts)
@@ -62,7 +64,8 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
     found = json.loads(answer)
     kept = {each: found[each] for each in ("steps", "before", "after")}
     measured = scores(str(arguments.work / name), collection, arguments.suites.split(","), arguments.data)
-    return {"documents": documents, "seconds": round(seconds, 1), "processor_seconds": round(spent, 1), **kept, "scores": measured}
+    cost = {"cpu": machine.here()["cpu"], "seconds": round(seconds, 1), "processor_seconds": round(spent, 1)}
+    return {"documents": documents, **cost, **kept, "scores": measured}
 
 
 def main() -> None:

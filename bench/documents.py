@@ -44,8 +44,9 @@ def adapted(found: dict[str, Any]) -> str:
         time = f"{minutes:.1f}" if documents else ""
         share = f"{scores['ndcg10'] / teacher['ndcg10']:.1%}"
         lines.append(f"| {title} | {documents:,} | {time} | {100 * scores['ndcg10']:.1f} | {share} | {100 * scores['sts7']:.1f} |")
-    machine = found["machine"]
-    return "\n".join([*lines, "", f"<sub>{machine['cpu']} · {machine['cores']} cores</sub>", ""])
+    machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
+    processors = " or ".join(dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)]))
+    return "\n".join([*lines, "", f"<sub>{processors} · {machine['cores']} cores</sub>", ""])
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
