@@ -52,8 +52,7 @@ def adapted(found: dict[str, Any]) -> str:
 def fitted(reports: list[dict[str, Any]]) -> str:
     """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where all were trained to the end."""
     lines = ["| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval |", "| --- " * 3 + "| ---: " * 5 + "|"]
-    reports.sort(key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"]))
-    for found in reports:
+    for found in sorted(reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])):
         texts = "documentation" if found["recipe"]["corpus"].get("kind") == "documentation" else "general texts"
         teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
         given = f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "

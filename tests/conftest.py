@@ -62,7 +62,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def make_tokenizer() -> Any:
-    """A WordPiece tokenizer of 200 pieces, learned from the sentences; the same in every process.
+    """A WordPiece tokenizer of 200 tokens, learned from the sentences; the same in every process.
 
     The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among pairs that are equally
     frequent: so these letters are given first, as `learn_wordpiece` does.

