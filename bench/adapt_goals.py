@@ -16,6 +16,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
     command = [sys.executable, "-m", "edgedistill", "adapt", arguments.student, "--texts", str(texts), "--out", str(arguments.work / name)]
     command += ["--minutes", str(arguments.minutes), "--overwrite", "--json"]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=arguments.work).stdout
+    with tempfile.TemporaryDirectory(dir=arguments.work) as cache:  # nothing that an earlier row's teacher has embedded
+        environment = os.environ | {"EDGEDISTILL_CACHE": cache}
+        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=arguments.work, env=environment).stdout
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(answer)
