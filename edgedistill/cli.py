@@ -198,7 +198,7 @@ def adapt(
     student: Annotated[str, typer.Argument(metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run.")],
     texts: Annotated[
         list[str],
-        typer.Option("--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
+        typer.Option("--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe.")],
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")] = "text",

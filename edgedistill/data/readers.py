@@ -1,6 +1,6 @@
-"""Read texts and table rows from files (.txt, .tsv, .csv, .jsonl, .parquet, each also .gz) and from hub data sets.
+"""Read texts and table rows from files (.txt, .md, .tsv, .csv, .jsonl, .parquet, each also .gz) and from hub data sets.
 
-Everything is streamed: memory does not grow with the file.
+Everything but .md is streamed: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 
 MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
 
-SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".md", ".tsv", ".csv", ".jsonl", ".parquet")
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
@@ -33,13 +33,13 @@ _TEXT_OR_NUMBER = (str, int, float)
 
 
 def texts_in(path: Path, column: str = "text", field: str | None = None, unit: str = "line") -> Iterator[str]:
-    """The texts of one file, unchanged: the lines of a .txt file, one column of any other.
+    """The texts of one file, unchanged: the lines of a .txt file, the passages of a .md file, one column of any other.
 
     `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one, `auto`
     does where they are wrapped. Raises UserError: unknown file type, no such column, bytes that are not UTF-8, a damaged file, a text
     over 100,000 characters.
     """
-    if is_text_file(path) and (unit == "paragraph" or (unit == "auto" and is_wrapped(path))):
+    if _suffix(path) == ".txt" and (unit == "paragraph" or (unit == "auto" and is_wrapped(path))):
         return _paragraphs(path)
     return _READERS[_suffix(path)](path, column, _TEXT, field)
 
@@ -48,9 +48,9 @@ def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[
     """Those columns of the rows of a table file, normalized.
 
     `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files may hold as numbers
-    (scores, labels). Raises UserError as `texts_in`, and for a .txt file.
+    (scores, labels). Raises UserError as `texts_in`, and for a .txt or .md file.
     """
-    if _suffix(path) == ".txt":
+    if is_text_file(path):
         raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
     read = _READERS[_suffix(path)]
     rows = zip(*(read(path, column, _TEXT_OR_NUMBER if column in numeric else _TEXT, field) for column in columns), strict=True)
@@ -58,8 +58,8 @@ def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether this is a .txt file, whose lines are read; others have columns."""
-    return _suffix(path) == ".txt"
+    """Whether this is a .txt or .md file, which is all text; others have columns."""
+    return _suffix(path) in (".txt", ".md")
 
 
 def is_wrapped(path: Path) -> bool:
@@ -67,7 +67,7 @@ def is_wrapped(path: Path) -> bool:
     divide paragraphs.
     """
     followed = inside = blank = 0
-    for line, after in pairwise(islice(_txt(path), LINES_JUDGED) if is_text_file(path) else ()):
+    for line, after in pairwise(islice(_txt(path), LINES_JUDGED) if _suffix(path) == ".txt" else ()):
         blank += not line.strip()
         if line.strip() and after.strip():
             followed += 1
@@ -150,6 +150,13 @@ def _paragraphs(path: Path) -> Iterator[str]:
         yield _checked(" ".join(gathered), path, number)
 
 
+def _markdown(path: Path) -> Iterator[str]:
+    from edgedistill.data import markdown_text
+
+    document = "\n".join(line for _, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS))
+    return (_checked(text, path, number) for number, text in markdown_text.passages(document))
+
+
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in _lines(path))
 
@@ -230,6 +237,7 @@ def _parquet(path: Path, column: str, kinds: tuple[type, ...], field: str | None
 
 _READERS: dict[str, Callable[[Path, str, tuple[type, ...], str | None], Iterator[str]]] = {
     ".txt": lambda path, column, kinds, field: _txt(path),
+    ".md": lambda path, column, kinds, field: _markdown(path),
     ".tsv": lambda path, column, kinds, field: _table(_tsv_rows(path), path, column, field),
     ".csv": lambda path, column, kinds, field: _table(_csv_rows(path), path, column, field),
     ".jsonl": _jsonl,
@@ -240,8 +248,8 @@ _READERS: dict[str, Callable[[Path, str, tuple[type, ...], str | None], Iterator
 def texts_in_every_column(path: Path) -> Iterator[str]:
     """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
     suffix = _suffix(path)
-    if suffix == ".txt":
-        yield from _txt(path)
+    if suffix in (".txt", ".md"):
+        yield from _txt(path) if suffix == ".txt" else _markdown(path)
     elif suffix in (".tsv", ".csv"):
         for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
             yield from row

@@ -32,7 +32,7 @@ PIECES_SHARE, WORDS_OF_A_PIECE = 1.5, 16  # of long texts
 
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
-    f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts 'folder/*.txt' (also .tsv, .csv, "
+    f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts 'folder/*.txt' (also .md, .tsv, .csv, "
     ".jsonl, .parquet, each also .gz); to try it without any, --texts documentation takes the English documentation of Python and of the "
     "packages on this machine"
 )

@@ -87,7 +87,9 @@ class Hub(Section):
 
 
 class Files(Section):
-    """Text files: .txt (one text per line) and .tsv, .csv, .jsonl or .parquet (one text per row), each also as .gz."""
+    """Text files: .txt (one text per line), .md (one per paragraph, heading, list item or table cell; no code), .tsv, .csv, .jsonl or
+    .parquet (one per row), each also as .gz.
+    """
 
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")

@@ -34,8 +34,8 @@ def all_of(made: corpus.Corpus) -> list[str]:
 
 
 def write(path: Path, kind: str) -> None:
-    if kind == "txt":
-        path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    if kind in ("txt", "md"):
+        path.write_text(("\n" if kind == "txt" else "\n\n").join(TEXTS) + "\n", encoding="utf-8")
     elif kind == "tsv":
         path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
     elif kind == "csv":
@@ -51,7 +51,7 @@ def write(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", ["txt", "tsv", "csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "md", "tsv", "csv", "jsonl", "parquet"])
 def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
     path = tmp_path / f"x.{kind}"
     write(path, kind)
@@ -59,6 +59,57 @@ def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed:
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         path.unlink()
     assert all_of(build(tmp_path, "x.*")) == TEXTS
+
+
+MARKDOWN = """---
+title: not read
+---
+# A `heading` of *one* line
+
+A paragraph that is
+wrapped, with [a link](https://example.org/x) and ![a picture](x.png).
+
+* an item
+  * one within it
+
+    of two paragraphs
+
+| one | two |
+| --- | --- |
+| 3   |     |
+
+> quoted <b>text</b>
+
+```sh
+not read
+```
+
+    not read
+
+<!-- not read -->
+Setext
+---
+"""
+
+
+def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(MARKDOWN, encoding="utf-8")
+    wrapped = "A paragraph that is wrapped, with a link and a picture."
+    read = all_of(build(tmp_path, "a.md"))
+    assert read == [
+        "A heading of one line",
+        wrapped,
+        "an item",
+        "one within it",
+        "of two paragraphs",
+        "one",
+        "two",
+        "3",
+        "quoted text",
+        "Setext",
+    ]
+    (tmp_path / "test.md").write_text("Of two\n*paragraphs*\n", encoding="utf-8")
+    assert all_of(build(tmp_path, "a.md", exclude=["test.md"])) == [text for text in read if text != "of two paragraphs"]
 
 
 def test_normalised_and_distinct_but_for_case(tmp_path: Path) -> None:
@@ -212,6 +263,8 @@ BAD = [
     ("a.txt", b"x" * 1_000_000 + b"\n", "line 1 is over 400,000 bytes; split the file into lines"),
     ("a.txt", b"", "nothing to train on: 0 of 0 texts"),
     ("a.txt", b" \n\t\n\n", "nothing to train on: 0 of 3 texts"),
+    ("a.md", b"good\n\n" + b"wrapped words\n" * 10_000, "a.md: line 3 is a text of 139,999 characters, the limit is 100,000"),
+    ("a.md", b"---\nonly: front matter\n---\n", "nothing to train on: 0 of 0 texts"),
     ("a.doc", b"x", "no file type '.doc'"),
     ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*set corpus.column"),
     ("a.tsv", b"id\ttext\n1\tx\ty\n", "line 2 has 3 columns, the header 2"),
