@@ -256,6 +256,23 @@ def test_a_query_does_not_find_itself_where_the_suite_says_so(tmp_path: Path) ->
     assert scoring.evaluate(suite, encode)["average"] == 1
 
 
+@pytest.mark.parametrize("layout", ["beir", "flat"])
+def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
+    beir(tmp_path / "set", {"a": "zero x", "b": "thirty x"}, {"q": "ten", "r": "more"}, [("q", "b", 1)])
+    judged = "query-id\tcorpus-id\tscore\nr\tb\t1\n"
+    if layout == "beir":
+        (tmp_path / "set" / "qrels" / "train.tsv").write_text(judged, encoding="utf-8")
+    else:
+        (tmp_path / "set" / "qrels_train.tsv").write_text(judged, encoding="utf-8")
+        (tmp_path / "set" / "queries_train.jsonl").write_text(json.dumps({"_id": "r", "text": "more"}) + "\n", encoding="utf-8")
+    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: train}]\n"))
+    found = scoring.evaluate(suite, encode)
+    assert found["tasks"]["set"]["queries"] == 1
+    assert found["average"] == 1  # b is nearest to r, and second to q
+    with pytest.raises(UserError, match=r"no qrels/dev.tsv or qrels_dev.tsv"):
+        scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: dev}]\n"))
+
+
 def test_broken_collections(tmp_path: Path) -> None:
     path = write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set}]\n")
     beir(tmp_path / "set", {"d": "zero x"}, {"q": "zero"}, [("q", "d", 1), ("p", "d", 1)])

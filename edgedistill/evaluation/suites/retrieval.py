@@ -19,10 +19,13 @@ POOL = 100  # candidates kept per query between chunks; more than k, so that tie
 
 
 class RetrievalFolder(Part):
-    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv."""
+    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another split than test:
+    qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
+    """
 
     name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
+    split: str = Field("test", description="which judgements of the folder")
     same_ids: bool = Field(
         False, description="queries are texts of the corpus under the same id; a query's own text is excluded from its ranking"
     )
@@ -124,13 +127,14 @@ def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[
 def _read_collection(folder: Path, part: RetrievalFolder) -> Collection:
     corpus = either(folder, "corpus.jsonl", "corpus.jsonl.gz")
     relevance: dict[str, dict[str, int]] = {}
-    qrels = either(folder, "qrels.tsv", "qrels.tsv.gz", "qrels/test.tsv")
+    of_test = ("qrels.tsv", "qrels.tsv.gz") if part.split == "test" else ()
+    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
     for number, cells in tsv(qrels, ["query-id", "corpus-id", "score"], []):
         try:
             relevance.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
         except ValueError:
             raise UserError(f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line") from None
-    queries_file = either(folder, "queries.jsonl", "queries.jsonl.gz")
+    queries_file = either(folder, *(f"{name}{end}" for name in (f"queries_{part.split}", "queries") for end in (".jsonl", ".jsonl.gz")))
     queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(queries_file)}
     queries = {name: text for name, text in queries.items() if name in relevance}
     if not queries or len(queries) < len(relevance):
