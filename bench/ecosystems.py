@@ -35,6 +35,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import readme
 from edgedistill.export import bundle_writer
 from edgedistill.quantization import PRECISIONS
+from edgedistill.session import QUIET
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder, tokenizer_files
 from edgedistill.training.initial_student import initial_weights
@@ -113,7 +114,7 @@ def export_students(folder: Path, names: list[str]) -> None:
 def _write_run(folder: Path, student: dict[str, Any], teacher: encoder.TeacherEncoder) -> Path:
     """The run of a student with its initial weights."""
     spec = recipe.parse({"name": folder.name, "teacher": {"model": TEACHER}, "student": student}, f"student {folder.name}")
-    prepared = initial_weights.build(spec, Models(teacher), teacher.tokenizer, None)
+    prepared = initial_weights.build(spec, Models(teacher), teacher.tokenizer, QUIET)
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     run.write_student(folder, prepared.shape, prepared.module.state_dict())

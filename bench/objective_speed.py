@@ -52,7 +52,7 @@ def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
 def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.TeacherEncoder) -> prepare.Prepared:
     """What a run of the recipe's first stage works with."""
     stage = distillation_stages(spec)[0]
-    student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None)
+    student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
     tokenized = TokenizedCorpus(texts, tokenizer.tokenize(texts, QUIET))
     batches = text_batches.of_texts(stage, tokenized, tokenizer, vectors, Session(log=print))

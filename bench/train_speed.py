@@ -19,7 +19,7 @@ import numpy as np
 
 from edgedistill import files, machine, recipe, run
 from edgedistill.data import corpus
-from edgedistill.session import Session
+from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.training import train
@@ -46,7 +46,7 @@ def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, fo
     from transformers import TrainerCallback
 
     loaded = encoder.TeacherEncoder(spec.teacher)
-    student: Any = initial_weights.build(spec, Models(loaded), loaded.tokenizer, None).module
+    student: Any = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET).module
     student.model.save_pretrained(folder / "student")
     loaded.tokenizer.save_pretrained(folder / "student")
     transformer = Transformer(str(folder / "student"), max_seq_length=spec.stages[0].max_tokens)

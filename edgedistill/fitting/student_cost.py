@@ -75,7 +75,7 @@ class Workshop:
         if choice.vocabulary not in self.tokenizers:
             folder = starts.tokenizer_folder(self.folder, choice.vocabulary)
             self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, Models(self.teacher), self.corpus, Session(), folder)
-        return initial_weights.build(spec, Models(self.teacher), self.tokenizers[choice.vocabulary], None, fitted=False)
+        return initial_weights.build(spec, Models(self.teacher), self.tokenizers[choice.vocabulary], Session(), fitted=False)
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError as `student`."""

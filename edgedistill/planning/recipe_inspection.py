@@ -118,7 +118,7 @@ def _build(
             raise UserError("teacher.embeddings: a recipe that exports the teacher itself needs its `model`; give it")
         return teacher_run.as_student(spec, teacher, _unfitted_maps(spec, teacher.dims)), teacher.tokenizer, None
     tokenizer = student_tokenizer.build(spec, models, corpus, session)
-    student = initial_weights.build(spec, models, tokenizer, session.data)
+    student = initial_weights.build(spec, models, tokenizer, session)
     problems = Problems()
     with problems.collect():
         checks.check_objectives(spec, student, models)

@@ -57,7 +57,7 @@ def prepare(spec: recipe.Recipe, session: Session, accelerator: Accelerator, fol
         tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
         resumed = spec.finetuning is None and checkpoint.exists(folder / "checkpoints")  # then all weights come from there
         sample = None if resumed else corpus_sample.sample(spec, tokenizer, texts, session)
-        student = initial_weights.build(spec, models, tokenizer, session.data, sample, fitted=not resumed)
+        student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=not resumed)
         checks.check_objectives(spec, student, models)
         of_triples = [_of_triples(stage, each, student, session) for stage, each in zip(spec.distilling, rows, strict=True)]
         if isinstance(texts, ParallelCorpus):

@@ -50,7 +50,7 @@ def _fit_targets(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, partial:
         other = spec.model_copy(update={"student": spec.student.reference_student})
         tokenizer = student_tokenizer.build(other, Models(teacher), texts, session)
         sample = corpus_sample.sample(other, tokenizer, texts, session)
-        student = initial_weights.build(other, Models(teacher), tokenizer, session.data, sample)
+        student = initial_weights.build(other, Models(teacher), tokenizer, session, sample)
     prepare.target_embeddings(spec, teacher, texts, student, session, partial)
     return texts
 

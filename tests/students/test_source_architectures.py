@@ -72,7 +72,7 @@ class Started:
         texts = corpus.build(spec.corpus, Session(data=world.data), 0)
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
         sample = corpus_sample.sample(spec, self.tokenizer, texts, Session(log=print))
-        self.prepared = initial_weights.build(spec, self.models, self.tokenizer, world.data, sample)
+        self.prepared = initial_weights.build(spec, self.models, self.tokenizer, Session(data=world.data), sample)
         self.module: Any = self.prepared.module.eval()
 
     def embed(self, texts: list[str] = TEXTS) -> np.ndarray:
@@ -290,7 +290,7 @@ def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -
     )
     models = Models(open_teacher(spec.teacher, None))
     with pytest.raises(UserError, match=f"is AlbertModel, and layers can be taken from {known}; choose"):
-        initial_weights.build(spec, models, models.teacher.tokenizer, None)  # type: ignore[union-attr]
+        initial_weights.build(spec, models, models.teacher.tokenizer, Session())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("rows", [150, 2_000])

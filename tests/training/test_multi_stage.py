@@ -188,7 +188,7 @@ def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, t
     after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
     layers = [name for name in after if name.startswith("model.encoder.")]
     assert layers and all(torch.equal(after[name], before[name]) for name in layers)
-    first = initial_weights.build(spec, open_models(spec, data), run.open_run(taught).tokenizer(), data).module
+    first = initial_weights.build(spec, open_models(spec, data), run.open_run(taught).tokenizer(), Session(data=data)).module
     moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
     assert moved and all(name.startswith("model.embeddings.") for name in moved)
     assert "model.embeddings.word_embeddings.project.weight" in moved
@@ -374,7 +374,7 @@ def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taug
     for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
         stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
         spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
-        assert initial_weights.build(spec, open_models(spec, data), words, data).max_tokens == most
+        assert initial_weights.build(spec, open_models(spec, data), words, Session(data=data)).max_tokens == most
 
 
 def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:

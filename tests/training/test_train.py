@@ -320,7 +320,7 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     from edgedistill.teacher import encoder
 
     loaded = encoder.TeacherEncoder(spec.teacher)
-    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
+    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, Session(data=world.data)).module
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
     assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
@@ -333,7 +333,7 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     student = {"kind": "bert", "layers": 1, "width": 16, "embeddings": {"of": "outputs"}, "head": "linear"}
     spec = recipe.parse(world.recipe(student=student), "test")
     loaded = encoder.TeacherEncoder(spec.teacher)
-    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data).module
+    module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, Session(data=world.data)).module
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
     rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
@@ -341,6 +341,17 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     assert torch.allclose(words, alone, atol=1e-5)
     led_back = (rows - rows.mean(0)) @ module.head.weight.T
     assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
+
+
+def test_outputs_for_the_tokens_are_embedded_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgedistill.teacher import encoder
+
+    spec = recipe.parse(world.recipe(student={"kind": "static", "width": 8, "embeddings": {"of": "outputs"}}), "test")
+    loaded, session = encoder.TeacherEncoder(spec.teacher), Session(data=world.data, cache_folder=tmp_path)
+    table = initial_weights.build(spec, Models(loaded), loaded.tokenizer, session).module.embedding.weight  # type: ignore[union-attr]
+    monkeypatch.setattr(loaded, "embed_ids", lambda ids: pytest.fail("embedded again"))
+    again = initial_weights.build(spec, Models(loaded), loaded.tokenizer, session).module.embedding.weight  # type: ignore[union-attr]
+    assert torch.equal(table, again)
 
 
 def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world: World, tmp_path: Path) -> None:

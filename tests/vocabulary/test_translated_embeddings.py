@@ -36,7 +36,7 @@ def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, par
 def table(world: World, folder: Path, of: str) -> np.ndarray:
     spec, asked, pairs, words = opened(world, folder, of)
     sample = corpus_sample.sample(spec, words, pairs, Session(log=quiet))
-    found: Any = initial_weights.build(spec, Models(asked), words, folder, sample).module
+    found: Any = initial_weights.build(spec, Models(asked), words, Session(data=folder), sample).module
     return found.model.embeddings.word_embeddings.weight.detach().numpy()
 
 

@@ -34,7 +34,7 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
     texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
     models = open_models(spec, session.data)
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-    return initial_weights.build(spec, models, tokenizer, session.data)
+    return initial_weights.build(spec, models, tokenizer, session)
 
 
 def open_start(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune]) -> run.Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
 from edgedistill.students.output import Output
 from edgedistill.training.initial_student import finished_student, weight_source
@@ -54,20 +54,20 @@ def build(
     spec: recipe.Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
-    data: Path | None,
+    session: Session,
     sample: CorpusSample | None = None,
     fitted: bool = True,
 ) -> PreparedStudent:
     """The recipe's student before its first step; the same recipe gives the same weights.
 
-    data: the folder that relative data paths start from. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
+    session: its data folder and its cache are used. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
     fitted: whether its token embeddings and narrow layers are fitted, which takes most of the time; without, only its shape is right.
     Raises UserError where the recipe's student does not fit its models or its targets.
     """
     if isinstance(spec.student, recipe.Finished):
         student = finished_student.build(spec, tokenizer, _target_dims(spec, models))
     else:
-        student = PreparedStudent(*_initialized(spec, models, tokenizer, data, sample, fitted), tokenizer)
+        student = PreparedStudent(*_initialized(spec, models, tokenizer, session, sample, fitted), tokenizer)
     if isinstance(spec.targets, recipe.Split):
         if kinds.dims(student.module) != spec.targets.width:
             blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
@@ -86,7 +86,7 @@ def _initialized(
     spec: recipe.Recipe,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
-    data: Path | None,
+    session: Session,
     sample: CorpusSample | None,
     fitted: bool,
 ) -> tuple[nn.Module, dict[str, Any]]:
@@ -96,7 +96,7 @@ def _initialized(
     source = weight_source.find(student, models, tokenizer) if isinstance(student, recipe.Bert | recipe.Recurrent) else None
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
-    embeddings = initial_token_embeddings(spec, models, tokenizer, source, data, pairs) if fitted else None
+    embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs) if fitted else None
     return INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
 
 
