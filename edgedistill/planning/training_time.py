@@ -43,10 +43,10 @@ from edgedistill.training.optimizers import FUSED
 from edgedistill.training.run_in_progress import RunInProgress
 from edgedistill.training.stages import distillation_stages, steps
 
-TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 6.0  # the most that measuring takes, but for the last batch or step
+TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 10.0  # the most that measuring takes, but for the last batch or step
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
-WARM_STEPS, TIMED_STEPS = 3, 50  # TIMED_STEPS: at most; fewer where they take long
+TIMED_STEPS = 50  # at most; fewer where they take long
 
 
 class ToEmbed(NamedTuple):
@@ -93,7 +93,7 @@ def training_samples(inspected: Inspected) -> int:
 def estimate_seconds(inspected: Inspected, missing: list[ToEmbed], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
-    Takes about 10 s at most, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
+    Takes about 15 s at most, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
     """
     flush_denormals()
     accelerator = train.accelerator_for(inspected.spec, session.device)
@@ -140,7 +140,12 @@ def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, li
     with tempfile.TemporaryDirectory() as folder:
         timed = _loop(inspected, number, accelerator, Path(folder))
         timed.set_up()
-        return mean_seconds(timed.train_step, limit)
+
+        def step(number: int) -> None:
+            timed.step = number
+            timed.train_step()
+
+        return mean_seconds(step, limit)
 
 
 def _loop(inspected: Inspected, number: int, accelerator: Accelerator, folder: Path) -> Loop:
@@ -237,10 +242,9 @@ def _finetuning_seconds(
     student = copy.deepcopy(inspected.student)
     module = finetune.new_classifier(planned, student).to(device).train()
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
-    draw = np.random.default_rng(0)
 
-    def step() -> None:
-        rows = draw.integers(len(items), size=stage.batch)
+    def step(number: int) -> None:
+        rows = np.random.default_rng(number).integers(len(items), size=stage.batch)
         with accelerator.autocast():
             logits = module(*tokens.batch(rows, device))
         optimizer.zero_grad()
@@ -251,17 +255,18 @@ def _finetuning_seconds(
     return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 
-def mean_seconds(step: Callable[[], object], limit: float) -> float:
-    """Mean seconds of a step after WARM_STEPS that are not counted: of TIMED_STEPS, or of as many as fit in about `limit` seconds."""
-    started = time.perf_counter()
-    for _ in range(WARM_STEPS):
-        step()
-        if time.perf_counter() - started > limit / 2:
-            break
+def mean_seconds(step: Callable[[int], object], limit: float) -> float:
+    """Mean seconds of a step, measured for at most about `limit` seconds. step: is given its number.
+
+    The same steps run twice and the second time counts: the first one of a new shape takes longer, as its kernels are built.
+    """
     started, count = time.perf_counter(), 0
     while count < TIMED_STEPS and (count == 0 or time.perf_counter() - started < limit / 2):
-        step()
+        step(count)
         count += 1
+    started = time.perf_counter()
+    for number in range(count):
+        step(number)
     return (time.perf_counter() - started) / count
 
 

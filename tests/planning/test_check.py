@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,19 +171,20 @@ def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
     assert found["estimated_seconds"]["student"] > 0
 
 
-def test_measuring_is_bounded() -> None:
-    """Slow steps are measured a few times, fast ones at most TIMED_STEPS times."""
-    calls: list[float] = []
+def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow steps are measured a few times, fast ones at most TIMED_STEPS times; all twice."""
+    now, seen = [0.0], []
+    monkeypatch.setattr(training_time, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
-    def slow() -> None:
-        calls.append(time.perf_counter())
-        time.sleep(0.05)
+    def slow(number: int) -> None:
+        now[0] += 0.02 if number in seen else 0.2
+        seen.append(number)
 
-    assert training_time.mean_seconds(slow, 0.1) == pytest.approx(0.05, rel=0.5)
-    assert len(calls) <= 4
-    calls.clear()
-    training_time.mean_seconds(lambda: calls.append(0.0), 10.0)
-    assert len(calls) == training_time.WARM_STEPS + training_time.TIMED_STEPS
+    assert training_time.mean_seconds(slow, 0.5) == pytest.approx(0.02)
+    assert seen == [0, 1, 0, 1]
+    seen.clear()
+    training_time.mean_seconds(seen.append, 10.0)
+    assert seen == 2 * list(range(training_time.TIMED_STEPS))
 
 
 @pytest.mark.parametrize(
