@@ -47,6 +47,7 @@ TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 10.0  # the most that measuring takes, b
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
 TIMED_STEPS = 50  # at most; fewer where they take long
+LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
 
 
 class ToEmbed(NamedTuple):
@@ -140,12 +141,30 @@ def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, li
     with tempfile.TemporaryDirectory() as folder:
         timed = _loop(inspected, number, accelerator, Path(folder))
         timed.set_up()
+        tokens = np.array([_padded_tokens(timed, each) for each in range(min(LISTED_STEPS, timed.steps))])
+        numbers = spread_over(tokens)
 
         def step(number: int) -> None:
             timed.step = number
             timed.train_step()
 
-        return mean_seconds(step, limit)
+        seconds = timed_steps(step, numbers, limit)
+        return float(np.sum(seconds) / tokens[numbers[: len(seconds)]].sum() * tokens.mean())
+
+
+def _padded_tokens(loop: Loop, step: int) -> int:
+    """Of the batch of a step."""
+    rows, _ = loop.order.at(step)
+    return int(loop.batches.lengths(rows).max()) * len(rows)
+
+
+def spread_over(sizes: np.ndarray) -> np.ndarray:
+    """Positions (n,) of sizes (n,) in an order whose every beginning holds small, middling and large ones alike; the median comes first."""
+    golden = (5**0.5 - 1) / 2
+    ranks = ((0.5 + golden * np.arange(8 * len(sizes))) % 1 * len(sizes)).astype(int)
+    _, first = np.unique(ranks, return_index=True)
+    found: np.ndarray = np.argsort(sizes, kind="stable")[ranks[np.sort(first)]]
+    return found
 
 
 def _loop(inspected: Inspected, number: int, accelerator: Accelerator, folder: Path) -> Loop:
@@ -251,23 +270,25 @@ def _finetuning_seconds(
         nn.functional.cross_entropy(logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)).backward()
         optimizer.step()
 
-    per_step = mean_seconds(step, limit)
+    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit)))
     return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 
-def mean_seconds(step: Callable[[int], object], limit: float) -> float:
-    """Mean seconds of a step, measured for at most about `limit` seconds. step: is given its number.
+def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:
+    """Seconds of the first of these steps: of TIMED_STEPS, or of as many as can be measured in about `limit` seconds. step: runs one.
 
-    The same steps run twice and the second time counts: the first one of a new shape takes longer, as its kernels are built.
+    All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are built.
     """
     started, count = time.perf_counter(), 0
-    while count < TIMED_STEPS and (count == 0 or time.perf_counter() - started < limit / 2):
-        step(count)
+    while count < min(TIMED_STEPS, len(numbers)) and (count == 0 or time.perf_counter() - started < limit / 2):
+        step(int(numbers[count]))
         count += 1
-    started = time.perf_counter()
-    for number in range(count):
-        step(number)
-    return (time.perf_counter() - started) / count
+    seconds = []
+    for number in numbers[:count]:
+        started = time.perf_counter()
+        step(int(number))
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def _spread(corpus: Corpus, count: int) -> np.ndarray:

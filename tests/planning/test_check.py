@@ -124,10 +124,11 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, quick:
     assert before.shape == torch.get_rng_state().shape
 
 
-def test_the_time_grows_with_the_steps(world: World, quick: None) -> None:
+def test_the_time_grows_with_the_steps(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_time, "step_seconds", lambda *_: 0.01)
     few, many = (checked(spec(world, stages=[stage(steps=steps)]), data=world.data)[0][0] for steps in (100, 10_000))
-    ratio = many["estimated_seconds"]["student"] / max(0.05, few["estimated_seconds"]["student"])
-    assert 5 < ratio < 2000
+    assert few["estimated_seconds"]["student"] == pytest.approx(1)
+    assert many["estimated_seconds"]["student"] == pytest.approx(100)
 
 
 def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None) -> None:
@@ -173,18 +174,29 @@ def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
 
 def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow steps are measured a few times, fast ones at most TIMED_STEPS times; all twice."""
-    now, seen = [0.0], []
+    now, seen = [0.0], list[int]()
     monkeypatch.setattr(training_time, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def slow(number: int) -> None:
-        now[0] += 0.02 if number in seen else 0.2
+        now[0] += 0.02 * number if number in seen else 0.2
         seen.append(number)
 
-    assert training_time.mean_seconds(slow, 0.5) == pytest.approx(0.02)
-    assert seen == [0, 1, 0, 1]
+    numbers = np.array([3, 1, 2])
+    assert training_time.timed_steps(slow, numbers, 0.5) == pytest.approx([0.06, 0.02])
+    assert seen == [3, 1, 3, 1]
     seen.clear()
-    training_time.mean_seconds(seen.append, 10.0)
+    assert len(training_time.timed_steps(seen.append, np.arange(100), 10.0)) == training_time.TIMED_STEPS
     assert seen == 2 * list(range(training_time.TIMED_STEPS))
+
+
+def test_the_steps_that_are_timed_have_batches_of_every_length() -> None:
+    sizes = np.random.default_rng(0).permutation(200) ** 2
+    order = training_time.spread_over(sizes)
+    assert sorted(order) == list(range(200))
+    assert sizes[order[0]] == 100**2
+    for count in (5, 8, 13, 21):
+        assert sizes[order[:count]].mean() == pytest.approx(sizes.mean(), rel=0.25)
+    assert list(training_time.spread_over(np.array([7]))) == [0]
 
 
 @pytest.mark.parametrize(
