@@ -47,7 +47,7 @@ class StartingPoint:
 
     weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at random. positions: rows of the
     position table that students keep, for max_tokens. finished: shipped bundles of the same teacher. wordpiece: whether a vocabulary
-    can be learned like its tokenizer's.
+    can be learned like its tokenizer's. keeps_heads: narrow students keep all heads, because each has a relative attention bias.
     """
 
     weights: str
@@ -61,6 +61,7 @@ class StartingPoint:
     dims: int
     wordpiece: bool
     finished: tuple[str, ...] = ()
+    keeps_heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> lis
 
 
 def _berts(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
-    heads_of = start.width // start.heads
+    unit = start.heads if start.keeps_heads else start.width // start.heads
     layers = sorted({count for count in (*LAYERS, start.depth) if count <= start.depth})
-    widths = sorted({max(heads_of, round(start.width * share / heads_of) * heads_of) for share in WIDTH_SHARES})
+    widths = sorted({max(unit, round(start.width * share / unit) * unit) for share in WIDTH_SHARES})
     taken = [name for name in vocabularies if not name.startswith("learned")]
     axes = product(layers, widths, NEURONS, TABLE_SHARES, taken, DIMS_SHARES, ACTIVATIONS)
     for count, width, ratio, share, vocabulary, dims, activation in axes:

@@ -25,7 +25,7 @@ from edgedistill.training.load_models import Models
 
 KEPT = (3, 12)  # a token is kept where the texts use it so often
 LEARNED = (12_000, 25_000, 40_000)  # sizes of vocabularies learned from the texts
-RANDOM = {"depth": 4, "width": 256, "heads": 4, "neurons": 1024}  # the largest student without an encoder to start from
+RANDOM: dict[str, Any] = {"depth": 4, "width": 256, "heads": 4, "neurons": 1024}  # the largest student without an encoder to start from
 
 
 def find(teacher: TeacherEncoder, texts: list[str], session: Session) -> StartingPoint:
@@ -46,8 +46,9 @@ def find(teacher: TeacherEncoder, texts: list[str], session: Session) -> Startin
         sizes = {"depth": config.num_hidden_layers, "width": config.hidden_size, "heads": config.num_attention_heads}
         positions = min(MAX_TOKENS + bert_layers.first_position(found.layers.pad), config.max_position_embeddings)
         most = min(teacher.max_tokens, positions - bert_layers.first_position(found.layers.pad))
-        known = {**sizes, "neurons": config.intermediate_size, "positions": positions, "max_tokens": most}
-        return StartingPoint(weights, tokenizer, **known, dims=teacher.dims, wordpiece=_wordpiece(loaded), finished=finished)
+        known: dict[str, Any] = {**sizes, "neurons": config.intermediate_size, "positions": positions, "max_tokens": most}
+        known |= {"wordpiece": _wordpiece(loaded), "keeps_heads": found.layers.relative_bias is not None}
+        return StartingPoint(weights, tokenizer, **known, dims=teacher.dims, finished=finished)
     wordpiece = _wordpiece(teacher.tokenizer)
     most = min(MAX_TOKENS, teacher.max_tokens)
     return StartingPoint(
