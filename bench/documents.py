@@ -58,7 +58,7 @@ def fitted(reports: list[dict[str, Any]]) -> str:
         given = f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
         winner, hand_made = found["winner"], found["hand_made"]
         rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, winner["score"]["agreement"], found["suites"], "winner")]
-        name = Path(hand_made["recipe"]).stem
+        name = Path(hand_made["recipe"]).stem + (" changed for this teacher" if "changes" in hand_made else "")
         rows.append((f"{name}, {hand_made['precision']}, as many seconds", hand_made, hand_made["agreement"], found["suites"], "hand-made"))
         for title, student, agreement, suites, who in rows:
             scores = [f"{100 * suites[suite][who]:.1f}" if suite in suites else "" for suite in ("sts7", "retrieval")]

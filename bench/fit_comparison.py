@@ -3,10 +3,11 @@
 python bench/fit_comparison.py FIT --recipe recipes/flagship/nano.yaml [--all] [--suites sts7,retrieval] [--data DIR] --out REPORT
 
 The hand-made recipe keeps its student, targets, objective and optimizer, and takes the fit's teacher and corpus; of its stages only the
-first, as the others need labels that a fit has not. Its steps are as many as fit into the seconds that the winner trained, by short
-runs of it. Every student is scored as in the race, by its agreement with the teacher on the fit's held-out texts, in its own precision.
-`--all`: candidates that fell train on from their checkpoints; the report then has the rank correlation of every rung's scores with the
-final ones. Each training is a process of one thread, and writes what it found into FIT/comparison, so a second call goes on.
+first, as the others need labels that a fit has not. `--set KEY=VALUE` changes in it what another teacher does not allow. Its steps are as
+many as fit into the seconds that the winner trained, by short runs of it. Every student is scored as in the race, by its agreement with
+the teacher on the fit's held-out texts, in its own precision. `--all`: candidates that fell train on from their checkpoints; the report
+then has the rank correlation of every rung's scores with the final ones. Each training is a process of one thread, and writes what it
+found into FIT/comparison, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def trained_seconds(entry: Any) -> float:
     return float(sum((score["step"] - done) * score["step_seconds"] for score, done in zip(scores, before, strict=False)))
 
 
-def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
-    """Train the hand-made recipe for the winner's seconds."""
+def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
+    """Train the hand-made recipe, with changes, for the winner's seconds."""
     import shutil
 
     import yaml
@@ -66,7 +67,7 @@ def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
     from edgedistill.fitting.agreement_score import open_student
     from edgedistill.training import train
 
-    given, seconds = yaml.safe_load(Path(path).read_text(encoding="utf-8")), trained_seconds(winner_entry(fit))
+    given, seconds = yaml.safe_load(recipe.dump(recipe.read(path, changes))), trained_seconds(winner_entry(fit))
     stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
     shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": fit.storage.get("teacher"), "corpus": fit.storage.get("corpus")}
     kept = {name: given[name] for name in ("student", "targets") if name in given}
@@ -90,7 +91,8 @@ def train_hand_made(fit: Any, path: str) -> dict[str, Any]:
     precision = (cost.fitting(fit.request.budget) or [cost.nearest(fit.request.budget)[1]])[0]
     score = fit.judge().score_student(student, precision).as_data()
     size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
-    return {"recipe": path, "precision": precision, "size_mb": size, "p50_ms": p50, "steps": steps, "seconds": round(spent, 1), **score}
+    made = {"recipe": path, **({"changes": changes} if changes else {})}
+    return {**made, "precision": precision, "size_mb": size, "p50_ms": p50, "steps": steps, "seconds": round(spent, 1), **score}
 
 
 def train_to_end(fit: Any, name: str) -> dict[str, Any]:
@@ -153,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fit", type=Path, help="the folder of a finished fit")
     parser.add_argument("--recipe", help="a hand-made recipe to compare with")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of that recipe; repeatable")
     parser.add_argument("--all", action="store_true", help="train the candidates that fell, too")
     parser.add_argument("--suites", default="", help="also scored on these, separated by commas")
     parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
@@ -173,7 +176,7 @@ def main() -> None:
         flush_denormals()
         torch.set_num_threads(1)
         hand_made = arguments.one == HAND_MADE
-        found = train_hand_made(fit, arguments.recipe) if hand_made else train_to_end(fit, arguments.one)
+        found = train_hand_made(fit, arguments.recipe, arguments.set) if hand_made else train_to_end(fit, arguments.one)
         files.write_json(folder / f"{arguments.one}.json", found)
         return
     wanted = [HAND_MADE] if arguments.recipe else []
@@ -182,6 +185,7 @@ def main() -> None:
     def train_one(name: str) -> None:
         command = [sys.executable, __file__, str(arguments.fit), "--one", name]
         command += ["--recipe", arguments.recipe] if arguments.recipe else []
+        command += [f"--set={change}" for change in arguments.set]
         command += ["--data", str(arguments.data)] if arguments.data else []
         with (folder / f"{name}.log").open("wb") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
