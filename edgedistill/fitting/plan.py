@@ -174,10 +174,12 @@ def measure(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice) -> Non
 
 
 def _record(fit: Fit, survey: Survey, choice: Choice) -> None:
-    """Log what a shape costs, and keep it."""
+    """Log what a shape costs, or the first time why it cannot be built, and keep it."""
     cost, budget = survey.costs.get(choice), fit.request.budget
     if cost is None:
-        fit.session.log(f"  {choice.name}: cannot be built: {survey.impossible[choice]}")
+        reason = survey.impossible[choice]
+        if list(survey.impossible.values()).count(reason) == 1:
+            fit.session.log(f"  {choice.name}, and others that are not listed: cannot be built: {reason}")
     else:
         fits = cost.fitting(budget)
         shown = cost.described(fits[0] if fits else cost.nearest(budget)[1])
