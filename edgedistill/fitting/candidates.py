@@ -23,6 +23,7 @@ DIMS_SHARES = (1.0, 1 / 2)
 ACTIVATIONS = ("", "relu")  # "": the encoder's own
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
+LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
 PRECISIONS = ("int8", "w8", "w4")  # the first of them that keeps to the budget is raced
 
 KIND_ORDER = {"finished": 0, "bert": 1, "static": 2, "recurrent": 3, "bilstm": 4}  # which kinds are tried first
@@ -42,12 +43,21 @@ SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so t
 
 
 @dataclass(frozen=True)
+class FinishedStudent:
+    """A shipped bundle whose student candidates go on from. size_bytes: of its graph and tokenizer.json."""
+
+    name: str
+    kind: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class StartingPoint:
     """The encoder that students take layers and token embeddings from, and what it offers.
 
     weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at random. positions: rows of the
-    position table that students keep, for max_tokens. finished: shipped bundles of the same teacher. wordpiece: whether a vocabulary
-    can be learned like its tokenizer's. keeps_heads: narrow students keep all heads, because each has a relative attention bias.
+    position table that students keep, for max_tokens. wordpiece: whether a vocabulary can be learned like its tokenizer's. finished:
+    shipped students that know the texts' words. keeps_heads: narrow students keep all heads, as each has a relative attention bias.
     """
 
     weights: str
@@ -60,7 +70,7 @@ class StartingPoint:
     max_tokens: int
     dims: int
     wordpiece: bool
-    finished: tuple[str, ...] = ()
+    finished: tuple[FinishedStudent, ...] = ()
     keeps_heads: bool = False
 
 
@@ -106,7 +116,7 @@ class Choice:
 def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> list[Choice]:
     """Every shape, without duplicates, in a fixed order."""
     found = [*_berts(start, vocabularies), *_recurrents(start, vocabularies), *_lstms(start, vocabularies), *_statics(start, vocabularies)]
-    found += [Choice("finished", vocabulary=name) for name in start.finished]
+    found += [Choice("finished", vocabulary=each.name) for each in start.finished]
     return list(dict.fromkeys(found))
 
 
@@ -153,7 +163,9 @@ def _dims(start: StartingPoint, share: float) -> int:
 
 
 def estimated_bytes(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary], precision: str) -> float:
-    """About the bytes of the graph in a precision and of its tokenizer, to a tenth."""
+    """About the bytes of the graph in a precision and of its tokenizer, to a tenth; of a finished student, about the fewest."""
+    if choice.kind == "finished":
+        return LEAST_SHARE * next(each.size_bytes for each in start.finished if each.name == choice.vocabulary)
     weight = {"int8": 1.02, "w8": 1.13, "w4": 0.58}[precision]
     vocabulary = vocabularies[choice.vocabulary]
     head = choice.width * (choice.dims or start.dims)
@@ -211,7 +223,8 @@ def spread(depth: int, count: int) -> list[int]:
 
 def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
     """The recipe's stage of a candidate, without its steps. texts: to train on."""
-    settings = dict(TRAINING[choice.kind])
+    finished = {each.name: each.kind for each in start.finished}
+    settings = dict(TRAINING["static" if finished.get(choice.vocabulary) == "static" else choice.kind])
     if choice.kind == "bert" and start.weights and (choice.layers, choice.width) == (start.depth, start.width) and not choice.activation:
         settings |= WHOLE
     if settings.get("optimizer") == "muon" and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:

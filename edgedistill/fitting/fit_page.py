@@ -146,5 +146,5 @@ NOTES = (
     "Bold, and blue in the plot: no other is better, smaller and faster.",
     "Names: bert-4x256x640-t64-kept3 has 4 layers of width 256 with 640 feed-forward neurons, 64 bytes for a token’s embedding, and those",
     "of the teacher’s tokens that the texts use three times or more; learned12000, a vocabulary learned from the texts; from-NAME goes on",
-    "from a student that ships.",
+    "from a student that ships, with a new head where it had another teacher.",
 )

@@ -20,7 +20,7 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.fitting import candidates, contention, latency, pace, sampler, starts, texts
 from edgedistill.fitting.agreement_score import Judge
-from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
+from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.pace import Pace, Schedule
 from edgedistill.fitting.request import FitRequest
 from edgedistill.fitting.storage import Storage
@@ -75,7 +75,8 @@ class Fit:
 
     def workshop(self) -> Workshop:
         """What candidates are built from, as the plan found it."""
-        start = StartingPoint(**{**self.storage.get("start"), "finished": tuple(self.storage.get("start")["finished"])})
+        known = self.storage.get("start")
+        start = StartingPoint(**{**known, "finished": tuple(FinishedStudent(**each) for each in known["finished"])})
         vocabularies = {name: Vocabulary(**each) for name, each in self.storage.get("vocabularies").items()}
         return Workshop(
             self.teacher, self.corpus(), start, vocabularies, self.folder / VOCABULARIES, self.timed_texts(), self.request.budget.target

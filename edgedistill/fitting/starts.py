@@ -10,12 +10,12 @@ from typing import Any
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
+from edgedistill import bundle_run, files, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.export import library_files
 from edgedistill.fitting import language
-from edgedistill.fitting.candidates import MAX_TOKENS, StartingPoint, Vocabulary
+from edgedistill.fitting.candidates import MAX_TOKENS, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.session import Session
 from edgedistill.students import bert_layers
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -33,7 +33,7 @@ def find(teacher: TeacherEncoder, texts: list[str], session: Session) -> Startin
 
     texts: a sample of those to train on.
     """
-    finished = tuple(name for name, path in sorted(files.shipped("bundle").items()) if _taught_by(files.read_json(path), teacher.spec))
+    finished = _finished_students(texts)
     for weights, tokenizer in (("teacher", "teacher"), *((f"packaged:{name}",) * 2 for name in PACKAGED)):
         try:
             found, loaded = _source(weights, tokenizer, teacher)
@@ -69,12 +69,16 @@ def _source(weights: str, tokenizer: str, teacher: TeacherEncoder) -> tuple[weig
     return found, loaded
 
 
-def _taught_by(manifest: dict[str, Any], teacher: recipe.Teacher) -> bool:
-    """Whether a shipped bundle's student learned from this teacher."""
-    described = (manifest.get("recipe") or {}).get("teacher") or {}
-    keys = ("model", "revision", "pooling", "prompt", "prompt_name")
-    mine = teacher.model_dump(mode="json")
-    return all((described.get(key) or None) == (mine[key] or None) for key in keys)
+def _finished_students(texts: list[str]) -> tuple[FinishedStudent, ...]:
+    """The shipped students that know the texts' words. One that had another teacher is given a new head."""
+    found = []
+    for name, path in sorted(files.shipped("bundle").items()):
+        opened = bundle_run.open_finished(name, "fit")
+        if language.whole_words(opened.tokenizer(), texts) >= language.OTHER:
+            graphs = [path.parent / each["file"] for each in files.read_json(path)["precisions"].values()]
+            smallest = min(graph.stat().st_size for graph in graphs)
+            found.append(FinishedStudent(name, opened.kind, smallest + (path.parent / "tokenizer.json").stat().st_size))
+    return tuple(found)
 
 
 def _wordpiece(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -68,6 +68,7 @@ class Workshop:
                 "name": "candidate",
                 "teacher": self.teacher.spec.model_dump(exclude_defaults=True),
                 "corpus": {"kind": "documentation"},
+                "stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 1}],
                 **sections(choice, self.start, self.vocabularies),
             },
             choice.name,

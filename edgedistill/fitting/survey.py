@@ -49,8 +49,6 @@ class Survey:
 
     def _estimated_bytes(self, choice: Choice) -> list[float]:
         """In each precision."""
-        if choice.kind == "finished":
-            return [0.0] * len(PRECISIONS)
         return [estimated_bytes(choice, self.start, self.vocabularies, precision) for precision in PRECISIONS]
 
     def _all_sizes(self, choice: Choice) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import candidates, fit, latency, plan, starts, storage, survey
-from edgedistill.fitting.candidates import Choice, StartingPoint, Vocabulary
+from edgedistill.fitting.agreement_score import student_dims
+from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.session import Session
@@ -66,11 +68,23 @@ def test_which_precisions_keep_to_a_budget() -> None:
     assert cost.described("w4") == "w4 3 MB, 1.1 ms"
 
 
-def test_a_shipped_student_of_the_same_teacher_is_a_start() -> None:
-    taught = {"recipe": {"teacher": {"model": "packaged:all-MiniLM-L6-v2"}}}
-    assert starts._taught_by(taught, recipe.Teacher(model="packaged:all-MiniLM-L6-v2"))
-    assert not starts._taught_by(taught, recipe.Teacher(model="packaged:all-MiniLM-L6-v2", prompt="query: "))
-    assert not starts._taught_by(taught, recipe.Teacher(model="other"))
+def test_shipped_students_that_know_the_words_are_starts() -> None:
+    found = {each.name: each for each in starts._finished_students(["The cat sits on the mat.", "A dog runs after a ball in the park."])}
+    assert found["nano"].kind == "bert" and 3e6 < found["nano"].size_bytes < 5e6
+    assert not starts._finished_students(["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."])
+
+
+def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(workshop: Workshop) -> None:
+    dims = workshop.teacher.dims
+    assert dims != 384
+    start = replace(workshop.start, finished=(FinishedStudent("nano", "bert", 4_300_000),))
+    choice = Choice("finished", vocabulary="nano")
+    assert choice in candidates.choices(start, {})
+    student = replace(workshop, start=start).student(choice)
+    assert student_dims(student) == dims
+    assert candidates.stage(choice, start, 10_000)["optimizer"] == "muon"
+    table = replace(start, finished=(FinishedStudent("nano", "static", 1_000_000),))
+    assert "optimizer" not in candidates.stage(choice, table, 10_000), "a static student has no layers"
 
 
 START = StartingPoint("teacher", "teacher", 6, 384, 12, 1536, 128, 128, 384, True)
