@@ -6,15 +6,16 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgedistill import bundle_run, recipe, run
 from edgedistill.adapting import before_and_after, own_texts
-from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, Limits, adaptation_recipe, limits, tokens_to_read
+from edgedistill.adapting.adaptation_recipe import BATCH, MOST_TOKENS, Choices, Limits, adaptation_recipe, limits, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
@@ -116,7 +117,7 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
     choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
-    chosen = adaptation_recipe(choices, own, source, _affordable(spec, request.minutes, session))
+    chosen = _affordable(spec, request.minutes, session, lambda most: adaptation_recipe(choices, own, source, most))
     assert isinstance(chosen.corpus, recipe.Files)
     general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
@@ -128,23 +129,55 @@ def _patterns(texts: list[str], data: Path | None) -> list[str]:
     return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
 
 
-def _affordable(spec: recipe.Recipe, minutes: float, session: Session) -> Limits:
-    """What the minutes allow on this machine, by the speed of teacher and student on a sample. Raises UserError: next to nothing."""
+def _affordable(spec: recipe.Recipe, minutes: float, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
+    """The recipe that the minutes allow on this machine, by the speed of teacher and student on samples of the texts.
+
+    limited: the recipe within limits. Its texts are other ones than those of `spec`, more of them whole and long, so its steps are timed
+    again. Raises UserError: next to nothing.
+    """
     session.log("measuring how fast teacher and student are here")
-    found = cost.costs([spec], session)[0]
-    seconds, (stage,) = found["estimated_seconds"], spec.distilling
-    embedded, samples = found["teacher_texts"], (stage.steps or 0) * stage.batch
-    most = limits(60 * minutes, seconds["teacher"] / max(1, embedded), seconds["student"] / samples)
+    wanted, whole = _steps(spec), _measured(spec, session)
+    most = limits(60 * minutes, whole.per_text, whole.per_sample)
+    if LEAST_STEPS <= most.steps < wanted:
+        chosen = limited(most)
+        again = _measured(chosen, session)
+        most = most._replace(steps=max(0, int((60 * minutes - again.texts * again.per_text) / (BATCH * again.per_sample))))
     if most.steps < LEAST_STEPS:
         fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
         raise UserError(f"--minutes {minutes:g}: {fact}; give {math.ceil(1.2 * minutes * LEAST_STEPS / max(1, most.steps))}")
-    if most.steps < (stage.steps or 0):
-        whole = (seconds["teacher"] + seconds["student"]) / 60
-        rows = found["texts"]["train"]
-        drawn = f"{most.rows:,} of {rows:,} texts and parts of texts, and " if most.rows < rows else ""
-        allowed = f"{minutes:g} minutes allow {drawn}{most.steps:,} of {stage.steps:,} steps"
-        session.log(f"{stage.steps:,} steps over all texts would take about {whole:.0f} minutes; {allowed}")
-    return most
+    if most.steps < wanted:
+        drawn = f"{most.rows:,} of {whole.rows:,} texts and parts of texts, and " if most.rows < whole.rows else ""
+        allowed = f"{minutes:g} minutes allow {drawn}{most.steps:,} of {wanted:,} steps"
+        session.log(f"{wanted:,} steps over all texts would take about {whole.seconds(wanted) / 60:.0f} minutes; {allowed}")
+    return limited(most)
+
+
+class Measured(NamedTuple):
+    """What a recipe takes here. rows: texts to train on; texts: those that the teacher has still to embed; per_text, per_sample: seconds in
+    which the teacher embeds a text, and in which the student is trained on one.
+    """
+
+    rows: int
+    texts: int
+    per_text: float
+    per_sample: float
+
+    def seconds(self, steps: int) -> float:
+        """Of the teacher's pass and of so many steps."""
+        return self.texts * self.per_text + steps * BATCH * self.per_sample
+
+
+def _measured(spec: recipe.Recipe, session: Session) -> Measured:
+    found = cost.costs([spec], session)[0]
+    seconds, texts = found["estimated_seconds"], found["teacher_texts"]
+    samples = _steps(spec) * spec.distilling[0].batch
+    return Measured(found["texts"]["train"], texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
+
+
+def _steps(spec: recipe.Recipe) -> int:
+    steps = spec.distilling[0].steps
+    assert steps is not None, "every adaptation's recipe has steps"
+    return steps
 
 
 def _held_out(spec: recipe.Recipe, session: Session) -> HeldOutTexts:
