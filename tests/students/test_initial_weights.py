@@ -61,7 +61,7 @@ def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
     )
     teacher = open_teacher(plain.teacher, world.data)
     words = student_tokenizer.build(plain, Models(teacher), None, QUIET)
-    one, other = (initial_weights.build(spec, Models(teacher), words, world.data).module.eval() for spec in (plain, headed))
+    one, other = (initial_weights.build(spec, Models(teacher), words, Session(data=world.data)).module.eval() for spec in (plain, headed))
     texts = ["a small text", "and another one"]
     assert np.array_equal(student_embeddings.embed(one, words, texts, 32), student_embeddings.embed(other, words, texts, 32))
     assert kinds.parameters(other)["head"] == 32 * 32 + 32
@@ -94,7 +94,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     number = words.get_vocab()
     assert samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1 and samples[1].token_weights[number["[MASK]"]] == 1
     models = Models(teacher)
-    modules = [initial_weights.build(spec, models, words, world.data, each).module for spec, each in zip(specs, samples, strict=True)]
+    modules = [initial_weights.build(spec, models, words, Session(data=world.data), each).module for spec, each in zip(specs, samples, strict=True)]
     plain, heeded = (
         next(part.weight for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")) for module in modules
     )
@@ -158,7 +158,7 @@ def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str]
     texts = corpus.build(spec.corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)
     sample = corpus_sample.sample(spec, words, texts, Session(log=print))
-    module = initial_weights.build(spec, Models(teacher), words, world.data, sample).module
+    module = initial_weights.build(spec, Models(teacher), words, Session(data=world.data), sample).module
     read = texts.texts(texts.held_out)
     return module.eval(), read, teacher.embed(read), words
 
