@@ -94,7 +94,8 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     number = words.get_vocab()
     assert samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1 and samples[1].token_weights[number["[MASK]"]] == 1
     models = Models(teacher)
-    modules = [initial_weights.build(spec, models, words, Session(data=world.data), each).module for spec, each in zip(specs, samples, strict=True)]
+    session = Session(data=world.data)
+    modules = [initial_weights.build(spec, models, words, session, each).module for spec, each in zip(specs, samples, strict=True)]
     plain, heeded = (
         next(part.weight for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")) for module in modules
     )
