@@ -21,7 +21,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
-from edgedistill.planning import cost, preflight
+from edgedistill.planning import preflight, recipe_inspection, training_time
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -136,11 +136,13 @@ def _affordable(spec: recipe.Recipe, minutes: float, session: Session, limited: 
     again. Raises UserError: next to nothing.
     """
     session.log("measuring how fast teacher and student are here")
-    wanted, whole = _steps(spec), _measured(spec, session)
+    inspected = recipe_inspection.inspect(spec, session)
+    for warning in inspected.warnings:
+        session.log(f"warning: {warning}")
+    wanted, whole = _steps(spec), _measured(inspected, session)
     most = limits(60 * minutes, whole.per_text, whole.per_sample)
     if LEAST_STEPS <= most.steps < wanted:
-        chosen = limited(most)
-        again = _measured(chosen, session)
+        again = _measured(recipe_inspection.inspect(limited(most), session), session)
         most = most._replace(steps=max(0, int((60 * minutes - again.texts * again.per_text) / (BATCH * again.per_sample))))
     if most.steps < LEAST_STEPS:
         fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
@@ -167,11 +169,12 @@ class Measured(NamedTuple):
         return self.texts * self.per_text + steps * BATCH * self.per_sample
 
 
-def _measured(spec: recipe.Recipe, session: Session) -> Measured:
-    found = cost.costs([spec], session)[0]
-    seconds, texts = found["estimated_seconds"], found["teacher_texts"]
-    samples = _steps(spec) * spec.distilling[0].batch
-    return Measured(found["texts"]["train"], texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
+def _measured(inspected: recipe_inspection.Inspected, session: Session) -> Measured:
+    assert inspected.corpus is not None, "an adaptation's recipe has texts"
+    missing = training_time.texts_to_embed(inspected, session)
+    seconds = training_time.estimate_seconds(inspected, missing, session)
+    texts, samples = sum(each.missing for each in missing), training_time.training_samples(inspected)
+    return Measured(inspected.corpus.training_count, texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
 
 
 def _steps(spec: recipe.Recipe) -> int:

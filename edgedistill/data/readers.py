@@ -248,8 +248,8 @@ _READERS: dict[str, Callable[[Path, str, tuple[type, ...], str | None], Iterator
 def texts_in_every_column(path: Path) -> Iterator[str]:
     """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
     suffix = _suffix(path)
-    if suffix in (".txt", ".md"):
-        yield from _txt(path) if suffix == ".txt" else _markdown(path)
+    if is_text_file(path):
+        yield from texts_in(path)
     elif suffix in (".tsv", ".csv"):
         for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
             yield from row

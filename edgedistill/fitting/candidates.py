@@ -73,6 +73,10 @@ class StartingPoint:
     finished: tuple[FinishedStudent, ...] = ()
     keeps_heads: bool = False
 
+    def student_of(self, choice: Choice) -> FinishedStudent:
+        """The shipped student that a candidate of kind `finished` goes on from."""
+        return next(each for each in self.finished if each.name == choice.vocabulary)
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -165,7 +169,7 @@ def _dims(start: StartingPoint, share: float) -> int:
 def estimated_bytes(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary], precision: str) -> float:
     """About the bytes of the graph in a precision and of its tokenizer, to a tenth; of a finished student, about the fewest."""
     if choice.kind == "finished":
-        return LEAST_SHARE * next(each.size_bytes for each in start.finished if each.name == choice.vocabulary)
+        return LEAST_SHARE * start.student_of(choice).size_bytes
     weight = {"int8": 1.02, "w8": 1.13, "w4": 0.58}[precision]
     vocabulary = vocabularies[choice.vocabulary]
     head = choice.width * (choice.dims or start.dims)
@@ -223,8 +227,8 @@ def spread(depth: int, count: int) -> list[int]:
 
 def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
     """The recipe's stage of a candidate, without its steps. texts: to train on."""
-    finished = {each.name: each.kind for each in start.finished}
-    settings = dict(TRAINING["static" if finished.get(choice.vocabulary) == "static" else choice.kind])
+    static = choice.kind == "finished" and start.student_of(choice).kind == "static"  # it has no layers
+    settings = dict(TRAINING["static" if static else choice.kind])
     if choice.kind == "bert" and start.weights and (choice.layers, choice.width) == (start.depth, start.width) and not choice.activation:
         settings |= WHOLE
     if settings.get("optimizer") == "muon" and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:

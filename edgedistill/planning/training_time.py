@@ -280,13 +280,14 @@ def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float
     All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are built.
     """
     started, count = time.perf_counter(), 0
-    while count < min(TIMED_STEPS, len(numbers)) and (count == 0 or time.perf_counter() - started < limit / 2):
-        step(int(numbers[count]))
+    chosen = numbers[:TIMED_STEPS].tolist()
+    while count < len(chosen) and (count == 0 or time.perf_counter() - started < limit / 2):
+        step(chosen[count])
         count += 1
     seconds = []
-    for number in numbers[:count]:
+    for number in chosen[:count]:
         started = time.perf_counter()
-        step(int(number))
+        step(number)
         seconds.append(time.perf_counter() - started)
     return seconds
 
