@@ -207,9 +207,7 @@ def adapt(
         typer.Option("--teacher", metavar="MODEL", help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, metavar="N", help="For teacher and training; export and comparison come on top.")
-    ] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")] = 10.0,
     precision: Annotated[str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4.")] = "int8",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")] = False,

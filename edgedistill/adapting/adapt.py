@@ -32,14 +32,15 @@ from edgedistill.training.load_models import open_teacher, quickest, with_weight
 
 MOST_MEASURED = 3_000  # held-out texts
 LEAST_STEPS = 20
+AFTER_TRAINING = 0.12  # of the minutes: export and comparison, and steps that take longer than those that were timed
 
 
 @dataclass(frozen=True)
 class Request:
     """What is asked for. student: a shipped name, a bundle or a run. texts: globs. out: the bundle's folder; runs: where runs lie.
 
-    teacher: another than the student's own, or None. minutes: the most that the teacher and training together may take. overwrite:
-    replace an earlier run and bundle.
+    teacher: another than the student's own, or None. minutes: about the most that all of it may take. overwrite: replace an earlier
+    run and bundle.
     """
 
     student: str
@@ -71,7 +72,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if resume:
         spec = _recorded(folder)
     else:
-        spec = _planned(request, source, session)
+        spec = _planned(request, source, session, started + 60 * (1 - AFTER_TRAINING) * request.minutes)
         for earlier in (folder, run.partial(folder)) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
@@ -99,8 +100,8 @@ def _recorded(folder: Path) -> recipe.Recipe:
     return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
 
 
-def _planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
-    """The recipe, with as many steps as the texts ask for and the minutes allow."""
+def _planned(request: Request, source: run.Run, session: Session, deadline: float) -> recipe.Recipe:
+    """The recipe, with as many steps as the texts ask for and can be done by the deadline (`time.perf_counter`)."""
     own = own_texts.examine(request.texts, session.data, request.column)
     wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
     session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
@@ -117,7 +118,8 @@ def _planned(request: Request, source: run.Run, session: Session) -> recipe.Reci
     choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
-    chosen = _affordable(spec, request.minutes, session, lambda most: adaptation_recipe(choices, own, source, most))
+    within = _Within(request.minutes, deadline)
+    chosen = _affordable(spec, within, session, lambda most: adaptation_recipe(choices, own, source, most))
     assert isinstance(chosen.corpus, recipe.Files)
     general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
@@ -129,8 +131,20 @@ def _patterns(texts: list[str], data: Path | None) -> list[str]:
     return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
 
 
-def _affordable(spec: recipe.Recipe, minutes: float, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
-    """The recipe that the minutes allow on this machine, by the speed of teacher and student on samples of the texts.
+class _Within(NamedTuple):
+    """minutes: as given; deadline: when training has to end (`time.perf_counter`)."""
+
+    minutes: float
+    deadline: float
+
+    @property
+    def seconds(self) -> float:
+        """Those left."""
+        return max(0.0, self.deadline - time.perf_counter())
+
+
+def _affordable(spec: recipe.Recipe, within: _Within, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
+    """The recipe that the time allows on this machine, by the speed of teacher and student on samples of the texts.
 
     limited: the recipe within limits. Its texts are other ones than those of `spec`, more of them whole and long, so its steps are timed
     again. Raises UserError: next to nothing.
@@ -140,16 +154,16 @@ def _affordable(spec: recipe.Recipe, minutes: float, session: Session, limited: 
     for warning in inspected.warnings:
         session.log(f"warning: {warning}")
     wanted, whole = _steps(spec), _measured(inspected, session)
-    most = limits(60 * minutes, whole.per_text, whole.per_sample)
+    most = limits(within.seconds, whole.per_text, whole.per_sample)
     if LEAST_STEPS <= most.steps < wanted:
         again = _measured(recipe_inspection.inspect(limited(most), session), session)
-        most = most._replace(steps=max(0, int((60 * minutes - again.texts * again.per_text) / (BATCH * again.per_sample))))
+        most = most._replace(steps=max(0, int((within.seconds - again.texts * again.per_text) / (BATCH * again.per_sample))))
     if most.steps < LEAST_STEPS:
         fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
-        raise UserError(f"--minutes {minutes:g}: {fact}; give {math.ceil(1.2 * minutes * LEAST_STEPS / max(1, most.steps))}")
+        raise UserError(f"--minutes {within.minutes:g}: {fact}; give {math.ceil(1.2 * within.minutes * LEAST_STEPS / max(1, most.steps))}")
     if most.steps < wanted:
         drawn = f"{most.rows:,} of {whole.rows:,} texts and parts of texts, and " if most.rows < whole.rows else ""
-        allowed = f"{minutes:g} minutes allow {drawn}{most.steps:,} of {wanted:,} steps"
+        allowed = f"{within.minutes:g} minutes allow {drawn}{most.steps:,} of {wanted:,} steps"
         session.log(f"{wanted:,} steps over all texts would take about {whole.seconds(wanted) / 60:.0f} minutes; {allowed}")
     return limited(most)
 
