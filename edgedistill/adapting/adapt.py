@@ -15,13 +15,23 @@ import numpy as np
 
 from edgedistill import bundle_run, recipe, run
 from edgedistill.adapting import before_and_after, own_texts
-from edgedistill.adapting.adaptation_recipe import BATCH, MOST_TOKENS, Choices, Limits, adaptation_recipe, limits, tokens_to_read
+from edgedistill.adapting.adaptation_recipe import (
+    BATCH,
+    MOST_TOKENS,
+    Choices,
+    Limits,
+    adaptation_recipe,
+    limits,
+    seconds_for,
+    tokens_to_read,
+)
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
 from edgedistill.planning import preflight, recipe_inspection, training_time
+from edgedistill.planning.cost import duration
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -60,7 +70,7 @@ class Request:
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds, before, after, table}.
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds, before, after, weak, table}.
 
     resume: continue an interrupted adaptation. Raises UserError: an unknown student, too few texts, a student without its teacher.
     """
@@ -72,16 +82,19 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if resume:
         spec = _recorded(folder)
     else:
-        spec = _planned(request, source, session, started + 60 * (1 - AFTER_TRAINING) * request.minutes)
+        spec = _planned(request, source, session, _Time(request.minutes, started))
         for earlier in (folder, run.partial(folder)) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(request.precisions)}")
     bundle_writer.export(str(folder), list(request.precisions), request.out, session.log)
-    held_out = _held_out(spec, session)
+    teacher = open_teacher(spec.teacher, session.data)
+    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
+    held_out = _held_out(spec, teacher, session)
     session.log(f"comparing before and after on {len(held_out.texts):,} held-out texts")
     before = before_and_after.measure(_encoder(request.student, source), held_out)
     after = before_and_after.measure(bundle.load(request.out).encode, held_out)
+    weak = _weak(teacher, held_out.texts)
     return {
         "recipe": str(folder / "recipe.yaml"),
         "run": str(folder),
@@ -91,7 +104,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "seconds": round(time.perf_counter() - started, 1),
         "before": before,
         "after": after,
-        "table": before_and_after.table(before, after, len(held_out.texts)),
+        "weak": weak,
+        "table": "\n".join(each for each in (before_and_after.table(before, after, len(held_out.texts)), weak) if each),
     }
 
 
@@ -100,8 +114,8 @@ def _recorded(folder: Path) -> recipe.Recipe:
     return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
 
 
-def _planned(request: Request, source: run.Run, session: Session, deadline: float) -> recipe.Recipe:
-    """The recipe, with as many steps as the texts ask for and can be done by the deadline (`time.perf_counter`)."""
+def _planned(request: Request, source: run.Run, session: Session, time_left: _Time) -> recipe.Recipe:
+    """The recipe, with as many steps as the texts ask for and there is time for."""
     own = own_texts.examine(request.texts, session.data, request.column)
     wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
     session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
@@ -109,21 +123,27 @@ def _planned(request: Request, source: run.Run, session: Session, deadline: floa
     if teacher.embeddings is not None:
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
     whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session.data), "--teacher")
-    if (known := language.whole_words(whole.tokenizer, own.sample)) < language.OTHER:
-        session.log(f"weak: {language.unknown(known)}; the student learns what the teacher makes of them")
+    if (weak := _weak(whole, own.sample)) is not None:
+        session.log(weak)
     tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
-        session.log(f"the texts are long: the student will read {tokens} tokens of each, before {source.max_tokens}")
+        session.log(f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} before)")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
     choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
-    within = _Within(request.minutes, deadline)
-    chosen = _affordable(spec, within, session, lambda most: adaptation_recipe(choices, own, source, most))
+    chosen = _affordable(spec, time_left, session, lambda most: adaptation_recipe(choices, own, source, most))
     assert isinstance(chosen.corpus, recipe.Files)
     general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
     return chosen
+
+
+def _weak(teacher: TeacherEncoder, texts: list[str]) -> str | None:
+    """A warning where the teacher does not seem to know the texts' language."""
+    known = language.whole_words(teacher.tokenizer, texts)
+    advice = "to agree with such a teacher is worth little; another --teacher may know the language"
+    return f"weak: {language.unknown(known)}; {advice}" if known < language.OTHER else None
 
 
 def _patterns(texts: list[str], data: Path | None) -> list[str]:
@@ -131,19 +151,23 @@ def _patterns(texts: list[str], data: Path | None) -> list[str]:
     return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
 
 
-class _Within(NamedTuple):
-    """minutes: as given; deadline: when training has to end (`time.perf_counter`)."""
+class _Time(NamedTuple):
+    """minutes: that all of it may take; started: when it began (`time.perf_counter`)."""
 
     minutes: float
-    deadline: float
+    started: float
 
     @property
     def seconds(self) -> float:
-        """Those left."""
-        return max(0.0, self.deadline - time.perf_counter())
+        """Those left for teacher and training."""
+        return max(0.0, 60 * (1 - AFTER_TRAINING) * self.minutes - (time.perf_counter() - self.started))
+
+    def minutes_for(self, seconds: float) -> float:
+        """The minutes, rounded up, of which so many seconds would be left for teacher and training."""
+        return math.ceil(10 * (seconds + time.perf_counter() - self.started) / (60 * (1 - AFTER_TRAINING))) / 10
 
 
-def _affordable(spec: recipe.Recipe, within: _Within, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
+def _affordable(spec: recipe.Recipe, time_left: _Time, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
     """The recipe that the time allows on this machine, by the speed of teacher and student on samples of the texts.
 
     limited: the recipe within limits. Its texts are other ones than those of `spec`, more of them whole and long, so its steps are timed
@@ -154,17 +178,18 @@ def _affordable(spec: recipe.Recipe, within: _Within, session: Session, limited:
     for warning in inspected.warnings:
         session.log(f"warning: {warning}")
     wanted, whole = _steps(spec), _measured(inspected, session)
-    most = limits(within.seconds, whole.per_text, whole.per_sample)
+    most = limits(time_left.seconds, whole.per_text, whole.per_sample)
     if LEAST_STEPS <= most.steps < wanted:
         again = _measured(recipe_inspection.inspect(limited(most), session), session)
-        most = most._replace(steps=max(0, int((within.seconds - again.texts * again.per_text) / (BATCH * again.per_sample))))
+        most = most._replace(steps=max(0, int((time_left.seconds - again.texts * again.per_text) / (BATCH * again.per_sample))))
     if most.steps < LEAST_STEPS:
         fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
-        raise UserError(f"--minutes {within.minutes:g}: {fact}; give {math.ceil(1.2 * within.minutes * LEAST_STEPS / max(1, most.steps))}")
+        needed = time_left.minutes_for(1.2 * seconds_for(LEAST_STEPS, whole.per_text, whole.per_sample))
+        raise UserError(f"--minutes {time_left.minutes:g}: {fact}; give --minutes {needed:g}")
     if most.steps < wanted:
         drawn = f"{most.rows:,} of {whole.rows:,} texts and parts of texts, and " if most.rows < whole.rows else ""
-        allowed = f"{within.minutes:g} minutes allow {drawn}{most.steps:,} of {wanted:,} steps"
-        session.log(f"{wanted:,} steps over all texts would take about {whole.seconds(wanted) / 60:.0f} minutes; {allowed}")
+        allowed = f"there is time for {drawn}{most.steps:,} steps"
+        session.log(f"{wanted:,} steps over all texts would take about {duration(whole.seconds(wanted))}; {allowed}")
     return limited(most)
 
 
@@ -197,13 +222,11 @@ def _steps(spec: recipe.Recipe) -> int:
     return steps
 
 
-def _held_out(spec: recipe.Recipe, session: Session) -> HeldOutTexts:
+def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) -> HeldOutTexts:
     """Texts that were held out, evenly drawn, with the teacher's embeddings from the cache."""
     assert isinstance(spec.corpus, recipe.Files)
     built = corpus.build(spec.corpus, session, spec.seed)
     rows = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MOST_MEASURED, len(built.held_out))).astype(int)]
-    teacher = open_teacher(spec.teacher, session.data)
-    assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
     return HeldOutTexts(built.texts(rows), embed_corpus(teacher, built, session)[rows])
 
 

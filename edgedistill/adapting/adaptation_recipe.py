@@ -49,6 +49,11 @@ def limits(seconds: float, per_text: float, per_sample: float) -> Limits:
     return Limits(rows, max(0, int((seconds - rows * per_text) / (BATCH * per_sample))))
 
 
+def seconds_for(steps: int, per_text: float, per_sample: float) -> float:
+    """The fewest seconds into which so many steps fit, by `limits`."""
+    return steps * BATCH * (per_text + FEWEST_EPOCHS * per_sample) / FEWEST_EPOCHS
+
+
 def tokens_to_read(own: OwnTexts, student: int, teacher: int) -> int:
     """How many tokens of a text the adapted student reads: more than before where the texts are longer and the teacher reads them.
 

@@ -291,7 +291,7 @@ class _Split(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What a corpus was written as. added: the number of added training texts by their name."""
+    """What a corpus was written as. added: the number of added texts by their name, with held-out ones."""
 
     fingerprint: str
     trained: int
@@ -312,5 +312,5 @@ def _write_split(split: _Split, pieces: PieceCutter | None, added: dict[str, Ite
         for line in split.lines(held_out=True):
             writer.write(line)
         if pieces:
-            writer.write_all(pieces.of(split.lines(held_out=True)))
+            counts[PIECES] += writer.write_all(pieces.of(split.lines(held_out=True)))
     return _Written(writer.sha256.hexdigest(), trained, writer.texts_written - trained, counts)

@@ -12,12 +12,19 @@ SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PIECES: "sentence
 LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages"}
 
 
+MOST_FILES = 20  # more files without licences are one row
+
+
 def sources(manifest: dict[str, Any]) -> str:
-    """A row for each text file of the corpus, where the recipe names licences."""
-    licences = (manifest["recipe"].get("corpus") or {}).get("licences")
-    if not licences:
+    """A row for each text file of the corpus and for what was added to them, where the recipe names licences or adds texts."""
+    found = (manifest["run"].get("corpus") or {}).get("sources", [])
+    licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
+    own, added = [each for each in found if each["name"] not in LICENCES], [each for each in found if each["name"] in LICENCES]
+    if not licences and not added:
         return ""
-    return _table([{**each, "licence": licences.get(each["name"])} for each in manifest["run"]["corpus"]["sources"]])
+    if not licences and len(own) > MOST_FILES:
+        own = [{"name": f"{len(own):,} files", "texts": sum(each["texts"] for each in own)}]
+    return _table([{**each, "licence": licences.get(each["name"])} for each in own + added])
 
 
 def earlier(manifest: dict[str, Any]) -> str:

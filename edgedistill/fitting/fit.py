@@ -223,7 +223,7 @@ def summary(done: dict[str, Any]) -> str:
         f"agreement {score['agreement']:.3f} ({parts}){kept}",
         f"{done['bundle']}  the bundle",
         f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why each fell",
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
     ]
     return "\n".join(lines)
 

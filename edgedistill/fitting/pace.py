@@ -112,7 +112,7 @@ def _too_short(means: Means, candidates: int, pace: Pace) -> str:
     more = math.ceil(max(1.0, needed - means.seconds) / 60)
     compared = f"the race of {counts[0]} candidates" if counts[0] > 1 else "training one candidate"
     fact = f"{max(0.0, means.seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
-    return f"--minutes: too few for one rung: {fact}; give {more} more"
+    return f"--minutes: too few for one rung: {fact}; give {more} minutes more"
 
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:

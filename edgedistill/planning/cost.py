@@ -82,7 +82,7 @@ def table(found: dict[str, Any]) -> str:
     lines = [screen.export_text().rstrip()]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
-        total, *parts = (_duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))
+        total, *parts = (duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))
         about = "" if total.startswith("less") else "about "
         lines.append(f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student {parts[1]})")
     return "\n".join(lines)
@@ -114,7 +114,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Rounded for people: less than 1 s, 40 s, 12 min, 3.5 h."""
     if seconds < 1:
         return "less than 1 s"

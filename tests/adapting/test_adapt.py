@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from edgedistill import bundle_run, cli, files, recipe, run
 from edgedistill.adapting import adapt, own_texts
-from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, tokens_to_read
+from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, seconds_for, tokens_to_read
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
@@ -63,6 +63,9 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert corpus.pieces is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
     names = [source["name"] for source in opened.info["corpus"]["sources"]]
     assert names == ["own.txt", "Python's documentation", "pieces of their texts"]
+    assert sum(source["texts"] for source in opened.info["corpus"]["sources"]) == opened.info["corpus"]["texts"]
+    card = (tmp_path / "mine" / "README.md").read_text(encoding="utf-8").split("### Earlier training")[0]
+    assert all(name in card for name in ("| own.txt |", "| Python's documentation |", "| those of the installed packages |"))
     assert bundle.load(tmp_path / "mine", "int8").encode(["a text"]).shape == (1, 32)
     assert {path: path.read_bytes() for path in student.rglob("*") if path.is_file()} == before
 
@@ -131,6 +134,7 @@ def test_with_little_time_texts_are_drawn(student: Path) -> None:
     choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
     most = limits(600, per_text=0.004, per_sample=0.012)
     assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(600, abs=1) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
+    assert limits(seconds_for(20, 0.004, 0.012), 0.004, 0.012).steps in (19, 20)
     spec = adaptation_recipe(choices, own(50_000, 200), source, most)
     corpus: Any = spec.corpus
     assert spec.distilling[0].steps == most.steps

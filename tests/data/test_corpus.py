@@ -191,7 +191,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     assert "Sentence 2 of text 3 is here." not in rows
     runs = [text for text in trained if 1 < text.count("Sentence") < 5]
     assert runs and all(text.count(".") <= 3 for text in runs)
-    assert made.sources[-1] == {"name": "pieces of their texts", "texts": len(trained) - 10}
+    assert made.sources[-1] == {"name": "pieces of their texts", "texts": len(rows) - 13}, "with those of held-out texts"
 
 
 @pytest.mark.parametrize(

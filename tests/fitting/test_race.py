@@ -108,7 +108,7 @@ def test_minutes_too_few_for_one_rung() -> None:
     with pytest.raises(UserError) as caught:
         pace.schedule(Means(60, 1, 30, 10), 10)
     assert str(caught.value) == (
-        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 161 s; give 2 more"
+        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 161 s; give 2 minutes more"
     )
     assert pace.schedule(Means(60 + 120, 1, 30, 10), 10).counts == (2, 1)
 

@@ -203,7 +203,7 @@ def test_the_steps_that_are_timed_have_batches_of_every_length() -> None:
     ("seconds", "text"), [(0, "less than 1 s"), (0.9, "less than 1 s"), (42.4, "42 s"), (89, "89 s"), (600, "10 min"), (7_200, "2.0 h")]
 )
 def test_durations_are_rounded(seconds: float, text: str) -> None:
-    assert cost._duration(seconds) == text
+    assert cost.duration(seconds) == text
 
 
 def test_random_embeddings_are_unit_rows() -> None:
