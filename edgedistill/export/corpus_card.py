@@ -23,7 +23,7 @@ def sources(manifest: dict[str, Any]) -> str:
     if not licences and not added:
         return ""
     if not licences and len(own) > MOST_FILES:
-        own = [{"name": f"{len(own):,} files", "texts": sum(each["texts"] for each in own)}]
+        own = [{"name": f"{len(own):,} files", "texts": sum(map(_texts, own))}]
     return _table([{**each, "licence": licences.get(each["name"])} for each in own + added])
 
 
@@ -37,9 +37,14 @@ def earlier(manifest: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _texts(source: dict[str, Any]) -> int:
+    """How many texts a source gave, or pairs of texts."""
+    return int(source["texts"] if "texts" in source else source["pairs"])
+
+
 def _table(files: list[dict[str, Any]]) -> str:
-    lines = ["| source | texts, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
+    lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     for each in files:
         name, licence = SHOWN.get(each["name"], each["name"]), each["licence"] or LICENCES.get(each["name"], "not named")
-        lines.append(f"| {teacher_card.cell(name)} | {each['texts']:,} | {teacher_card.cell(licence)} |")
+        lines.append(f"| {teacher_card.cell(name)} | {_texts(each):,} | {teacher_card.cell(licence)} |")
     return "\n".join(lines)

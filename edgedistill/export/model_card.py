@@ -158,7 +158,8 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
 def _training(manifest: dict[str, Any]) -> str:
     corpus = manifest["run"].get("corpus")
     held_out = f" ({corpus['held_out']:,} more were held out)" if corpus and corpus["held_out"] else ""
-    texts = f" on {corpus['texts'] - corpus['held_out']:,} texts{held_out}" if corpus else ""
+    unit = "pairs of texts" if corpus and any("pairs" in each for each in corpus.get("sources", [])) else "texts"
+    texts = f" on {corpus['texts'] - corpus['held_out']:,} {unit}{held_out}" if corpus else ""
     stages = ", ".join(f"{stage['name']} ({stage['steps']:,} steps)" for stage in manifest["run"].get("stages", []))
     trained = "Nothing was trained: these are the teacher's own weights."
     if stages:

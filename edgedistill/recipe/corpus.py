@@ -39,6 +39,7 @@ class Paragraphs(Section):
         return self
 
 
+LICENCES = "File name: the licence of its texts. The model card lists them."
 AddedParagraphs = Annotated[
     Paragraphs | None,
     Field(
@@ -114,7 +115,7 @@ class Files(Section):
     pieces: AddedPieces = None
     documentation_texts: DocumentationTexts = 0
     seed: HeldOutSeed = None
-    licences: dict[str, str] = Field({}, description="File name: the licence of its texts. The model card lists them.")
+    licences: dict[str, str] = Field({}, description=LICENCES)
 
 
 class Documentation(Section):
@@ -199,6 +200,7 @@ class Parallel(Section):
     min_words: int = Field(1, ge=1, description="Pairs with fewer words on either side are left out. Chinese has no spaces: keep 1.")
     max_chars: int = Field(1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250.")
     held_out: int = Field(0, ge=0, description="Source texts set aside with all their translations: never trained on.")
+    licences: dict[str, str] = Field({}, description=LICENCES)
     seed: HeldOutSeed = None
 
 

@@ -120,6 +120,7 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
     part = [{"files": ["a.tsv"], "columns": ["en", "de"]}]
     one, again, other = build(tmp_path, part), build(tmp_path, part), build(tmp_path, part, held_out=3)
     assert one.folder == again.folder and one.fingerprint == again.fingerprint != other.fingerprint
+    assert build(tmp_path, part, licences={"a.tsv": "CC0"}).folder == one.folder
     swapped = [(de, en) for en, de in rows(60)]
     write(tmp_path, "a.tsv", [("en", "de"), *swapped])
     assert build(tmp_path, part).fingerprint != one.fingerprint

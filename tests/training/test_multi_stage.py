@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import files, recipe, run
+from edgedistill import bundle_run, files, recipe, run
 from edgedistill.data import parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
@@ -21,7 +21,7 @@ from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
 from edgedistill.teacher import assistant, encoder, token_batches
 from edgedistill.training import checkpoint, checks, student_embeddings, train
-from edgedistill.training.initial_student import initial_weights
+from edgedistill.training.initial_student import earlier_training, initial_weights
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import open_models
@@ -423,3 +423,19 @@ def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: P
     spec = recipe.parse(written(world, "short", assistant=assistant, student=student, stages=[]), "test")
     train.train(spec, tmp_path / "short", Session(data=data, log=quiet))
     assert run.open_run(tmp_path / "short").max_tokens == read < 64
+
+
+def test_the_card_and_later_trainings_name_the_tables_of_pairs(world: World, data: Path, tmp_path: Path) -> None:
+    student = {"kind": "recurrent", "layers": 1, "repeats": 1, "position_ids": "pad", "unigram": {"vocabulary_size": 300}, "max_tokens": 32}
+    stages = [{"name": "teach", "objective": BOTH, **FAST}]
+    described = written(world, "named", student=student, stages=stages)
+    described["corpus"]["licences"] = {"en-xx.tsv": "CC0"}
+    train.train(recipe.parse(described, "test"), tmp_path / "named", Session(data=data, log=quiet))
+    bundle_writer.export(tmp_path / "named", ["fp32"], tmp_path / "bundle", quiet)
+    made = run.open_run(tmp_path / "named").info["corpus"]
+    pairs = [source["pairs"] for source in made["sources"]]
+    card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
+    assert f"| en-xx.tsv | {pairs[0]:,} | CC0 |" in card and f"| en-yy.tsv | {pairs[1]:,} | not named |" in card
+    assert f"Trained on {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more were held out)" in card
+    (recorded,) = earlier_training.record(bundle_run.open_finished(str(tmp_path / "bundle"), "test"))
+    assert [(each["texts"], each["licence"]) for each in recorded["sources"]] == [(pairs[0], "CC0"), (pairs[1], None)]

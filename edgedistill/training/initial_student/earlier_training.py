@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from edgedistill import run
 from edgedistill.errors import UserError
@@ -21,10 +21,10 @@ class EarlierTeacher(BaseModel):
 
 
 class EarlierSource(BaseModel):
-    """A text file of a corpus, and how many texts it gave."""
+    """A file of a corpus, and how many texts, or pairs of texts, it gave."""
 
     name: str
-    texts: int
+    texts: int = Field(validation_alias=AliasChoices("texts", "pairs"))
     licence: str | None = None
 
 
