@@ -25,6 +25,7 @@ from edgedistill.session import Session
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PIECES, DOCUMENTATION = "paragraphs of their lines", "pieces of their texts", "Python's documentation"
+ADDED = (PARAGRAPHS, PIECES, DOCUMENTATION)
 # Younger than the caches: at their default they are left out of the key.
 YOUNGER_OPTIONS = ("paragraphs", "limits", "pieces", "documentation_texts")
 
@@ -155,7 +156,7 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
 
 def _summary(meta: dict[str, Any]) -> str:
     """A line for the log: how many texts were kept, added and held out."""
-    added = sum(source["texts"] for source in meta["sources"] if source["name"] in (PARAGRAPHS, PIECES, DOCUMENTATION))
+    added = sum(source["texts"] for source in meta["sources"] if source["name"] in ADDED)
     held_out = meta["texts"] - meta["trained"]
     more = f", {added:,} added" if added else ""
     return f"{sum(source['texts'] for source in meta['sources']) - added:,} of {meta['read']:,} texts kept{more}, {held_out:,} held out"

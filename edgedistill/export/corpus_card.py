@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedistill.data.corpus import DOCUMENTATION, PARAGRAPHS, PIECES
+from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PIECES
 from edgedistill.export import teacher_card
 
 # Names of sources that records keep, as readers see them.
@@ -19,7 +19,7 @@ def sources(manifest: dict[str, Any]) -> str:
     """A row for each text file of the corpus and for what was added to them, where the recipe names licences or adds texts."""
     found = (manifest["run"].get("corpus") or {}).get("sources", [])
     licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
-    own, added = [each for each in found if each["name"] not in LICENCES], [each for each in found if each["name"] in LICENCES]
+    own, added = [each for each in found if each["name"] not in ADDED], [each for each in found if each["name"] in ADDED]
     if not licences and not added:
         return ""
     if not licences and len(own) > MOST_FILES:
