@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from edgedistill import bundle_run, recipe, run
 from edgedistill.adapting import before_and_after, own_texts
-from edgedistill.adapting.adaptation_recipe import (
-    BATCH,
-    MOST_TOKENS,
-    Choices,
-    Limits,
-    adaptation_recipe,
-    limits,
-    seconds_for,
-    tokens_to_read,
-)
+from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptation_recipe, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
+from edgedistill.adapting.time_limit import TimeLimit, affordable
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
-from edgedistill.planning import preflight, recipe_inspection, training_time
-from edgedistill.planning.cost import duration
+from edgedistill.planning import preflight
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -41,8 +30,6 @@ from edgedistill.training import student_embeddings, train
 from edgedistill.training.load_models import open_teacher, quickest, with_weights
 
 MOST_MEASURED = 3_000  # held-out texts
-LEAST_STEPS = 20
-AFTER_TRAINING = 0.12  # of the minutes: export and comparison, and steps that take longer than those that were timed
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if resume:
         spec = _recorded(folder)
     else:
-        spec = _planned(request, source, session, _Time(request.minutes, started))
+        spec = _planned(request, source, session, TimeLimit(request.minutes, started))
         for earlier in (folder, run.partial(folder)) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
@@ -114,7 +101,7 @@ def _recorded(folder: Path) -> recipe.Recipe:
     return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
 
 
-def _planned(request: Request, source: run.Run, session: Session, time_left: _Time) -> recipe.Recipe:
+def _planned(request: Request, source: run.Run, session: Session, time_left: TimeLimit) -> recipe.Recipe:
     """The recipe, with as many steps as the texts ask for and there is time for."""
     own = own_texts.examine(request.texts, session.data, request.column)
     wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
@@ -132,7 +119,7 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: _Ti
     choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
-    chosen = _affordable(spec, time_left, session, lambda most: adaptation_recipe(choices, own, source, most))
+    chosen = affordable(spec, time_left, session, lambda most: adaptation_recipe(choices, own, source, most))
     assert isinstance(chosen.corpus, recipe.Files)
     general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
@@ -149,77 +136,6 @@ def _weak(teacher: TeacherEncoder, texts: list[str]) -> str | None:
 def _patterns(texts: list[str], data: Path | None) -> list[str]:
     """The globs as the recipe has them: where they start from the current folder, absolute, so that it needs no --data."""
     return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
-
-
-class _Time(NamedTuple):
-    """minutes: that all of it may take; started: when it began (`time.perf_counter`)."""
-
-    minutes: float
-    started: float
-
-    @property
-    def seconds(self) -> float:
-        """Those left for teacher and training."""
-        return max(0.0, 60 * (1 - AFTER_TRAINING) * self.minutes - (time.perf_counter() - self.started))
-
-    def minutes_for(self, seconds: float) -> float:
-        """The minutes, rounded up, of which so many seconds would be left for teacher and training."""
-        return math.ceil(10 * (seconds + time.perf_counter() - self.started) / (60 * (1 - AFTER_TRAINING))) / 10
-
-
-def _affordable(spec: recipe.Recipe, time_left: _Time, session: Session, limited: Callable[[Limits], recipe.Recipe]) -> recipe.Recipe:
-    """The recipe that the time allows on this machine, by the speed of teacher and student on samples of the texts.
-
-    limited: the recipe within limits. Its texts are other ones than those of `spec`, more of them whole and long, so its steps are timed
-    again. Raises UserError: next to nothing.
-    """
-    session.log("measuring how fast teacher and student are here")
-    inspected = recipe_inspection.inspect(spec, session)
-    for warning in inspected.warnings:
-        session.log(f"warning: {warning}")
-    wanted, whole = _steps(spec), _measured(inspected, session)
-    most = limits(time_left.seconds, whole.per_text, whole.per_sample)
-    if LEAST_STEPS <= most.steps < wanted:
-        again = _measured(recipe_inspection.inspect(limited(most), session), session)
-        most = most._replace(steps=max(0, int((time_left.seconds - again.texts * again.per_text) / (BATCH * again.per_sample))))
-    if most.steps < LEAST_STEPS:
-        fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
-        needed = time_left.minutes_for(1.2 * seconds_for(LEAST_STEPS, whole.per_text, whole.per_sample))
-        raise UserError(f"--minutes {time_left.minutes:g}: {fact}; give --minutes {needed:g}")
-    if most.steps < wanted:
-        drawn = f"{most.rows:,} of {whole.rows:,} texts and parts of texts, and " if most.rows < whole.rows else ""
-        allowed = f"there is time for {drawn}{most.steps:,} steps"
-        session.log(f"{wanted:,} steps over all texts would take about {duration(whole.seconds(wanted))}; {allowed}")
-    return limited(most)
-
-
-class Measured(NamedTuple):
-    """What a recipe takes here. rows: texts to train on; texts: those that the teacher has still to embed; per_text, per_sample: seconds in
-    which the teacher embeds a text, and in which the student is trained on one.
-    """
-
-    rows: int
-    texts: int
-    per_text: float
-    per_sample: float
-
-    def seconds(self, steps: int) -> float:
-        """Of the teacher's pass and of so many steps."""
-        return self.texts * self.per_text + steps * BATCH * self.per_sample
-
-
-def _measured(inspected: recipe_inspection.Inspected, session: Session) -> Measured:
-    assert inspected.corpus is not None, "an adaptation's recipe has texts"
-    missing = training_time.texts_to_embed(inspected, session)
-    seconds = training_time.estimate_seconds(inspected, missing, session)
-    texts, samples = sum(each.missing for each in missing), training_time.training_samples(inspected)
-    return Measured(inspected.corpus.training_count, texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
-
-
-def _steps(spec: recipe.Recipe) -> int:
-    steps = spec.distilling[0].steps
-    assert steps is not None, "every adaptation's recipe has steps"
-    return steps
 
 
 def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) -> HeldOutTexts:
