@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from edgedistill.adapting import before_and_after, own_texts
 from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptation_recipe, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.adapting.time_limit import TimeLimit, affordable
-from edgedistill.data import corpus
+from edgedistill.data import corpus, readers
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
@@ -116,7 +115,8 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: Tim
     if tokens > source.max_tokens:
         session.log(f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} before)")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    choices = Choices(request.out.name, request.student, _patterns(request.texts, session.data), request.column, teacher, tokens)
+    texts = request.texts if session.data not in (None, Path()) else readers.from_here(request.texts)
+    choices = Choices(request.out.name, request.student, texts, request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)
     chosen = affordable(spec, time_left, session, lambda most: adaptation_recipe(choices, own, source, most))
@@ -131,11 +131,6 @@ def _weak(teacher: TeacherEncoder, texts: list[str]) -> str | None:
     known = language.whole_words(teacher.tokenizer, texts)
     advice = "to agree with such a teacher is worth little; another --teacher may know the language"
     return f"weak: {language.unknown(known)}; {advice}" if known < language.OTHER else None
-
-
-def _patterns(texts: list[str], data: Path | None) -> list[str]:
-    """The globs as the recipe has them: where they start from the current folder, absolute, so that it needs no --data."""
-    return texts if data not in (None, Path()) else [os.path.abspath(each) for each in texts]
 
 
 def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) -> HeldOutTexts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
@@ -96,6 +97,11 @@ def matching_files(patterns: list[str], data: Path | None, place: str) -> list[P
             _suffix(path)
         found += [path for path in paths if path not in found]
     return found
+
+
+def from_here(patterns: list[str]) -> list[str]:
+    """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
+    return [os.path.abspath(each) for each in patterns]
 
 
 def _no_column(path: Path, fact: str, field: str | None) -> UserError:

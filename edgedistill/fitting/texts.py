@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,8 +51,8 @@ def section(request: FitRequest) -> dict[str, Any]:
     patterns = [each for each in request.texts if each != DOCUMENTATION]
     if not patterns:
         return {"kind": "documentation"}
-    if request.data is None:  # relative to the current folder; a recipe's are relative to --data
-        patterns = [str(Path(os.path.abspath(each))) for each in patterns]
+    if request.data is None:
+        patterns = readers.from_here(patterns)
     column = {} if request.column == "text" else {"column": request.column}
     added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in request.texts else {}
     paths = readers.matching_files(patterns, request.data, "--texts")
