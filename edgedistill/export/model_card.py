@@ -82,8 +82,8 @@ def _about(manifest: dict[str, Any]) -> str:
 
 def _quantized(recipe: dict[str, Any]) -> str:
     """What a parameter of a product-quantized embedding table is."""
-    codes = recipe["student"].get("pq_bytes")
-    return f" (product-quantized: {codes} codes of one byte per token, each counted as a parameter)" if codes else ""
+    codes, size = recipe["student"].get("pq_bytes"), "one byte" if recipe["student"].get("pq_centroids", 256) <= 256 else "two bytes"
+    return f" (product-quantized: {codes} codes of {size} per token, each counted as a parameter)" if codes else ""
 
 
 def _precisions(manifest: dict[str, Any]) -> str:

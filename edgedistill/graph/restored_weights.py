@@ -19,7 +19,7 @@ from transformers import BertConfig, ModernBertConfig
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import modernbert
-from edgedistill.students.product_quantization import CENTROIDS
+from edgedistill.students.product_quantization import CENTROIDS, code_type
 from edgedistill.students.relative_bias import FARTHEST, RelativeBias
 
 State = dict[str, Tensor]
@@ -77,8 +77,9 @@ def _table(constants: _Constants, shape: dict[str, Any], sizes: tuple[int, int])
         projection = constants.dense("word_project_weight", rank, width)
         return {"table.weight": constants.take("word_table", (vocabulary, rank)), "project.weight": projection}
     if blocks:
-        book = constants.take("word_book", (blocks, CENTROIDS * (width // blocks))).reshape(-1, width // blocks)
-        return {"codes": constants.take("word_codes", (vocabulary, blocks)).to(torch.uint8), "book.weight": book}
+        centroids = shape.get("centroids", CENTROIDS)
+        book = constants.take("word_book", (blocks, centroids * (width // blocks))).reshape(-1, width // blocks)
+        return {"codes": constants.take("word_codes", (vocabulary, blocks)).to(code_type(centroids)), "book.weight": book}
     return {"weight": constants.take("word_table", (vocabulary, width))}
 
 

@@ -115,7 +115,7 @@ def shape(
         "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
         **(positions_and_bias(pad, source) if source is not None else {}),
         "bottleneck": spec.bottleneck,
-        "codes": spec.pq_bytes,
+        **embedding_tables.product_quantized(spec),
         "pooling": spec.pooling,
         **head.shape(spec, teacher_dims),
         "max_tokens": min(spec.max_tokens, config.max_position_embeddings - first),

@@ -55,7 +55,7 @@ def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int
         "pieces": vocabulary_size,
         "pad": pad,
         "width": spec.width,
-        "codes": spec.pq_bytes,
+        **embedding_tables.product_quantized(spec),
         "hidden": spec.hidden,
         "layers": spec.layers,
         "readout": spec.readout,

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students.product_quantization import ProductQuantizedEmbedding
+from edgedistill.students.product_quantization import CENTROIDS, ProductQuantizedEmbedding
 
 
 class FactorizedEmbedding(nn.Module):
@@ -37,14 +38,19 @@ def check(bottleneck: int | None, pq_bytes: int | None, width: int) -> None:
         raise UserError(f"student.pq_bytes: {pq_bytes} blocks do not divide a width of {width}; choose one of ({known})")
 
 
+def product_quantized(spec: recipe.BuiltStudent) -> dict[str, Any]:
+    """The part of a shape that is about PQ codes: how many per token, and centroids per code where they are not the usual 256."""
+    return {"codes": spec.pq_bytes, **({} if spec.pq_centroids == CENTROIDS else {"centroids": spec.pq_centroids})}
+
+
 def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std: float) -> nn.Module | None:
-    """The table of a student's shape (`bottleneck`, `codes`), drawn from a normal distribution; None: the shape has a full table."""
+    """The table of a shape (`bottleneck`, `codes`, `centroids`), drawn from a normal distribution; None: the shape has a full table."""
     table: Any = None
     if shape.get("bottleneck"):
         table = FactorizedEmbedding(vocabulary_size, shape["bottleneck"], width, pad)
         parts = [table.table, table.project]
     elif shape.get("codes"):
-        table = ProductQuantizedEmbedding(vocabulary_size, width, shape["codes"])
+        table = ProductQuantizedEmbedding(vocabulary_size, width, shape["codes"], shape.get("centroids", CENTROIDS))
         parts = [table.book]
     for part in parts if table is not None else []:
         nn.init.normal_(part.weight, std=std)

@@ -1,4 +1,4 @@
-"""A product-quantized embedding table: one byte per token and block, and a codebook that all tokens share."""
+"""A product-quantized embedding table: a code of one or two bytes per token and block, and a codebook that all tokens share."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-CENTROIDS = 256  # per block: the values of one byte
+CENTROIDS = 256  # per block, unless more are asked for: the values of one byte
 ITERATIONS = 25  # of k-means; more of them lower the error by less than a hundredth
 
 
 class ProductQuantizedEmbedding(nn.Module):
-    """An embedding table (V, H) stored as PQ codes (Jégou et al. 2011): a row has M blocks, each one of 256 centroids of that block.
+    """An embedding table (V, H) stored as PQ codes (Jégou et al. 2011): a row has M blocks, each one of K centroids of that block.
 
-    codes (V, M) uint8 hold the centroids' indices, book (M·256, H/M) the centroids: V·M bytes and 256·H parameters instead of V·H
-    parameters. Codes are fixed once fitted; the codebook is trained. Dimension h belongs to block h mod M: rows from a PCA have their
-    largest variance in the first dimensions, and this spreads it over all blocks.
+    codes (V, M) hold the centroids' indices, book (M·K, H/M) the centroids: V·M codes and K·H parameters instead of V·H parameters. A
+    code is uint8, above 256 centroids int16. Codes are fixed once fitted; the codebook is trained. Dimension h belongs to block h mod M:
+    rows from a PCA have their largest variance in the first dimensions, and this spreads it over all blocks.
     """
 
     codes: Tensor
     offsets: Tensor
 
-    def __init__(self, vocabulary_size: int, width: int, blocks: int) -> None:
+    def __init__(self, vocabulary_size: int, width: int, blocks: int, centroids: int = CENTROIDS) -> None:
         super().__init__()
-        self.num_embeddings, self.embedding_dim = vocabulary_size, width
-        self.register_buffer("codes", torch.randint(CENTROIDS, (vocabulary_size, blocks), dtype=torch.uint8))
-        self.register_buffer("offsets", CENTROIDS * torch.arange(blocks, dtype=torch.int32), persistent=False)
-        self.book = nn.Embedding(CENTROIDS * blocks, width // blocks)
+        self.num_embeddings, self.embedding_dim, self.centroids = vocabulary_size, width, centroids
+        self.register_buffer("codes", torch.randint(centroids, (vocabulary_size, blocks), dtype=code_type(centroids)))
+        self.register_buffer("offsets", centroids * torch.arange(blocks, dtype=torch.int32), persistent=False)
+        self.book = nn.Embedding(centroids * blocks, width // blocks)
 
     @property
     def weight(self) -> Tensor:
@@ -47,8 +47,8 @@ class ProductQuantizedEmbedding(nn.Module):
     def fit(self, table: Tensor, token_weights: Tensor | None = None) -> None:
         """Set codes and codebook in place to approximate a table (V, H) with a small squared error, block by block (k-means).
 
-        token_weights (V,): the weight of each token's error. A block with at most 256 distinct values is reproduced exactly, as with
-        a small vocabulary, or a table that was product-quantized before.
+        token_weights (V,): the weight of each token's error. A block with at most K distinct values is reproduced exactly, as with a
+        small vocabulary, or a table that was product-quantized before.
         """
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits
@@ -59,9 +59,9 @@ class ProductQuantizedEmbedding(nn.Module):
 
         def fit_block(block: int) -> tuple[np.ndarray, np.ndarray]:
             centroids, codes = np.unique(parts[:, block], axis=0, return_inverse=True)
-            if len(centroids) <= CENTROIDS:
+            if len(centroids) <= self.centroids:
                 return centroids, codes
-            means = KMeans(CENTROIDS, init="random", n_init=1, max_iter=ITERATIONS, random_state=0)
+            means = KMeans(self.centroids, init="random", n_init=1, max_iter=ITERATIONS, random_state=0)
             means.fit(parts[:, block], sample_weight=weights)
             return means.cluster_centers_, means.labels_
 
@@ -69,4 +69,9 @@ class ProductQuantizedEmbedding(nn.Module):
         with threadpool_limits(1), ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for block, (centroids, codes) in enumerate(pool.map(fit_block, range(blocks))):
                 self.codes[:, block] = torch.from_numpy(codes)
-                self.book.weight[block * CENTROIDS : block * CENTROIDS + len(centroids)] = torch.from_numpy(centroids)
+                self.book.weight[block * self.centroids : block * self.centroids + len(centroids)] = torch.from_numpy(centroids)
+
+
+def code_type(centroids: int) -> torch.dtype:
+    """The type of a code: the smallest that numbers so many centroids."""
+    return torch.uint8 if centroids <= CENTROIDS else torch.int16

@@ -68,7 +68,7 @@ def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: 
         "config": {key: value for key, value in config.to_diff_dict().items() if key not in bert.NOT_SHAPE},
         "times": spec.repeats or source.repeats * source.config.num_hidden_layers // layers,
         "bottleneck": spec.bottleneck,
-        "codes": spec.pq_bytes,
+        **embedding_tables.product_quantized(spec),
         **bert.positions_and_bias(pad, source),
         "positions": counted_from,
         "pad": pad,

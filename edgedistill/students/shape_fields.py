@@ -119,6 +119,7 @@ class StudentShape(_Fields):
     tanh: bool
     max_tokens: Tokens
     codes: Size | None = None
+    centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
     blocks: list[Annotated[tuple[Size, float], Field(strict=False)]] | None = None
     prompt: Annotated[str, Field(max_length=10_000)] = ""
 

@@ -53,7 +53,7 @@ def shape(spec: recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int
         "pieces": vocabulary_size,
         "pad": pad,
         "width": spec.width,
-        "codes": spec.pq_bytes,
+        **embedding_tables.product_quantized(spec),
         **head.shape(spec, teacher_dims),
         "max_tokens": spec.max_tokens,
     }

@@ -34,13 +34,20 @@ def spread(module: nn.Module, seed: int = 0) -> Any:
 
 
 def make_bert(
-    pooling: str = "mean", head: int | None = 12, tanh: bool = False, bottleneck: int | None = None, codes: int | None = None, **config: Any
+    pooling: str = "mean",
+    head: int | None = 12,
+    tanh: bool = False,
+    bottleneck: int | None = None,
+    codes: int | None = None,
+    centroids: int = 256,
+    **config: Any,
 ) -> Any:
     sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     shape = {
         "config": {**sizes, "max_position_embeddings": 40, "pad_token_id": 0, **config},
         "bottleneck": bottleneck,
         "codes": codes,
+        "centroids": centroids,
         "pooling": pooling,
         "head": head and {"dims": head, "bias": True},
         "tanh": tanh,
@@ -122,6 +129,7 @@ STUDENTS = {
     "bert with tanh": lambda: make_bert(tanh=True),
     "bert bottleneck": lambda: make_bert(bottleneck=8),
     "bert codes": lambda: make_bert(codes=8),
+    "bert codes of two bytes": lambda: make_bert(codes=8, centroids=1000),
     "bert gelu_new": lambda: make_bert(hidden_act="gelu_new"),
     "bert relu": lambda: make_bert(hidden_act="relu"),
     "recurrent": make_recurrent,

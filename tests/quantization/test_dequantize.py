@@ -54,6 +54,7 @@ STATIC = {**TABLE, "kind": "static", "head": None, "tanh": False}
 SHAPES: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "bert codes, no head": {**BERT, "codes": 8, "head": None},
+    "bert codes of two bytes": {**BERT, "codes": 8, "centroids": 1000},
     "bert bottleneck": {**BERT, "bottleneck": 8},
     "bert tanh of its pooler": {**BERT, "pooling": "cls_pooler", "tanh": True},
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]

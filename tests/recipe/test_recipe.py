@@ -99,6 +99,10 @@ def test_all_the_problems_at_once() -> None:
         ({"kind": "bert", "weights": "teacher", "heads": 2}, "`heads` is defined by the weights; leave it out, or give a smaller `width`"),
         ({"kind": "bert", "weights": "teacher", "width": 64, "pooling": "cls_pooler"}, "cls_pooler belongs to the weights' own width"),
         ({"kind": "bert", "layers": 1, "width": 8, "dims": 4}, "`dims` is the output of a head"),
+        (
+            {"kind": "static", "width": 8, "pq_centroids": 512},
+            "`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out",
+        ),
         ({"kind": "bert", "weights": "teacher", "embeddings": {"of": "outputs"}}, "`embeddings` come with the weights; leave them out"),
         (
             {"kind": "bilstm", "embeddings": {"from": "random", "of": "outputs"}},

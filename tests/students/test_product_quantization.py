@@ -11,9 +11,9 @@ from edgedistill.students import bert, bilstm, head, product_quantization, stati
 from edgedistill.training import weight_average
 
 
-def made(pieces: int, width: int, blocks: int) -> product_quantization.ProductQuantizedEmbedding:
+def made(pieces: int, width: int, blocks: int, centroids: int = 256) -> product_quantization.ProductQuantizedEmbedding:
     torch.manual_seed(0)
-    return product_quantization.ProductQuantizedEmbedding(pieces, width, blocks)
+    return product_quantization.ProductQuantizedEmbedding(pieces, width, blocks, centroids)
 
 
 def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
@@ -62,6 +62,20 @@ def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
     assert errors[-1] < 0.01 * 8 < errors[0]  # a number alone among 256 is almost exact
 
 
+def test_codes_of_two_bytes() -> None:
+    """More centroids than a byte numbers: all of them are used, the error falls, and a table of as many rows comes back as it is."""
+    torch.manual_seed(1)
+    words = torch.randn(3000, 8)
+    one, two, exact = made(3000, 8, 2), made(3000, 8, 2, 1000), made(3000, 8, 2, 3000)
+    for table in (one, two, exact):
+        table.fit(words)
+    assert (one.codes.dtype, two.codes.dtype) == (torch.uint8, torch.int16)
+    assert int(two.codes.max()) == 999 and two.book.weight.shape == (2000, 4)
+    assert error(two, words).mean() < 0.6 * error(one, words).mean()
+    assert torch.equal(exact.weight, words)
+    assert torch.equal(two(torch.tensor([[5, 7]])), two.weight[[5, 7]].unsqueeze(0))
+
+
 def test_tokens_with_more_weight_are_nearer() -> None:
     torch.manual_seed(1)
     words, weights = torch.randn(2000, 8), torch.ones(2000)
@@ -88,6 +102,8 @@ def test_a_code_counts_as_a_number() -> None:
     counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
     assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
     assert counted["total"] == counted["embedding"] + 1_774_464
+    more = bert.parameters(bert.build(bert.shape(spec.model_copy(update={"pq_centroids": 1024}), 30_522, 0, 384, None)))
+    assert more["embedding"] == counted["embedding"] + (1024 - 256) * 384
     still = static.build(static.shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
     assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
 

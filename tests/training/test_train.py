@@ -251,6 +251,7 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "bottleneck": 8},
         {"kind": "recurrent", "layers": 1, "pq_bytes": 4},
+        {"kind": "bert", "weights": "teacher", "layers": [0], "pq_bytes": 4, "pq_centroids": 300},
         {"kind": "static", "width": 12, "pq_bytes": 4, "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "pq_bytes": 6},
         {"kind": "recurrent", "layers": [1], "repeats": 3, "position_ids": "pad", "trim": {"min_count": 3}},
