@@ -9,6 +9,7 @@ module's state; `update_queues` pushes the batch's teacher embeddings after each
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
     "cosine": lambda spec, targets: OneViewLoss(cosine),
     "softcos": _softcos,
-    "gram": lambda spec, targets: OneViewLoss(gram),
+    "gram": lambda spec, targets: OneViewLoss(partial(gram, group=spec.similar_texts)),
     "ckd": _ckd,
     "congen": _congen,
     "seed": _seed,

@@ -41,6 +41,12 @@ class Gram(Section):
     """Match the teacher's pairwise cosines within a batch (Park et al. 2019); the dimensions may differ."""
 
     kind: Literal["gram"]
+    similar_texts: int | None = Field(
+        None,
+        ge=2,
+        description="Compare each text with similar ones only: a batch is then made of groups of this many texts, whose target embeddings "
+        "are in the same k-means cluster. Must divide `batch`. Default: with the whole batch, drawn at random.",
+    )
 
 
 class Ckd(Section):
@@ -199,6 +205,14 @@ def among_the_batch(leaf: Objective) -> bool:
 def negatives_in_batch(leaf: Objective) -> bool:
     """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a batch."""
     return isinstance(leaf, Ckd | Congen | Simcse | Mcl | MclBool | MclCe)
+
+
+def group_of_similar_texts(objective: Objective) -> int | None:
+    """How many similar texts in a row its `gram` compares; None for texts at random. Raises ValueError where its terms differ."""
+    found = {leaf.similar_texts for leaf in leaves(objective) if isinstance(leaf, Gram)} - {None}
+    if len(found) > 1:
+        raise ValueError("`similar_texts` differs between the objective's terms; a batch has groups of one size, give one number")
+    return found.pop() if found else None
 
 
 def reads_second_view(objective: Objective) -> bool:

@@ -15,6 +15,7 @@ from edgedistill.recipe.objectives import (
     MclCe,
     Objective,
     among_the_batch,
+    group_of_similar_texts,
     leaves,
     negatives_in_batch,
     reads_pairs,
@@ -168,6 +169,20 @@ class Stage(Section):
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
 
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Stage:
+        group = group_of_similar_texts(self.objective)
+        if group is not None and self.batch % group:
+            raise ValueError(f"`similar_texts` is {group}, which does not divide a batch of {self.batch}; choose one that does")
+        if group is not None and self.sorting_window == 1:
+            raise ValueError("`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as 100")
+        return self
+
+    @property
+    def group(self) -> int | None:
+        """How many texts in a row of a batch are similar to each other; None: they are drawn at random."""
+        return group_of_similar_texts(self.objective)
+
     @property
     def sorting_window(self) -> int:
         """Batches of shuffled texts that are sorted by length together; 1: none are."""
@@ -198,6 +213,8 @@ def stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: St
         if True in reads_pairs(stage.objective):
             raise ValueError(f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel")
         return
+    if stage.group is not None:
+        raise ValueError(f"{place}.objective: `similar_texts` are for a corpus of texts, and this one holds pairs; leave it out")
     if False in reads_pairs(stage.objective):
         way_out = "apply it to each side, {kind: each_side, objective: …}"
         kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))

@@ -92,6 +92,16 @@ def test_gram_is_blind_to_rotation_and_width() -> None:
     assert gram(wide, teacher).item() == pytest.approx(0, abs=1e-10)
 
 
+def test_gram_of_similar_texts_is_the_mean_over_its_groups() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(12, 5), torch.randn(12, 7)
+    parts = [gram(student[at : at + 4], teacher[at : at + 4]).item() for at in (0, 4, 8)]
+    assert gram(student, teacher, group=4).item() == pytest.approx(sum(parts) / 3, rel=1e-5)
+    assert gram(student, teacher, group=12).item() == pytest.approx(gram(student, teacher).item(), rel=1e-5)
+    with pytest.raises(UserError, match="12 texts are no whole groups of 5 similar texts"):
+        gram(student, teacher, group=5)
+
+
 def test_gram_needs_two_rows() -> None:
     with pytest.raises(UserError, match="a batch of 1 has no pairs"):
         gram(S[:1], T[:1])
