@@ -171,10 +171,9 @@ class Stage(Section):
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Stage:
-        group = group_of_similar_texts(self.objective)
-        if group is not None and self.batch % group:
-            raise ValueError(f"`similar_texts` is {group}, which does not divide a batch of {self.batch}; choose one that does")
-        if group is not None and self.sorting_window == 1:
+        if self.group is not None and self.batch % self.group:
+            raise ValueError(f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one that does")
+        if self.group is not None and self.sorting_window == 1:
             raise ValueError("`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as 100")
         return self
 

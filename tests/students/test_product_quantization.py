@@ -11,9 +11,9 @@ from edgedistill.students import bert, bilstm, head, product_quantization, stati
 from edgedistill.training import weight_average
 
 
-def made(pieces: int, width: int, blocks: int, centroids: int = 256) -> product_quantization.ProductQuantizedEmbedding:
+def made(vocabulary_size: int, width: int, blocks: int, centroids: int = 256) -> product_quantization.ProductQuantizedEmbedding:
     torch.manual_seed(0)
-    return product_quantization.ProductQuantizedEmbedding(pieces, width, blocks, centroids)
+    return product_quantization.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
 
 
 def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
