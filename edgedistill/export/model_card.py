@@ -7,6 +7,7 @@ from typing import Any
 from edgedistill.export import corpus_card, library_card, teacher_card
 from edgedistill.quantization import PRECISIONS
 from edgedistill.runtime import bundle_location
+from edgedistill.students.product_quantization import CENTROIDS
 
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
@@ -82,7 +83,8 @@ def _about(manifest: dict[str, Any]) -> str:
 
 def _quantized(recipe: dict[str, Any]) -> str:
     """What a parameter of a product-quantized embedding table is."""
-    codes, size = recipe["student"].get("pq_bytes"), "one byte" if recipe["student"].get("pq_centroids", 256) <= 256 else "two bytes"
+    codes, centroids = recipe["student"].get("pq_bytes"), recipe["student"].get("pq_centroids", CENTROIDS)
+    size = "one byte" if centroids <= CENTROIDS else "two bytes"
     return f" (product-quantized: {codes} codes of {size} per token, each counted as a parameter)" if codes else ""
 
 

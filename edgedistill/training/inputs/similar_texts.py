@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedistill.teacher.targets import EmbeddingRows
+from edgedistill.teacher.targets import EmbeddingRows, unit_rows
 
 SAMPLE = 20_000  # rows that the centroids are fitted to
 ROWS = 16_384  # assigned at a time
@@ -20,15 +20,11 @@ def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.nd
     drawn = np.random.default_rng(seed).choice(texts, min(texts, SAMPLE), replace=False, shuffle=False)
     means = KMeans(min(count, len(drawn)), init="random", n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32)
     with threadpool_limits(1):  # several threads would sum in any order, and a resumed run must find the same clusters
-        means.fit(_unit(targets[np.sort(drawn)]))
-        parts = [means.predict(_unit(targets[np.arange(at, min(at + ROWS, texts))])) for at in range(0, texts, ROWS)]
+        means.fit(unit_rows(targets[np.sort(drawn)]))
+        parts = [means.predict(unit_rows(targets[np.arange(at, min(at + ROWS, texts))])) for at in range(0, texts, ROWS)]
     return np.concatenate(parts).astype(np.int64)
 
 
 def count(window: int, batch: int, group: int) -> int:
     """How many clusters a window of so many batches is to have texts of."""
     return max(1, window * batch // (GROUPS * group))
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
