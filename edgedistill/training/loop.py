@@ -20,7 +20,7 @@ from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import similar_texts
-from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 from edgedistill.training.optimizers import learning_rate_factor, optimizers, set_learning_rate
 from edgedistill.training.prepare import Prepared
 from edgedistill.training.run_in_progress import RunInProgress
@@ -87,17 +87,19 @@ class Loop:
         self.selects = selection is not None and not self.only_embeddings  # a suite needs layers that can use the new embeddings
         rows, self.queued_rows = self._rows(stage)
         self.texts = self.batches.texts if rows is None else len(rows)
-        self.order = BatchOrder(self.stage, self.batches, self.texts, self.seed, rows, self.stage.group, cache(self._clusters))
+        self.order = BatchOrder(self.stage, self.batches, self.texts, self.seed, rows, self._groups())
         self.steps = steps(self.stage, self.texts)
         torch.manual_seed(self.seed)
         self.step = 0
 
-    def _clusters(self) -> np.ndarray:
-        """Which texts are similar, for objectives that compare similar ones: the cluster of every row."""
+    def _groups(self) -> Groups | None:
+        """Which texts are similar, for objectives that compare similar ones."""
         targets, stage = self.batches.targets, self.stage
-        assert targets is not None and stage.group is not None
+        if stage.group is None:
+            return None
+        assert targets is not None  # the recipe asks for them: `similar_texts` belongs to an objective of targets
         wanted = similar_texts.count(stage.sorting_window, stage.batch, stage.group)
-        return similar_texts.clusters(targets, self.batches.texts, wanted, self.seed)
+        return Groups(stage.group, cache(lambda: similar_texts.clusters(targets, self.batches.texts, wanted, self.seed)))
 
     def _rows(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(the rows that the stage trains on, None for all; the rows that fill its queue at the start, which are none of those)."""

@@ -13,7 +13,7 @@ from edgedistill.data import corpus
 from edgedistill.data.token_cache import TokenCache, tokenize
 from edgedistill.session import QUIET, Session
 from edgedistill.training.inputs import batch_order, similar_texts
-from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 
 SIZES = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "cosine"}, "batch": 10, "bucket": 10, "max_tokens": 64})
 
@@ -96,13 +96,13 @@ def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object],
 
 def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache) -> None:
     clusters = np.random.default_rng(0).integers(0, 6, 300)
-    order = BatchOrder(SIZES, tokens, 300, 1, group=5, clusters=lambda: clusters)
+    order = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters))
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     assert [len(batch) for batch in seen] == [10] * 30
     kinds = [len(set(clusters[group].tolist())) for batch in seen for group in np.split(batch, 2)]
     assert max(kinds) <= 2 and np.mean(np.array(kinds) == 1) > 0.7
-    again = BatchOrder(SIZES, tokens, 300, 1, group=5, clusters=lambda: clusters).at(25)
+    again = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters)).at(25)
     assert all((a == b).all() for a, b in zip(order.at(25), again, strict=True))
 
 

@@ -54,12 +54,20 @@ def shuffled(positions: np.ndarray, n: int, seed: int) -> np.ndarray:
     return out.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Groups of similar texts in a batch. size: texts in a group. clusters: called when first needed, gives the cluster of every row."""
+
+    size: int
+    clusters: Callable[[], np.ndarray]
+
+
 @dataclass
 class BatchOrder:
     """The batches of a stage, in order; one pass over the rows follows the other without a gap.
 
     sizes: the stage. tokens: the lengths of all rows. texts: how many rows there are to draw from, rows 0 … texts−1, or with `rows`
-    (texts,) those that it lists. group: so many texts in a row of a batch are similar; clusters: then gives the cluster of every row.
+    (texts,) those that it lists. groups: which texts in a row of a batch are similar, None for no such groups.
     """
 
     sizes: BatchSizes
@@ -67,8 +75,7 @@ class BatchOrder:
     texts: int
     seed: int
     rows: np.ndarray | None = None
-    group: int | None = None
-    clusters: Callable[[], np.ndarray] | None = None
+    groups: Groups | None = None
     _window: tuple[int, list[RowsAndPasses]] = field(default=(-1, []), init=False, repr=False)
 
     def at(self, step: int) -> RowsAndPasses:
@@ -81,7 +88,7 @@ class BatchOrder:
     def window(self, number: int) -> list[RowsAndPasses]:
         """The batches of one window: sorting_window × batch shuffled texts, sorted by length, cut into batches, the batches shuffled.
 
-        Texts of like length share a batch, which saves padding; with `group` it is groups of similar texts that are sorted. Returns
+        Texts of like length share a batch, which saves padding; with `groups` it is groups of similar texts that are sorted. Returns
         `sorting_window` pairs of rows and passes.
         """
         batch, bucket = self.sizes.batch, self.sizes.sorting_window
@@ -94,13 +101,13 @@ class BatchOrder:
         if bucket == 1:
             return [(rows, passes)]
         lengths = np.minimum(self.tokens.lengths(rows), self.sizes.max_tokens)
-        sort = np.argsort(lengths, kind="stable") if self.group is None else self._in_groups(rows, lengths)
+        sort = np.argsort(lengths, kind="stable") if self.groups is None else in_groups(self.groups, rows, lengths)
         rows, passes = rows[sort], passes[sort]
         order = np.random.default_rng([self.seed, number]).permutation(bucket)
         return [(rows[i * batch : (i + 1) * batch], passes[i * batch : (i + 1) * batch]) for i in order]
 
-    def _in_groups(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """The positions of rows (n,) in groups of the same cluster, or of two where one ends; the groups sorted by their longest text."""
-        assert self.clusters is not None and self.group is not None
-        groups = np.argsort(self.clusters()[rows], kind="stable").reshape(-1, self.group)
-        return groups[np.argsort(lengths[groups].max(1), kind="stable")].ravel()
+
+def in_groups(groups: Groups, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The positions of rows (n,) in groups of the same cluster, or of two where one ends; the groups sorted by their longest text."""
+    positions = np.argsort(groups.clusters()[rows], kind="stable").reshape(-1, groups.size)
+    return positions[np.argsort(lengths[positions].max(1), kind="stable")].ravel()
