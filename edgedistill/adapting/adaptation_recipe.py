@@ -10,7 +10,7 @@ from edgedistill.adapting.own_texts import OwnTexts
 
 BATCH = 64
 LONGEST = 24  # mean words from which on texts are cut into sentences, too
-PIECES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
+PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
 EPOCHS, FEWEST_EPOCHS = 8.0, 1.5  # over few texts; over so many that time decides
 FEWEST_STEPS, MOST_STEPS = 200, 2_000
 WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where there is no time for all
@@ -34,7 +34,7 @@ class Choices(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What there is time for. rows: texts to train on, with pieces and documentation; steps."""
+    """What there is time for. rows: texts to train on, with passages and documentation; steps."""
 
     rows: int
     steps: int
@@ -68,16 +68,16 @@ def adaptation_recipe(choices: Choices, own: OwnTexts, source: run.Run, most: Li
     cut = own.words >= LONGEST
     held_out = max(10, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * own.texts)))
     whole = own.texts - held_out
-    rows = int(whole * (1 + (own.words * PIECES_PER_WORD if cut else 0)))
+    rows = int(whole * (1 + (own.words * PASSAGES_PER_WORD if cut else 0)))
     corpus: dict[str, Any] = {"texts": choices.texts, "column": choices.column, "unit": own.unit, "held_out": held_out}
     if cut:
-        corpus["pieces"] = {}
+        corpus["passages"] = {}
     if most is not None and rows * (1 + DOCUMENTATION_SHARE) > most.rows:
         rows = int(most.rows / (1 + DOCUMENTATION_SHARE))
         whole = min(whole, int(WHOLE_SHARE * rows) if cut else rows)
         corpus["limit"] = whole + held_out
         if cut:
-            corpus["pieces"] = {"texts": rows - whole}
+            corpus["passages"] = {"texts": rows - whole}
     corpus["documentation_texts"] = max(500, int(DOCUMENTATION_SHARE * rows))
     steps = round(min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * rows / BATCH)))
     stage: dict[str, Any] = {"name": "adapt", "objective": {"kind": "cosine"}, "batch": min(BATCH, rows), "max_tokens": choices.max_tokens}

@@ -18,16 +18,16 @@ from edgedistill import files, recipe
 from edgedistill.data import joined_paragraphs, readers
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
-from edgedistill.data.document_pieces import PieceCutter
+from edgedistill.data.document_passages import PassageCutter
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 # Names of added texts in `Corpus.sources`.
-PARAGRAPHS, PIECES, DOCUMENTATION = "paragraphs of their lines", "pieces of their texts", "Python's documentation"
-ADDED = (PARAGRAPHS, PIECES, DOCUMENTATION)
+PARAGRAPHS, PASSAGES, DOCUMENTATION = "paragraphs of their lines", "passages of their texts", "Python's documentation"
+ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
 # Younger than the caches: at their default they are left out of the key.
-YOUNGER_OPTIONS = ("paragraphs", "limits", "pieces", "documentation_texts")
+YOUNGER_OPTIONS = ("paragraphs", "limits", "passages", "documentation_texts")
 
 Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
@@ -200,7 +200,7 @@ def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
     usable = distinct.without(held_out)
     joined = joined_paragraphs.joined_lines(spec.paragraphs, spool, kept, usable, seed) if spec.paragraphs else iter(())
     split = _Split(spool, kept, set(held_out.tolist()))
-    written = _write_split(split, _pieces(spec, sources, seed), {PARAGRAPHS: joined, DOCUMENTATION: _documentation(spec)}, folder)
+    written = _write_split(split, _passages(spec, sources, seed), {PARAGRAPHS: joined, DOCUMENTATION: _documentation(spec)}, folder)
     per_source = [{"name": name, "texts": kept.count(*span)} for name, span in zip(names, spool.spans(), strict=True)]
     meta = {
         "format": FORMAT,
@@ -214,12 +214,12 @@ def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
     files.write_json(folder / "corpus.json", meta)
 
 
-def _pieces(spec: Spec, sources: list[Source], seed: int) -> PieceCutter | None:
-    """What cuts the texts into the pieces that the recipe asks for; excluded texts are never a piece."""
-    if not isinstance(spec, recipe.Files) or spec.pieces is None:
+def _passages(spec: Spec, sources: list[Source], seed: int) -> PassageCutter | None:
+    """What cuts the texts into the passages that the recipe asks for; excluded texts are never a passage."""
+    if not isinstance(spec, recipe.Files) or spec.passages is None:
         return None
     excluded = {digest(readers.normalize(text)) for source in sources if source.excluded for text in source.texts()}
-    return PieceCutter(spec.pieces, seed, excluded)
+    return PassageCutter(spec.passages, seed, excluded)
 
 
 def _documentation_id(spec: Spec) -> list[Any]:
@@ -300,18 +300,18 @@ class _Written(NamedTuple):
     added: dict[str, int]
 
 
-def _write_split(split: _Split, pieces: PieceCutter | None, added: dict[str, Iterator[bytes]], folder: Path) -> _Written:
-    """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by their pieces."""
+def _write_split(split: _Split, passages: PassageCutter | None, added: dict[str, Iterator[bytes]], folder: Path) -> _Written:
+    """Write the lines to train on and what is added to them, then the held-out lines. Both are followed by their passages."""
     with CorpusWriter(folder) as writer:
         for line in split.lines(held_out=False):
             writer.write(line)
         counts = {name: writer.write_all(texts) for name, texts in added.items()}
-        if pieces:
-            counts[PIECES] = writer.write_all(pieces.of(split.lines(held_out=False)))
+        if passages:
+            counts[PASSAGES] = writer.write_all(passages.of(split.lines(held_out=False)))
         trained = writer.texts_written
         writer.sha256.update(b"\0held out\0")
         for line in split.lines(held_out=True):
             writer.write(line)
-        if pieces:
-            counts[PIECES] += writer.write_all(pieces.of(split.lines(held_out=True)))
+        if passages:
+            counts[PASSAGES] += writer.write_all(passages.of(split.lines(held_out=True)))
     return _Written(writer.sha256.hexdigest(), trained, writer.texts_written - trained, counts)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PIECES
+from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
 from edgedistill.export import teacher_card
 
 MOST_FILES = 20  # more files without licences are one row
 # Names of sources that records keep, as readers see them.
-SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PIECES: "sentences of the texts above, and runs of them"}
+SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PASSAGES: "sentences of the texts above, and runs of them"}
 LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages"}
 
 

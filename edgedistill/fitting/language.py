@@ -23,10 +23,10 @@ def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
     lenient = len(tokenizer) >= OF_MANY_LANGUAGES
     words = known = 0
     for text, encoding in zip(texts, backend.encode_batch(texts, add_special_tokens=False), strict=True):
-        pieces: dict[int, list[int]] = {}
+        tokens: dict[int, list[int]] = {}
         for at, word in enumerate(encoding.word_ids):
-            pieces.setdefault(word, []).append(at)
-        for places in pieces.values():
+            tokens.setdefault(word, []).append(at)
+        for places in tokens.values():
             start, end = encoding.offsets[places[0]][0], encoding.offsets[places[-1]][1]
             if any(letter.isalpha() for letter in text[start:end]):
                 words += 1

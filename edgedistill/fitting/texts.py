@@ -26,7 +26,7 @@ SAMPLE = 1_500  # texts that language and length are judged by
 MANY_DUPLICATES, MANY_LONG = 0.2, 0.1
 LONG_WORDS = 35  # of a text as long as a paragraph
 PARAGRAPHS_SHARE = 0.35  # of the texts, added where there are only sentences
-PIECES_SHARE, WORDS_OF_A_PIECE = 1.5, 16  # of long texts
+PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
 
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
@@ -148,15 +148,15 @@ def training_section(request: FitRequest, read: Corpus, most: int, paragraph_cos
     """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can embed; paragraph_cost: of a
     paragraph for the teacher, in texts.
 
-    Sentences are joined to paragraphs too, and parts of long texts are added, so that the student knows short texts and long ones.
+    Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows short texts and long ones.
     """
     whole, words = section(request), _words(_sample(read))
     short, long = _all_short(words), float(np.median(words)) >= LONG_WORDS
     from_files = "texts" in whole
-    share = PARAGRAPHS_SHARE if short else min(PIECES_SHARE, float(words.mean()) / WORDS_OF_A_PIECE) if long and from_files else 0.0
+    share = PARAGRAPHS_SHARE if short else min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE) if long and from_files else 0.0
     texts = int(min(len(read), most / (1 + share * paragraph_cost)))
     added = round(share * texts)
-    name = "paragraphs" if short else "pieces"
+    name = "paragraphs" if short else "passages"
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
     return {**whole, **limited, "held_out": held_out, **({name: {"texts": added}} if added else {})}

@@ -1,6 +1,6 @@
 """A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems reported at once."""
 
-from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel, Pieces
+from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel, Passages
 from edgedistill.recipe.experiment import AnyStage, Recipe, Requirements, Select
 from edgedistill.recipe.finetuning import Augment, Finetune, Task, TaskFiles, TaskHub, TaskTeacher
 from edgedistill.recipe.objectives import (
@@ -117,8 +117,8 @@ __all__ = [
     "Pairs",
     "Paragraphs",
     "Parallel",
+    "Passages",
     "Pca",
-    "Pieces",
     "Pooling",
     "Precision",
     "Projected",

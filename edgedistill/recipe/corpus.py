@@ -48,17 +48,19 @@ AddedParagraphs = Annotated[
 ]
 
 
-class Pieces(Section):
-    """Also train on parts of longer texts: their sentences, and runs of neighbouring sentences."""
+class Passages(Section):
+    """Also train on passages of longer texts: their sentences, and runs of neighbouring sentences."""
 
-    texts: int | None = Field(None, ge=1, description="At most this many pieces, drawn at random. Default: all.")
+    texts: int | None = Field(None, ge=1, description="At most this many passages, drawn at random. Default: all.")
     min_words: int = Field(4, ge=1, description="A sentence of fewer words is joined to the next.")
     longest_run: int = Field(4, ge=2, description="Most sentences of a run; each text gives a run for every four of its sentences.")
 
 
-AddedPieces = Annotated[
-    Pieces | None,
-    Field(description="Also train on the sentences of the texts, and on runs of them. Held-out texts are in pieces too. {}: the defaults."),
+AddedPassages = Annotated[
+    Passages | None,
+    Field(
+        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, held out too. {}: the defaults."
+    ),
 ]
 DocumentationTexts = Annotated[
     int,
@@ -92,6 +94,8 @@ class Files(Section):
     .parquet (one per row), each also as .gz.
     """
 
+    KEYED_AS: ClassVar[dict[str, str]] = {"passages": "pieces"}
+
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
@@ -112,7 +116,7 @@ class Files(Section):
     max_words: MaxWords = None
     held_out: HeldOut = 0
     paragraphs: AddedParagraphs = None
-    pieces: AddedPieces = None
+    passages: AddedPassages = None
     documentation_texts: DocumentationTexts = 0
     seed: HeldOutSeed = None
     licences: dict[str, str] = Field({}, description=LICENCES)

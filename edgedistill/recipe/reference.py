@@ -13,7 +13,7 @@ BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
 SECTIONS = [
     ("The recipe", ["Recipe"]),
     ("`teacher`, `assistant`", ["Teacher"]),
-    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs", "Pieces"]),
+    ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs", "Passages"]),
     ("`targets`", ["SingleTeacher", "Split", "Block", "Concat", "JoinedTeacher"]),
     ("`reduce`", ["Unreduced", "Pca", "Gaussian", "Ridge", "Cca"]),
     ("`student`", ["Finished", "Bert", "BiLSTM", "Recurrent", "Static", "TeacherItself", "Embeddings", "Trim", "Unigram"]),

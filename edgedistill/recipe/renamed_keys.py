@@ -7,6 +7,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "": {"promise": "requirements"},
     "teacher": {"vectors": "embeddings", "vector_column": "embedding_column"},
     "assistant": {"vectors": "embeddings", "vector_column": "embedding_column"},
+    "corpus": {"pieces": "passages"},
     "pairs": {"score": "score_column", "least": "min_score"},
     "student": {
         "codes": "pq_bytes",

@@ -60,9 +60,9 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert found["after"]["spearman"] > found["before"]["spearman"]
     assert opened.recipe.student.weights == str(student) and opened.info["weights"]["bundle"] == "bundle"
     corpus: Any = opened.recipe.corpus
-    assert corpus.pieces is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
+    assert corpus.passages is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
     names = [source["name"] for source in opened.info["corpus"]["sources"]]
-    assert names == ["own.txt", "Python's documentation", "pieces of their texts"]
+    assert names == ["own.txt", "Python's documentation", "passages of their texts"]
     assert sum(source["texts"] for source in opened.info["corpus"]["sources"]) == opened.info["corpus"]["texts"]
     card = (tmp_path / "mine" / "README.md").read_text(encoding="utf-8").split("### Earlier training")[0]
     assert all(name in card for name in ("| own.txt |", "| Python's documentation |", "| those of the installed packages |"))
@@ -116,7 +116,7 @@ def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) 
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
     corpora: list[Any] = [spec.corpus for spec in specs]
-    assert corpora[0].pieces is None, "short texts stay whole"
+    assert corpora[0].passages is None, "short texts stay whole"
     assert corpora[0].documentation_texts < corpora[2].documentation_texts
 
 
@@ -138,9 +138,9 @@ def test_with_little_time_texts_are_drawn(student: Path) -> None:
     spec = adaptation_recipe(choices, own(50_000, 200), source, most)
     corpus: Any = spec.corpus
     assert spec.distilling[0].steps == most.steps
-    assert corpus.limit + corpus.pieces.texts + corpus.documentation_texts - corpus.held_out == pytest.approx(most.rows, abs=3)
+    assert corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out == pytest.approx(most.rows, abs=3)
     few: Any = adaptation_recipe(choices, own(100, 12), source, most).corpus
-    assert few.limit is None and few.pieces is None, "there is time for all"
+    assert few.limit is None and few.passages is None, "there is time for all"
 
 
 def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, disk_spool, document_pieces
+from edgedistill.data import corpus, disk_spool, document_passages
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 
@@ -174,24 +174,24 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
 
 
 def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
-    """Each piece once; those of held-out texts are held out, and an excluded sentence is never a piece."""
+    """Each passage once; those of held-out texts are held out, and an excluded sentence is never a passage."""
     texts = [" ".join(f"Sentence {n} of text {t} is here." for n in range(5)) + " They all end like this." for t in range(12)]
     (tmp_path / "a.txt").write_text("\n".join([*texts, "Only one sentence in this text."]) + "\n")
     (tmp_path / "leak.txt").write_text("Sentence 2 of text 3 is here.\n")
-    made = build(tmp_path, "a.txt", exclude=["leak.txt"], held_out=3, pieces={"longest_run": 3})
+    made = build(tmp_path, "a.txt", exclude=["leak.txt"], held_out=3, passages={"longest_run": 3})
     rows = all_of(made)
     trained, held = rows[: made.training_count], rows[made.training_count :]
     assert sum(text in texts or text.startswith("Only") for text in trained) == 10
     whole = [text for text in held if text in texts]
     assert len(whole) >= 2 and set(held[: len(whole)]) <= {*texts, "Only one sentence in this text."}
     assert not set(trained) & set(held)
-    for piece in [text for text in trained if text not in texts]:
-        assert any(piece in text for text in texts if text not in whole) or piece.startswith("Only")
+    for passage in [text for text in trained if text not in texts]:
+        assert any(passage in text for text in texts if text not in whole) or passage.startswith("Only")
     assert trained.count("They all end like this.") == 1 and "They all end like this." not in held
     assert "Sentence 2 of text 3 is here." not in rows
     runs = [text for text in trained if 1 < text.count("Sentence") < 5]
     assert runs and all(text.count(".") <= 3 for text in runs)
-    assert made.sources[-1] == {"name": "pieces of their texts", "texts": len(rows) - 13}, "with those of held-out texts"
+    assert made.sources[-1] == {"name": "passages of their texts", "texts": len(rows) - 13}, "with those of held-out texts"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
-    assert document_pieces.sentences(text, 4) == expected
+    assert document_passages.sentences(text, 4) == expected
 
 
 def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
     (tmp_path / "long.txt").write_text("\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8")
     asked = request(world, texts=(str(tmp_path / "long.txt"),))
     section = texts.training_section(asked, texts.read(asked, Session()), 500)
-    assert section["limit"] == 200 and section["pieces"] == {"texts": 300}
+    assert section["limit"] == 200 and section["passages"] == {"texts": 300}
     built = texts.build(section, Session(), 0)
     assert min(len(text.split()) for text in built.texts(range(built.training_count))) < 15
     short = request(world)

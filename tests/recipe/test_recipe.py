@@ -360,6 +360,7 @@ def test_views_and_triples_that_are_read() -> None:
         ({"student": {**GOOD["student"], "embeddings": {"weigh": "counts"}}}, "embeddings.weigh: this key was renamed; use `weighting`"),
         ({"student": {**GOOD["student"], "embeddings": {"of": "words"}}}, "embeddings.of: 'words' was renamed; use 'token_embeddings'"),
         ({"teacher": {"vectors": "x.npy"}}, "teacher.vectors: this key was renamed; use `embeddings`"),
+        ({"corpus": {"texts": ["a.txt"], "pieces": {}}}, "corpus.pieces: this key was renamed; use `passages`"),
         ({"corpus": {"kind": "prose"}}, "corpus.kind: 'prose' was renamed; use 'documentation'"),
         (
             {"targets": {"dims": 4, "reduce": {"kind": "pca", "power": 1}}},

@@ -10,8 +10,8 @@ import numpy as np
 from edgedistill import recipe
 from edgedistill.data.deduplicate import digest
 
-# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations end sentences too: a piece
-# that is too short is joined to the next, and the teacher embeds any piece.
+# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations end sentences too: a passage
+# that is too short is joined to the next, and the teacher embeds any passage.
 _END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
 
 
@@ -29,14 +29,14 @@ def sentences(text: str, min_words: int) -> list[str]:
     return found
 
 
-class PieceCutter:
-    """Cuts texts into pieces, of which each is given once, whatever texts it occurs in; excluded ones (digests) never are."""
+class PassageCutter:
+    """Cuts texts into passages, of which each is given once, whatever texts it occurs in; excluded ones (digests) never are."""
 
-    def __init__(self, spec: recipe.Pieces, seed: int, excluded: set[bytes]) -> None:
+    def __init__(self, spec: recipe.Passages, seed: int, excluded: set[bytes]) -> None:
         self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set(excluded)
 
     def of(self, texts: Iterable[bytes]) -> Iterator[bytes]:
-        """The pieces of each text: its sentences, and runs of them; no more than the recipe asks for."""
+        """The passages of each text: its sentences, and runs of them; no more than the recipe asks for."""
         if self.spec.texts is None:
             return self._all(texts)
         found = list(self._all(texts))
@@ -45,10 +45,10 @@ class PieceCutter:
 
     def _all(self, texts: Iterable[bytes]) -> Iterator[bytes]:
         for text in texts:
-            for piece in self._cut(text.decode("utf-8")):
-                if (key := digest(piece)) not in self.seen:
+            for passage in self._cut(text.decode("utf-8")):
+                if (key := digest(passage)) not in self.seen:
                     self.seen.add(key)
-                    yield piece.encode("utf-8")
+                    yield passage.encode("utf-8")
 
     def _cut(self, text: str) -> Iterator[str]:
         """The sentences of a text that has several, then a run of neighbouring ones for every four of them."""
