@@ -22,7 +22,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "name": run.recipe.name,
         "kind": run.kind,
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
-        "recipe": _without_data_folders(run.recipe.model_dump(mode="json", by_alias=True)),
+        "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
         "teacher": run.recipe.teacher.name,
         "dims": [run.dims, *run.matryoshka_dims],
@@ -37,19 +37,6 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "versions": versions(PACKAGES),
         "run": run.info,
     }
-
-
-def _without_data_folders(spec: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with the names alone of data files given by absolute paths: a bundle is published, its author's folders are not."""
-    return spec | {section: _names(spec[section]) for section in ("corpus", "stages") if spec.get(section)}
-
-
-def _names(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _names(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_names(each) for each in value]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def seal(folder: Path, manifest: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from edgedistill import files, recipe, run
@@ -147,21 +146,6 @@ def test_the_manifest(made: Path) -> None:
         assert 1 >= entry["drift"]["mean"] >= entry["drift"]["min"] >= PRECISIONS[precision].batch_cosine
     sizes = {precision: entry["size_bytes"] for precision, entry in manifest["precisions"].items()}
     assert max(sizes["w8"], sizes["int8"]) < sizes["fp32"] / 2
-
-
-def test_the_folders_of_the_authors_texts_are_not_published(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "runs" / "own")
-    described = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    described["corpus"] = {"texts": [str(tmp_path / "private" / "*.txt"), "unlabeled/a.txt"], "licences": {"a.txt": "CC0"}}
-    triples = {"files": [str(tmp_path / "private" / "nli.tsv")]}
-    described["stages"] = [{"name": "tune", "objective": {"kind": "simcse"}, "triples": triples}]
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(described), encoding="utf-8")
-    bundle_writer.export(folder, ["int8"], tmp_path / "own", quiet)
-    published = (tmp_path / "own" / "manifest.json").read_text(encoding="utf-8")
-    assert "private" not in published
-    found = json.loads(published)["recipe"]
-    assert found["corpus"]["texts"] == ["*.txt", "unlabeled/a.txt"]
-    assert found["stages"][0]["triples"]["files"] == ["nli.tsv"]
 
 
 @pytest.mark.parametrize("precision", ALL)
