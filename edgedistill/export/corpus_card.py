@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
@@ -18,11 +19,12 @@ def sources(manifest: dict[str, Any]) -> str:
     found = (manifest["run"].get("corpus") or {}).get("sources", [])
     licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
     own, added = [each for each in found if each["name"] not in ADDED], [each for each in found if each["name"] in ADDED]
-    if not licences and not added:
+    triples = _triples(manifest["recipe"].get("stages", []))
+    if not licences and not added and not triples:
         return ""
     if not licences and len(own) > MOST_FILES:
-        own = [{"name": f"{len(own):,} files", "texts": sum(map(_texts, own))}]
-    return _table([{**each, "licence": licences.get(each["name"])} for each in own + added])
+        own = [{"name": f"{len(own):,} files", "texts": sum(_texts(each) or 0 for each in own)}]
+    return _table([{**each, "licence": licences.get(each["name"])} for each in own + added] + triples)
 
 
 def earlier(manifest: dict[str, Any]) -> str:
@@ -35,14 +37,26 @@ def earlier(manifest: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _texts(source: dict[str, Any]) -> int:
-    """How many texts a source gave, or pairs of texts."""
-    return int(source["texts"] if "texts" in source else source["pairs"])
+def _triples(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The triples that stages read beside the corpus; how many is not recorded."""
+    rows = []
+    for stage in stages:
+        triples = stage.get("triples")
+        if triples:
+            names = ", ".join(Path(file).name for file in triples["files"]) if "files" in triples else triples["dataset"]
+            rows.append({"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")})
+    return rows
+
+
+def _texts(source: dict[str, Any]) -> int | None:
+    """How many texts a source gave, or pairs of texts; None: not recorded."""
+    return source.get("texts", source.get("pairs"))
 
 
 def _table(files: list[dict[str, Any]]) -> str:
     lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     for each in files:
         name, licence = SHOWN.get(each["name"], each["name"]), each["licence"] or LICENCES.get(each["name"], "not named")
-        lines.append(f"| {teacher_card.cell(name)} | {_texts(each):,} | {teacher_card.cell(licence)} |")
+        count = _texts(each)
+        lines.append(f"| {teacher_card.cell(name)} | {'' if count is None else f'{count:,}'} | {teacher_card.cell(licence)} |")
     return "\n".join(lines)

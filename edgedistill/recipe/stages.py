@@ -29,6 +29,9 @@ SORTED_BATCHES = 100
 LowPrecision = Literal["int8", "w8", "w4"]  # precisions with fewer bits than float16
 
 
+TripleLicence = Annotated[str | None, Field(description="The licence of the triples. The model card names it.")]
+
+
 class TripleFiles(Section):
     """Tables of triples: .tsv, .csv, .jsonl or .parquet, each also as .gz."""
 
@@ -42,6 +45,7 @@ class TripleFiles(Section):
         description="The columns of a text, of one that means the same, and of one that does not.",
     )
     limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
+    licence: TripleLicence = None
 
 
 class TripleHub(Section):
@@ -58,6 +62,7 @@ class TripleHub(Section):
         description="The columns of a text, of one that means the same, and of one that does not.",
     )
     limit: int | None = Field(None, ge=1, description="At most this many triples, sampled evenly.")
+    licence: TripleLicence = None
 
 
 Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], by_kind("files")]
