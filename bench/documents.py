@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "README.md", [REPORTS / "flagship.json"]),
-    "shipped": (ROOT / "README.md", [REPORTS / "export.json"]),
+    "shipped": (ROOT / "README.md", [REPORTS / "export.json", REPORTS / "shipped.json"]),
     "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
     "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
+    "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),
 }
 PLOTS = ROOT / "bench" / "plots"
 PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"

@@ -204,7 +204,7 @@ def test_embed_of_an_empty_input(tmp_path: Path) -> None:
 def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
     for command in ("embed", "verify", "bench"):
         done = call(command, "nanoo", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (2, "no bundle 'nanoo'; did you mean 'nano'? (nano)\n")
+        assert (done.returncode, done.stderr) == (2, "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)\n")
 
 
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:

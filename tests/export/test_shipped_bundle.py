@@ -14,8 +14,12 @@ from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORT = json.loads((ROOT / "bench" / "reports" / "export.json").read_text(encoding="utf-8"))
-SHIPPED = {"nano": ("int8", 5e6)}  # name: its precision, and the most bytes that its whole folder may have
+REPORTS = [json.loads((ROOT / "bench/reports" / name).read_text(encoding="utf-8")) for name in ("export.json", "shipped.json")]
+SHIPPED = {
+    "nano": ("int8", 5e6),
+    "micro": ("w4", 2e6),
+    "multi": ("int8", 13e6),
+}  # name: its precision, and the most bytes that its whole folder may have
 
 
 @pytest.fixture(scope="module", params=sorted(SHIPPED))
@@ -48,13 +52,32 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
     measured = scoring.evaluate(scoring.suite("mini"), shipped.encode)["average"]
     name = shipped.folder.name
     precision, _ = SHIPPED[name]
-    (said,) = [row for row in REPORT["reports"] if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)]
+    (said,) = [
+        row for found in REPORTS for row in found["reports"] if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)
+    ]
     assert said["bundle"]["sha256"] == shipped.manifest["precisions"][precision]["sha256"], "a report of this very graph"
     assert measured == pytest.approx(said["quality"]["mini"]["average"], abs=0.005)
 
 
 def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> None:
-    corpus = shipped.manifest["recipe"]["corpus"]
-    assert {Path(name).name for name in corpus["texts"]} == set(corpus["licences"])
+    corpus, stages = shipped.manifest["recipe"]["corpus"], shipped.manifest["recipe"]["stages"]
+    names = corpus["texts"] if "texts" in corpus else [name for pairs in corpus["pairs"] for name in pairs["files"]]
+    assert {Path(name).name for name in names} == set(corpus["licences"])
+    triples = [stage["triples"]["licence"] for stage in stages if stage["triples"]]
     card = (shipped.folder / "README.md").read_text(encoding="utf-8")
-    assert all(licence in card for licence in corpus["licences"].values())
+    assert all(licence in card for licence in [*corpus["licences"].values(), *triples])
+
+
+def test_multi_finds_translations() -> None:
+    encoder = bundle.load("multi")
+    english = encoder.encode(
+        ["Where is the nearest train station?", "I would like a cup of coffee.", "The children are playing in the garden."]
+    )
+    for translated in (
+        ["Wo ist der nächste Bahnhof?", "Ich hätte gern eine Tasse Kaffee.", "Die Kinder spielen im Garten."],
+        ["¿Dónde está la estación de tren más cercana?", "Quisiera una taza de café.", "Los niños juegan en el jardín."],
+        ["Où est la gare la plus proche ?", "Je voudrais une tasse de café.", "Les enfants jouent dans le jardin."],
+        ["Waar is het dichtstbijzijnde treinstation?", "Ik wil graag een kopje koffie.", "De kinderen spelen in de tuin."],
+    ):
+        cosines = english @ encoder.encode(translated).T
+        assert (cosines.argmax(1) == np.arange(3)).all() and cosines.diagonal().min() > 0.5

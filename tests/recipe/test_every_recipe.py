@@ -29,6 +29,12 @@ from tests.vocabulary.test_trim_tokenizer import unigram
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
 LANGUAGES = ("ar", "de", "es", "fr", "it", "ja", "nl", "pl", "pt", "ru", "tr", "zh")
 UNLABELED = "coco_captions fever_claims gutenberg onestopenglish scitldr sgd_dialogues tatoeba_en wikipedia_misc wikisplit".split()
+FREE_PAIRS = {
+    "de": "tatoeba ntrex pud xquad_questions",
+    "es": "tatoeba ntrex pud xquad_questions tico19",
+    "fr": "tatoeba ntrex pud tico19",
+    "nl": "tatoeba ntrex",
+}
 WIDTH = 32  # of the tiny teacher, in place of 384
 DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
 SMALL = {
@@ -47,6 +53,7 @@ SMALL = {
     "steps": 10,
     "batch": 8,
     "bucket": 2,
+    "similar_texts": 4,
     "max_tokens": 32,
     "every": 10,
     "held_out": 8,
@@ -81,13 +88,17 @@ class Tiny:
         made.pop("requirements", None)
         if made.get("corpus", {}).get("kind") == "documentation":
             made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
-        for side in ("teacher", "assistant"):
-            model = made.get(side, {}).get("model", "runs/")
-            if not model.startswith("runs/"):
-                where = self.plain if "pooling" in made[side] else self.multilingual if "multilingual" in model else self.teacher
-                made[side] |= {"model": str(where)}
+        of_targets = [part["teacher"] for part in made.get("targets", {}).get("parts", []) if "teacher" in part]
+        for model in [made[side] for side in ("teacher", "assistant") if side in made] + of_targets:
+            model.pop("dtype", None)  # int8 loses too much of a tiny model
+            name_or_id = model.get("model", "runs/")
+            if not name_or_id.startswith("runs/"):
+                where = self.plain if "pooling" in model else self.multilingual if "multilingual" in name_or_id else self.teacher
+                model["model"] = str(where)
         student = made["student"]
         for key in ("weights", "tokenizer"):
+            if student.get(key, "").startswith("runs/"):
+                continue
             if "/" in student.get(key, "") or student.get(key, "").startswith("packaged:"):
                 student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
         if isinstance(student.get("layers"), int):
@@ -170,6 +181,7 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
         spec.assistant.model if spec.assistant else None,
         last.start if last else None,
         last.teacher.run if last and last.teacher else None,
+        spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]
     yield from (name for name in named if name is not None and name.startswith("runs/"))
 
@@ -237,6 +249,10 @@ def _write_data(data: Path) -> None:
     for language in LANGUAGES:
         some = take(40)
         _table(data / f"parallel/wmt.en-{language}.tsv.gz", {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
+    for language, names in FREE_PAIRS.items():
+        for name in names.split():
+            some = take(12)
+            _table(data / f"parallel/{name}.en-{language}.tsv.gz", {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
     scores = [str(number % 6) for number in range(12)]
     first, second = take(12), take(12)
     for name in ("stsb.dev", "stsb.test"):

@@ -400,7 +400,7 @@ def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "no bundle 'nowhere'; choose nano"),
+        (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano)"),
         (["BUNDLE", "--precision", "int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
         (["BUNDLE", "--port", "70000"], "argument --port: '70000' is not a port; give 0 (any free one) to 65535"),

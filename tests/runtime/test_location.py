@@ -26,13 +26,15 @@ def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: py
 def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
-        with pytest.raises(UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(nano\)$"):
+        with pytest.raises(UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\)$"):
             bundle.load(name)
     (tmp_path / "bundles" / "mine").mkdir(parents=True)
     (tmp_path / "bundles" / "mine" / "manifest.json").touch()
-    with pytest.raises(UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(mine, nano\)$"):
+    with pytest.raises(UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\)$"):
         bundle.load("mien")
-    with pytest.raises(UserError, match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(mine, nano\)$"):
+    with pytest.raises(
+        UserError, match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, multi, nano\)$"
+    ):
         bundle.load(tmp_path / "nothing")
 
 

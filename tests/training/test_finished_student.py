@@ -204,7 +204,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
 
 
 def test_what_is_refused(world: World, sources: Path) -> None:
-    known = "no finished student 'mano'; did you mean 'nano'? (nano)"
+    known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano)"
     assert problem(world, {"weights": "mano"}) == f"student.weights: {known}; or give the folder of a bundle or a run"
     static = str(sources / "static")
     assert "is a static student, which has none; leave it out" in problem(world, {"weights": static, "dropout": 0.1})
