@@ -131,7 +131,7 @@ def problem(name: str) -> str:
 
 def test_a_name_that_is_nothing() -> None:
     way_out = "or give the folder of a bundle or a run"
-    assert problem("nanno") == f"student.weights: no finished student 'nanno'; did you mean 'nano'? (nano); {way_out}"
+    assert problem("nanno") == f"student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano); {way_out}"
 
 
 def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ def test_which_precisions_keep_to_a_budget() -> None:
 def test_shipped_students_that_know_the_words_are_starts() -> None:
     found = {each.name: each for each in starts._finished_students(["The cat sits on the mat.", "A dog runs after a ball in the park."])}
     assert found["nano"].kind == "bert" and 3e6 < found["nano"].size_bytes < 5e6
-    assert not starts._finished_students(["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."])
+    german = starts._finished_students(["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."])
+    assert [each.name for each in german] == ["multi"]
+    assert not starts._finished_students(["Η γάτα κάθεται στο χαλάκι.", "Ένας σκύλος τρέχει πίσω από μια μπάλα στο πάρκο."])
 
 
 def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(workshop: Workshop) -> None:
