@@ -23,8 +23,8 @@ def sources(manifest: dict[str, Any]) -> str:
     if not licences and not added and not triples:
         return ""
     if not licences and len(own) > MOST_FILES:
-        own = [{"name": f"{len(own):,} files", "texts": sum(_texts(each) or 0 for each in own)}]
-    return _table([{**each, "licence": licences.get(each["name"])} for each in own + added] + triples)
+        own = [{"name": f"{len(own):,} files", "texts": sum(map(_texts, own))}]
+    return "\n".join([_table([{**each, "licence": licences.get(each["name"])} for each in own + added]), *triples])
 
 
 def earlier(manifest: dict[str, Any]) -> str:
@@ -37,26 +37,29 @@ def earlier(manifest: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _triples(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The triples that stages read beside the corpus; how many is not recorded."""
+def _triples(stages: list[dict[str, Any]]) -> list[str]:
+    """A row for each stage's triples, which it reads beside the corpus; how many is not recorded."""
     rows = []
     for stage in stages:
         triples = stage.get("triples")
         if triples:
             names = ", ".join(Path(file).name for file in triples["files"]) if "files" in triples else triples["dataset"]
-            rows.append({"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")})
+            rows.append(_row(f"triples of the stage {stage['name']}: {names}", "", triples.get("licence")))
     return rows
 
 
-def _texts(source: dict[str, Any]) -> int | None:
-    """How many texts a source gave, or pairs of texts; None: not recorded."""
-    return source.get("texts", source.get("pairs"))
+def _texts(source: dict[str, Any]) -> int:
+    """How many texts a source gave, or pairs of texts."""
+    return int(source["texts"] if "texts" in source else source["pairs"])
 
 
 def _table(files: list[dict[str, Any]]) -> str:
     lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     for each in files:
-        name, licence = SHOWN.get(each["name"], each["name"]), each["licence"] or LICENCES.get(each["name"], "not named")
-        count = _texts(each)
-        lines.append(f"| {teacher_card.cell(name)} | {'' if count is None else f'{count:,}'} | {teacher_card.cell(licence)} |")
+        name = each["name"]
+        lines.append(_row(SHOWN.get(name, name), f"{_texts(each):,}", each["licence"] or LICENCES.get(name)))
     return "\n".join(lines)
+
+
+def _row(name: str, count: str, licence: str | None) -> str:
+    return f"| {teacher_card.cell(name)} | {count} | {teacher_card.cell(licence or 'not named')} |"

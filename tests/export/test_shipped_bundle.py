@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgedistill import files
-from edgedistill.evaluation import scoring
+from edgedistill.evaluation import report, scoring
 from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTS = [json.loads((ROOT / "bench/reports" / name).read_text(encoding="utf-8")) for name in ("export.json", "shipped.json")]
+REPORTS = [row for name in ("export.json", "shipped.json") for row in report.read(ROOT / "bench" / "reports" / name)]
+# name: its precision, and the most bytes that its whole folder may have
 SHIPPED = {
     "nano": ("int8", 5e6),
     "micro": ("w4", 2e6),
     "multi": ("int8", 13e6),
-}  # name: its precision, and the most bytes that its whole folder may have
+}
 
 
 @pytest.fixture(scope="module", params=sorted(SHIPPED))
@@ -52,9 +52,7 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
     measured = scoring.evaluate(scoring.suite("mini"), shipped.encode)["average"]
     name = shipped.folder.name
     precision, _ = SHIPPED[name]
-    (said,) = [
-        row for found in REPORTS for row in found["reports"] if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)
-    ]
+    (said,) = [row for row in REPORTS if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)]
     assert said["bundle"]["sha256"] == shipped.manifest["precisions"][precision]["sha256"], "a report of this very graph"
     assert measured == pytest.approx(said["quality"]["mini"]["average"], abs=0.005)
 

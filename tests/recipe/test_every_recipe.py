@@ -88,17 +88,14 @@ class Tiny:
         made.pop("requirements", None)
         if made.get("corpus", {}).get("kind") == "documentation":
             made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
-        of_targets = [part["teacher"] for part in made.get("targets", {}).get("parts", []) if "teacher" in part]
-        for model in [made[side] for side in ("teacher", "assistant") if side in made] + of_targets:
-            model.pop("dtype", None)  # int8 loses too much of a tiny model
-            name_or_id = model.get("model", "runs/")
-            if not name_or_id.startswith("runs/"):
-                where = self.plain if "pooling" in model else self.multilingual if "multilingual" in name_or_id else self.teacher
-                model["model"] = str(where)
+        for side in ("teacher", "assistant"):
+            model = made.get(side, {}).get("model", "runs/")
+            if not model.startswith("runs/"):
+                where = self.plain if "pooling" in made[side] else self.multilingual if "multilingual" in model else self.teacher
+                made[side] |= {"model": str(where)}
+                made[side].pop("dtype", None)  # int8 loses too much of a tiny model
         student = made["student"]
         for key in ("weights", "tokenizer"):
-            if student.get(key, "").startswith("runs/"):
-                continue
             if "/" in student.get(key, "") or student.get(key, "").startswith("packaged:"):
                 student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
         if isinstance(student.get("layers"), int):
@@ -181,7 +178,6 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
         spec.assistant.model if spec.assistant else None,
         last.start if last else None,
         last.teacher.run if last and last.teacher else None,
-        spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]
     yield from (name for name in named if name is not None and name.startswith("runs/"))
 
