@@ -51,6 +51,10 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."),
 ]
+Precisions = Annotated[
+    list[str],
+    typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4, separated by commas. Repeatable."),
+]
 TrainingDevice = Annotated[
     str, typer.Option("--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda.")
 ]
@@ -82,6 +86,11 @@ def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
     """Raise UserError for a file or folder that exists, unless it may be replaced; `option` names another."""
     if not overwrite:
         raise UserError(f"{place}: exists already; add --overwrite to replace it, or choose another {option}")
+
+
+def listed(values: list[str]) -> list[str]:
+    """The items of an option that may be repeated and takes several at once, separated by commas."""
+    return [item.strip() for value in values for item in value.split(",") if item.strip()]
 
 
 def log(line: str) -> None:
@@ -208,7 +217,7 @@ def adapt(
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")] = 10.0,
-    precision: Annotated[str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4.")] = "int8",
+    precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")] = False,
     data: Data = None,
@@ -227,7 +236,7 @@ def adapt(
     from edgedistill import recipe
     from edgedistill.adapting import adapt as adapting
 
-    wanted = [p.strip() for p in precision.split(",") if p.strip()]
+    wanted = listed(precision)
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     request = adapting.Request(student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite)
     if not resume and (out.exists() or request.run.exists()):
@@ -323,9 +332,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="RUN|MODEL", help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.")
     ],
-    precision: Annotated[
-        str, typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4, separated by commas.")
-    ] = "fp32,w8,int8",
+    precision: Precisions = ["fp32,w8,int8"],  # noqa: B006
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")] = False,
     pooling: Annotated[
@@ -344,7 +351,7 @@ def export(
     """
     from edgedistill.errors import require
 
-    precisions = [p.strip() for p in precision.split(",") if p.strip()]
+    precisions = listed(precision)
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)

@@ -109,7 +109,7 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     again = call("export", "runs/tiny", folder=tmp_path)
     refusal = "bundles/tiny: exists already; add --overwrite to replace it, or choose another --out\n"
     assert (again.returncode, again.stderr) == (2, refusal)
-    assert call("export", "runs/tiny", "--precision", "w8,int8,fp32", "--overwrite", folder=tmp_path).returncode == 0
+    assert call("export", "runs/tiny", "--precision", "w8,int8", "--precision", "fp32", "--overwrite", folder=tmp_path).returncode == 0
     (tmp_path / "r.json").touch()
     again = call("bench", "bundles/tiny", "--out", "r.json", folder=tmp_path)
     refusal = "--out r.json: exists already; add --overwrite to replace it, or choose another --out\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from edgedistill import recipe
 from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
 from edgedistill.export import teacher_card
 
@@ -19,12 +19,12 @@ def sources(manifest: dict[str, Any]) -> str:
     found = (manifest["run"].get("corpus") or {}).get("sources", [])
     licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
     own, added = [each for each in found if each["name"] not in ADDED], [each for each in found if each["name"] in ADDED]
-    triples = _triples(manifest["recipe"].get("stages", []))
+    triples = recipe.triples_sources(manifest["recipe"].get("stages", []))
     if not licences and not added and not triples:
         return ""
     if not licences and len(own) > MOST_FILES:
         own = [{"name": f"{len(own):,} files", "texts": sum(map(_texts, own))}]
-    return "\n".join([_table([{**each, "licence": licences.get(each["name"])} for each in own + added]), *triples])
+    return _table([*({**each, "licence": licences.get(each["name"])} for each in own + added), *triples])
 
 
 def earlier(manifest: dict[str, Any]) -> str:
@@ -37,29 +37,20 @@ def earlier(manifest: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _triples(stages: list[dict[str, Any]]) -> list[str]:
-    """A row for each stage's triples, which it reads beside the corpus; how many is not recorded."""
-    rows = []
-    for stage in stages:
-        triples = stage.get("triples")
-        if triples:
-            names = ", ".join(Path(file).name for file in triples["files"]) if "files" in triples else triples["dataset"]
-            rows.append(_row(f"triples of the stage {stage['name']}: {names}", "", triples.get("licence")))
-    return rows
-
-
 def _texts(source: dict[str, Any]) -> int:
     """How many texts a source gave, or pairs of texts."""
     return int(source["texts"] if "texts" in source else source["pairs"])
+
+
+def _count(source: dict[str, Any]) -> str:
+    """As in the table: empty for triples, whose number is not recorded."""
+    return f"{_texts(source):,}" if source.get("texts", source.get("pairs")) is not None else ""
 
 
 def _table(files: list[dict[str, Any]]) -> str:
     lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     for each in files:
         name = each["name"]
-        lines.append(_row(SHOWN.get(name, name), f"{_texts(each):,}", each["licence"] or LICENCES.get(name)))
+        licence = each["licence"] or LICENCES.get(name) or "not named"
+        lines.append(f"| {teacher_card.cell(SHOWN.get(name, name))} | {_count(each)} | {teacher_card.cell(licence)} |")
     return "\n".join(lines)
-
-
-def _row(name: str, count: str, licence: str | None) -> str:
-    return f"| {teacher_card.cell(name)} | {count} | {teacher_card.cell(licence or 'not named')} |"

@@ -29,7 +29,7 @@ from edgedistill.recipe.objectives import (
 )
 from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
 from edgedistill.recipe.section import Pooling, Precision, Section
-from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs
+from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs, triples_sources
 from edgedistill.recipe.students import (
     Bert,
     BiLSTM,
@@ -168,4 +168,5 @@ __all__ = [
     "reads_second_view",
     "schema",
     "stage_of_pairs",
+    "triples_sources",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -66,6 +67,20 @@ class TripleHub(Section):
 
 
 Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, Tag("hub")], by_kind("files")]
+
+
+def triples_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each stage that reads triples a source, as records list them: `name` and `licence`; the number of triples is not recorded.
+
+    stages: of a dumped recipe.
+    """
+    found = []
+    for stage in stages:
+        triples = stage.get("triples")
+        if triples:
+            names = ", ".join(Path(file).name for file in triples["files"]) if "files" in triples else triples["dataset"]
+            found.append({"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")})
+    return found
 
 
 class Match(Section):

@@ -82,7 +82,11 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     named = {"texts": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
     teacher = {**world.recipe()["teacher"], "licence": "CC BY 4.0"}
     second = {"name": "second", "teacher": teacher, "corpus": named, "student": {"weights": str(sources / "static-bundle")}}
-    go(world, tmp_path / "a", **second, stages=STILL)
+    rows = "".join(f"a man walks {n}\tsomeone walks {n}\tnobody walks {n}\n" for n in range(20))
+    (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + rows, encoding="utf-8")
+    triples = {"files": [str(tmp_path / "triples.tsv")], "licence": "MIT"}
+    tune = {"name": "tune", "objective": {"kind": "simcse"}, "triples": triples, "steps": 1, "batch": 8}
+    go(world, tmp_path / "a", **second, stages=[*STILL, tune])
     (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
     assert recorded["recipe"] == "tiny" and recorded["sources"] == [{"name": "texts.txt", "texts": 440, "licence": None}]
     assert earlier_training.record(run.open_run(tmp_path / "a"))[:-1] == [recorded]
@@ -97,6 +101,7 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert card.index("by the recipe `third`: still") < card.index("### Earlier training") < first < then
     assert f"| `{world.teacher}` | — | not stated |" in card[first:then] and "| texts.txt | 440 | not named |" in card[first:then]
     assert f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
+    assert "| triples of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
 
 def test_max_tokens_and_dropout_are_the_recipes(world: World, sources: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from edgedistill import run
+from edgedistill import recipe, run
 from edgedistill.errors import UserError
 from edgedistill.runtime.trust import GET_AGAIN
 
@@ -21,10 +21,10 @@ class EarlierTeacher(BaseModel):
 
 
 class EarlierSource(BaseModel):
-    """A file of a corpus, and how many texts, or pairs of texts, it gave."""
+    """A file of a corpus, and how many texts, or pairs of texts, it gave; or a stage's triples, whose number is not recorded."""
 
     name: str
-    texts: int = Field(validation_alias=AliasChoices("texts", "pairs"))
+    texts: int | None = Field(None, validation_alias=AliasChoices("texts", "pairs"))
     licence: str | None = None
 
 
@@ -63,5 +63,6 @@ def record(source: run.Run) -> list[dict[str, Any]]:
         name=str(spec.teacher.embeddings or spec.teacher.model), revision=spec.teacher.revision, licence=spec.teacher.licence
     )
     files = [each.model_copy(update={"licence": licences.get(each.name)}) for each in (read.corpus or _Texts()).sources]
-    own = EarlierTraining(recipe=spec.name, teachers=read.teachers or [teacher], sources=files)
+    triples = [EarlierSource(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])]
+    own = EarlierTraining(recipe=spec.name, teachers=read.teachers or [teacher], sources=files + triples)
     return [each.model_dump() for each in [*read.earlier, own]]
