@@ -30,6 +30,12 @@ def sentences(packages: list[str]) -> Iterator[str]:
             yield from docstring_sentences.sentences(text)
 
 
+def strings(package: str) -> Iterator[str]:
+    """The documentation strings of a package alone, whole, with their markup; none where it is not installed."""
+    for path in _below_package(package):
+        yield from _strings(path)
+
+
 def content_id(packages: list[str]) -> list[str]:
     """What identifies the sentences: the code that extracts them, Python's version, every source's name and size."""
     listing = files.cache_key(sources=[[path.parts[-3:], path.stat().st_size] for path in _sources(packages)])
@@ -41,9 +47,12 @@ def _sources(packages: list[str]) -> Iterator[Path]:
     """The .py files of the standard library, then of each package, in order, without tests and bundled copies."""
     yield from _below(Path(sysconfig.get_paths()["stdlib"]))
     for name in packages:
-        spec = find_spec(name.partition(".")[0])
-        if spec is None:
-            continue
+        yield from _below_package(name)
+
+
+def _below_package(name: str) -> Iterator[Path]:
+    spec = find_spec(name.partition(".")[0])
+    if spec is not None:
         if spec.submodule_search_locations is None:
             yield from (Path(p) for p in [spec.origin] if p and p.endswith(".py"))
         for folder in spec.submodule_search_locations or ():

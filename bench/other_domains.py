@@ -1,0 +1,110 @@
+"""Retrieval on texts that no recipe trains on: docstrings of installed packages, ranked by their own first sentences.
+
+python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--out bench/reports/other-domains.json]
+
+One collection per package. A query is the first paragraph of a docstring (4 to 40 words), the text to find is the rest of the same
+docstring, 30 words or more, without code, signatures and titles. Scores are nDCG@10, and each one's share of the first bundle's. Needs no
+data folder. Recipes with `documentation_texts` train on the standard library's, numpy's, scipy's and torch's docstrings, so none of these
+packages is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgedistill import files, machine, run
+from edgedistill.data import docstring_sentences, documentation
+from edgedistill.evaluation import scoring
+from edgedistill.evaluation.suites.retrieval import each_query
+from edgedistill.runtime import bundle
+
+PACKAGES = {  # distribution: the package that is read
+    "pandas": "pandas",
+    "scikit-learn": "sklearn",
+    "sympy": "sympy",
+    "networkx": "networkx",
+    "SQLAlchemy": "sqlalchemy",
+    "transformers": "transformers",
+}
+QUERY_WORDS, TEXT_WORDS = (4, 40), (30, 2_000)
+LONG_WORDS = 120  # texts from here on are counted as long
+MOST_TEXTS = 2_500  # of a package, drawn evenly
+
+
+def docstrings(package: str) -> Iterator[tuple[str, str]]:
+    """(first paragraph, the other paragraphs in one text) of a package's docstrings, each query and each text once."""
+    seen = set[str]()
+    for string in documentation.strings(package):
+        first, *rest = [" ".join(paragraph.split()) for paragraph in docstring_sentences.running_text(string)] or [""]
+        text = " ".join(rest)
+        fits = QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1] and TEXT_WORDS[0] <= len(text.split()) <= TEXT_WORDS[1]
+        if fits and not seen & {first, text[:200]}:
+            seen |= {first, text[:200]}
+            yield first, text
+
+
+def write_collection(folder: Path, pairs: list[tuple[str, str]]) -> None:
+    """A folder in BEIR's layout: text n is the one relevant to query n."""
+    folder.mkdir()
+    for name, column in (("queries", 0), ("corpus", 1)):
+        rows = (json.dumps({"_id": str(n), "text": pair[column]}) + "\n" for n, pair in enumerate(pairs))
+        (folder / f"{name}.jsonl").write_text("".join(rows), encoding="utf-8")
+    judgements = "".join(f"{n}\t{n}\t1\n" for n in range(len(pairs)))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements, encoding="utf-8")
+
+
+def make_suite(folder: Path) -> tuple[scoring.Suite, dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+    """The suite in `folder`; of each collection which texts are long; what the report says of each."""
+    long, about = dict[str, np.ndarray](), dict[str, dict[str, Any]]()
+    for name, package in PACKAGES.items():
+        found = list(docstrings(package))
+        pairs = [found[int(at)] for at in np.linspace(0, len(found) - 1, min(len(found), MOST_TEXTS))]
+        words = np.array([len(text.split()) for _, text in pairs])
+        long[name] = words >= LONG_WORDS
+        numbers = {"texts": len(pairs), "long": int(long[name].sum()), "median_words": int(np.median(words))}
+        about[name] = {"version": version(name), **numbers}
+        write_collection(folder / name, pairs)
+    tasks = "".join(f"  - {{name: {name}, folder: {name}}}\n" for name in PACKAGES)
+    (folder / "suite.yaml").write_text(f"name: other-domains\nkind: retrieval\ntasks:\n{tasks}", encoding="utf-8")
+    return scoring.suite(folder / "suite.yaml"), long, about
+
+
+def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """nDCG@10 per collection: of all queries, and of those whose text is long."""
+    found = {}
+    for name, collection in suite.tasks.items():
+        values = np.array(each_query(collection, encoder.encode)[0])
+        found[name] = {"ndcg_at_10": round(float(values.mean()), 4), "long": round(float(values[long[name]].mean()), 4)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundles", nargs="+", metavar="BUNDLE[:PRECISION]", help="the first is the teacher's")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        suite, long, about = make_suite(Path(temporary))
+        rows: list[dict[str, Any]] = []
+        for place in arguments.bundles:
+            found = scores(bundle.load(place), suite, long)
+            teacher = rows[0]["collections"] if rows else found
+            kept = {key: {name: round(each[key] / teacher[name][key], 4) for name, each in found.items()} for key in ("ndcg_at_10", "long")}
+            rows.append({"bundle": place.rstrip("/").rpartition("/")[2], "collections": found, "kept": kept})
+            shown = {name: f"{100 * each['ndcg_at_10']:.1f} ({kept['ndcg_at_10'][name]:.1%})" for name, each in found.items()}
+            print(rows[-1]["bundle"], shown, flush=True)
+    if arguments.out:
+        report = {"schema": 1, "bench": "other-domains", "collections": about, "bundles": rows}
+        files.write_json(arguments.out, {**report, "machine": machine.here(), **run.provenance()})
+
+
+if __name__ == "__main__":
+    main()
