@@ -119,7 +119,7 @@ def test_the_shipped_one_comes_back_from_8_bits(tmp_path: Path, monkeypatch: pyt
     opened = bundle_run.open_finished("nano", PLACE)
     rows = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     cosines = (rows * bundle.load("nano").encode(texts)).sum(1)
-    assert cosines.min() >= 0.998 and cosines.mean() > 0.9985
+    assert cosines.min() >= 0.9975 and cosines.mean() > 0.9985
     assert opened.parameters == kinds.parameters(opened.student())
 
 
