@@ -101,6 +101,8 @@ class Tiny:
                 part["teacher"].pop("dtype", None)
         student = made["student"]
         for key in ("weights", "tokenizer"):
+            if student.get("kind", "finished") == "finished":
+                continue  # its weights are another recipe's run
             if "/" in student.get(key, "") or student.get(key, "").startswith("packaged:"):
                 student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
         if isinstance(student.get("layers"), int):
@@ -183,6 +185,7 @@ def _runs_named(spec: recipe.Recipe) -> Iterator[str]:
         spec.assistant.model if spec.assistant else None,
         last.start if last else None,
         last.teacher.run if last and last.teacher else None,
+        spec.student.weights if isinstance(spec.student, recipe.Finished) else None,
     ]
     yield from (name for name in named if name is not None and name.startswith("runs/"))
 
