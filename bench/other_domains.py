@@ -1,4 +1,4 @@
-"""Retrieval on texts that no recipe trains on: docstrings of installed packages, ranked by their own first sentences.
+"""Retrieval on texts that no recipe trains on: docstrings of installed packages, each to be found by its own first paragraph.
 
 python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--out bench/reports/other-domains.json]
 

@@ -24,7 +24,7 @@ def sources(manifest: dict[str, Any]) -> str:
         return ""
     if not licences and len(own) > MOST_FILES:
         own = [{"name": f"{len(own):,} files", "texts": sum(map(_texts, own))}]
-    return _table([*({**each, "licence": licences.get(each["name"])} for each in own + added), *triples])
+    return _table([{**each, "licence": licences.get(each["name"])} for each in own + added], triples)
 
 
 def earlier(manifest: dict[str, Any]) -> str:
@@ -33,7 +33,8 @@ def earlier(manifest: dict[str, Any]) -> str:
     parts = ["### Earlier training", "The student had been trained before; what it learned there is part of it."] if trainings else []
     for each in trainings:
         parts += [f"By the recipe `{teacher_card.cell(each['recipe'])}`:", teacher_card.table({"run": each})]
-        parts += [_table(each["sources"])] if each["sources"] else ["Its text files were not recorded."]
+        triples = each.get("triples", [])  # records of older versions have none
+        parts += [_table(each["sources"], triples)] if each["sources"] or triples else ["Its text files were not recorded."]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -42,15 +43,14 @@ def _texts(source: dict[str, Any]) -> int:
     return int(source["texts"] if "texts" in source else source["pairs"])
 
 
-def _count(source: dict[str, Any]) -> str:
-    """As in the table: empty for triples, whose number is not recorded."""
-    return f"{_texts(source):,}" if source.get("texts", source.get("pairs")) is not None else ""
-
-
-def _table(files: list[dict[str, Any]]) -> str:
+def _table(files: list[dict[str, Any]], triples: list[dict[str, Any]]) -> str:
+    """A row for each file, then for each stage's triples, whose number is not recorded."""
     lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
     for each in files:
         name = each["name"]
-        licence = each["licence"] or LICENCES.get(name) or "not named"
-        lines.append(f"| {teacher_card.cell(SHOWN.get(name, name))} | {_count(each)} | {teacher_card.cell(licence)} |")
-    return "\n".join(lines)
+        lines.append(_row(SHOWN.get(name, name), f"{_texts(each):,}", each["licence"] or LICENCES.get(name)))
+    return "\n".join([*lines, *(_row(each["name"], "", each["licence"]) for each in triples)])
+
+
+def _row(name: str, count: str, licence: str | None) -> str:
+    return f"| {teacher_card.cell(name)} | {count} | {teacher_card.cell(licence or 'not named')} |"

@@ -100,9 +100,8 @@ class Tiny:
                 part["teacher"] |= {"model": str(self.plain), "pooling": "mean"}
                 part["teacher"].pop("dtype", None)
         student = made["student"]
-        for key in ("weights", "tokenizer"):
-            if student.get("kind", "finished") == "finished":
-                continue  # its weights are another recipe's run
+        finished = student.get("kind", "finished") == "finished"  # its weights are another recipe's run
+        for key in () if finished else ("weights", "tokenizer"):
             if "/" in student.get(key, "") or student.get(key, "").startswith("packaged:"):
                 student[key] = str(self.multilingual if "xlm" in student[key] else self.plain)
         if isinstance(student.get("layers"), int):

@@ -94,6 +94,9 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     strange.info["corpus"] = {"sources": [{"name": 3}]}
     with pytest.raises(UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "):
         earlier_training.record(strange)
+    strange.info["corpus"] = {"sources": [{"name": "a file without its number of texts"}]}
+    with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.texts'\); "):
+        earlier_training.record(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")

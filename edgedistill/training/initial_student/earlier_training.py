@@ -21,19 +21,27 @@ class EarlierTeacher(BaseModel):
 
 
 class EarlierSource(BaseModel):
-    """A file of a corpus, and how many texts, or pairs of texts, it gave; or a stage's triples, whose number is not recorded."""
+    """A file of a corpus, and how many texts, or pairs of texts, it gave."""
 
     name: str
-    texts: int | None = Field(None, validation_alias=AliasChoices("texts", "pairs"))
+    texts: int = Field(validation_alias=AliasChoices("texts", "pairs"))
+    licence: str | None = None
+
+
+class EarlierTriples(BaseModel):
+    """A stage's triples; their number is not recorded."""
+
+    name: str
     licence: str | None = None
 
 
 class EarlierTraining(BaseModel):
-    """One training: the name of its recipe, its teachers, and its text files."""
+    """One training: the name of its recipe, its teachers, its text files, and its stages' triples."""
 
     recipe: str
     teachers: list[EarlierTeacher]
     sources: list[EarlierSource]
+    triples: list[EarlierTriples] = []
 
 
 class _Texts(BaseModel):
@@ -63,6 +71,6 @@ def record(source: run.Run) -> list[dict[str, Any]]:
         name=str(spec.teacher.embeddings or spec.teacher.model), revision=spec.teacher.revision, licence=spec.teacher.licence
     )
     files = [each.model_copy(update={"licence": licences.get(each.name)}) for each in (read.corpus or _Texts()).sources]
-    triples = [EarlierSource(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])]
-    own = EarlierTraining(recipe=spec.name, teachers=read.teachers or [teacher], sources=files + triples)
+    triples = [EarlierTriples(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])]
+    own = EarlierTraining(recipe=spec.name, teachers=read.teachers or [teacher], sources=files, triples=triples)
     return [each.model_dump() for each in [*read.earlier, own]]
