@@ -1,11 +1,11 @@
 """Retrieval on texts that no recipe trains on: docstrings of installed packages, each to be found by its own first paragraph.
 
-python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--out bench/reports/other-domains.json]
+python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--development] [--out bench/reports/other-domains.json]
 
 One collection per package. A query is the first paragraph of a docstring (4 to 40 words), the text to find is the rest of the same
 docstring, 30 words or more, without code, signatures and titles. Scores are nDCG@10, and each one's share of the first bundle's. Needs no
 data folder. Recipes with `documentation_texts` train on the standard library's, numpy's, scipy's and torch's docstrings, so none of these
-packages is measured here.
+packages is measured here. --development reads other packages in their place, to choose between students by; install those first.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ PACKAGES = {  # distribution: the package that is read
     "SQLAlchemy": "sqlalchemy",
     "transformers": "transformers",
 }
+DEVELOPMENT = {"statsmodels": "statsmodels", "astropy": "astropy", "Django": "django", "nltk": "nltk"}  # shares no text with PACKAGES
 QUERY_WORDS, TEXT_WORDS = (4, 40), (30, 2_000)
 LONG_WORDS = 120  # texts from here on are counted as long
 MOST_TEXTS = 2_500  # of a package, drawn evenly
@@ -61,18 +62,20 @@ def write_collection(folder: Path, pairs: list[tuple[str, str]]) -> None:
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements, encoding="utf-8")
 
 
-def make_suite(folder: Path) -> tuple[scoring.Suite, dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+def make_suite(folder: Path, packages: dict[str, str]) -> tuple[scoring.Suite, dict[str, np.ndarray], dict[str, dict[str, Any]]]:
     """The suite in `folder`; of each collection which texts are long; what the report says of each."""
     long, about = dict[str, np.ndarray](), dict[str, dict[str, Any]]()
-    for name, package in PACKAGES.items():
+    for name, package in packages.items():
         found = list(docstrings(package))
+        if not found:
+            raise SystemExit(f"{package}: no docstrings found; install {name}")
         pairs = [found[int(at)] for at in np.linspace(0, len(found) - 1, min(len(found), MOST_TEXTS))]
         words = np.array([len(text.split()) for _, text in pairs])
         long[name] = words >= LONG_WORDS
         numbers = {"texts": len(pairs), "long": int(long[name].sum()), "median_words": int(np.median(words))}
         about[name] = {"version": version(name), **numbers}
         write_collection(folder / name, pairs)
-    tasks = "".join(f"  - {{name: {name}, folder: {name}}}\n" for name in PACKAGES)
+    tasks = "".join(f"  - {{name: {name}, folder: {name}}}\n" for name in packages)
     (folder / "suite.yaml").write_text(f"name: other-domains\nkind: retrieval\ntasks:\n{tasks}", encoding="utf-8")
     return scoring.suite(folder / "suite.yaml"), long, about
 
@@ -89,10 +92,11 @@ def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", nargs="+", metavar="BUNDLE[:PRECISION]", help="the first is the teacher's")
+    parser.add_argument("--development", action="store_true", help=f"read {', '.join(DEVELOPMENT)} in place of the reported packages")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        suite, long, about = make_suite(Path(temporary))
+        suite, long, about = make_suite(Path(temporary), DEVELOPMENT if arguments.development else PACKAGES)
         rows: list[dict[str, Any]] = []
         for place in arguments.bundles:
             found = scores(bundle.load(place), suite, long)
