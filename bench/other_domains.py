@@ -34,7 +34,7 @@ PACKAGES = {  # distribution: the package that is read
     "SQLAlchemy": "sqlalchemy",
     "transformers": "transformers",
 }
-DEVELOPMENT = {"statsmodels": "statsmodels", "astropy": "astropy", "Django": "django", "nltk": "nltk"}  # shares no text with PACKAGES
+DEVELOPMENT = {"statsmodels": "statsmodels", "astropy": "astropy", "Django": "django", "nltk": "nltk"}  # none of PACKAGES
 QUERY_WORDS, TEXT_WORDS = (4, 40), (30, 2_000)
 LONG_WORDS = 120  # texts from here on are counted as long
 MOST_TEXTS = 2_500  # of a package, drawn evenly
