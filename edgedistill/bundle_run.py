@@ -94,6 +94,9 @@ def open_finished(name: str, place: str) -> run.Run:
             raise UserError(f"{place}: {name} is the run of a teacher, not of a student; give a student's")
         return opened
     if not bundle_location.is_bundle(name):
+        if Path(name).is_dir():
+            way_out = "a student with a `kind`, such as bert, can start from a model's layers"
+            raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
         known = unknown_name("finished student", name, files.shipped("bundle"))
         raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
     return _open_bundle(name, place)

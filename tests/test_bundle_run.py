@@ -134,6 +134,11 @@ def test_a_name_that_is_nothing() -> None:
     assert problem("nanno") == f"student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano); {way_out}"
 
 
+def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path: Path) -> None:
+    way_out = "a student with a `kind`, such as bert, can start from a model's layers"
+    assert problem(str(tmp_path)) == f"student.weights: the folder {tmp_path} is neither a bundle nor a run; {way_out}"
+
+
 def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
     folder = made / "run-bert"
     unfinished = tmp_path / "y"

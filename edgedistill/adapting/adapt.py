@@ -58,9 +58,11 @@ class Request:
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
     """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds, before, after, weak, table}.
 
-    resume: continue an interrupted adaptation. Raises UserError: an unknown student, too few texts, a student without its teacher.
+    resume: continue an interrupted adaptation. Raises UserError: an unknown student or precision, too few
+    texts, a student without its teacher.
     """
     started = time.perf_counter()
+    precisions = bundle_writer.known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
     folder = request.run
     if not (folder.exists() if resume else request.overwrite):
@@ -72,8 +74,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         for earlier in (folder, run.partial(folder)) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
-    session.log(f"{folder}: exporting {', '.join(request.precisions)}")
-    bundle_writer.export(str(folder), list(request.precisions), request.out, session.log)
+    session.log(f"{folder}: exporting {', '.join(precisions)}")
+    bundle_writer.export(str(folder), precisions, request.out, session.log)
     teacher = open_teacher(spec.teacher, session.data)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
     held_out = _held_out(spec, teacher, session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from edgedistill.session import Log, Session
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
 LOG_INTERVAL_S = 30.0  # between two lines of progress where there is no terminal
-TEACHER_RECIPE = ("teacher-minilm", "packaged:all-MiniLM-L6-v2")  # a shipped recipe without stages, and its teacher
 
 
 class Outputs(NamedTuple):
@@ -206,13 +206,10 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     manifest = measured[0].manifest
     teacher = (manifest.get("recipe") or {}).get("teacher") or {}
     model, revision = teacher.get("model", manifest["teacher"]), teacher.get("revision")
-    name, packaged = TEACHER_RECIPE
-    described = f"{{model: {model}{f', revision: {revision}' if revision else ''}}}"
-    change = "" if model == packaged else f" --set 'teacher={described}'"
+    source = shlex.join([model, *(["--revision", revision] if revision else [])])
     log(
         f"no teacher among the bundles, so the share retained is not shown; to compare with {manifest['teacher']}, "
-        f"run `edgedistill train {name}{change} --out runs/teacher`, then `edgedistill export runs/teacher --out bundles/teacher`, "
-        "and add bundles/teacher:fp32 to this command"
+        f"run `edgedistill export {source} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ def export(
     tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the other
     precisions, or not at all where every precision failed.
     """
-    precisions = _known(precisions)
+    precisions = known_precisions(precisions)
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
     with model_source.opened(str(source), pooling, revision) as run:
@@ -168,8 +168,8 @@ def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
     return {"failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}}
 
 
-def _known(precisions: list[str]) -> list[str]:
-    """The requested precisions, each once, fp32 first."""
+def known_precisions(precisions: Sequence[str]) -> list[str]:
+    """The requested precisions, each once, fp32 first. Raises UserError: none, or an unknown one."""
     if not precisions:
         raise UserError(f"--precision: none given; choose from {', '.join(PRECISIONS)}")
     unknown = [precision for precision in precisions if precision not in PRECISIONS]

@@ -17,7 +17,7 @@ OPTIMUM = '`pip install "sentence-transformers[onnx]<6"`'  # optimum-onnx 0.1 ne
 
 def plain(manifest: dict[str, Any], precision: str) -> str:
     """Ten lines of Python that give the bundle's embeddings with onnxruntime and tokenizers alone. They run as they stand."""
-    text = f"{json.dumps(manifest['prompt'])} + text" if manifest["prompt"] else "text"
+    texts = f"[{json.dumps(manifest['prompt'])} + text for text in texts]" if manifest["prompt"] else "texts"
     return (
         "```python\n"
         "import numpy as np\n"
@@ -26,7 +26,7 @@ def plain(manifest: dict[str, Any], precision: str) -> str:
         'folder, texts = "path/to/this/folder", ["a text", "another"]\n'
         f'tokenizer = Tokenizer.from_file(f"{{folder}}/tokenizer.json")  # truncates to {manifest["max_tokens"]} tokens\n'
         f"tokenizer.enable_padding(pad_id={manifest['pad_id']})\n"
-        f"rows = tokenizer.encode_batch([{text} for text in texts])\n"
+        f"rows = tokenizer.encode_batch({texts})\n"
         'columns = {"input_ids": [row.ids for row in rows], "attention_mask": [row.attention_mask for row in rows]}\n'
         f'session = onnxruntime.InferenceSession(f"{{folder}}/{manifest["precisions"][precision]["file"]}")\n'
         "inputs = {name: np.array(column, np.int64) for name, column in columns.items()}\n"

@@ -161,8 +161,8 @@ def _training(manifest: dict[str, Any]) -> str:
     corpus = manifest["run"].get("corpus")
     held_out = f" ({corpus['held_out']:,} more were held out)" if corpus and corpus["held_out"] else ""
     unit = "pairs of texts" if corpus and any("pairs" in each for each in corpus.get("sources", [])) else "texts"
-    texts = f" on {corpus['texts'] - corpus['held_out']:,} {unit}{held_out}" if corpus else ""
-    stages = ", ".join(f"{stage['name']} ({stage['steps']:,} steps)" for stage in manifest["run"].get("stages", []))
+    texts = f" on samples of {corpus['texts'] - corpus['held_out']:,} {unit}{held_out}" if corpus else ""
+    stages = ", ".join(_stage(stage) for stage in manifest["run"].get("stages", []))
     trained = "Nothing was trained: these are the teacher's own weights."
     if stages:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
@@ -170,3 +170,9 @@ def _training(manifest: dict[str, Any]) -> str:
     training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
     parts = (training, teacher_card.table(manifest), corpus_card.sources(manifest), corpus_card.earlier(manifest))
     return "\n\n".join(part for part in parts if part)
+
+
+def _stage(stage: dict[str, Any]) -> str:
+    """A stage's name, its steps and, where that was recorded, its samples: how often a text, pair or triple was read."""
+    samples = f", {stage['texts']:,} samples" if "texts" in stage else ""
+    return f"{stage['name']} ({stage['steps']:,} steps{samples})"

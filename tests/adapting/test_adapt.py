@@ -105,6 +105,13 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
     assert found["steps"] == run.open_run(request.run).recipe.distilling[0].steps and found["steps"] >= 200
 
 
+def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path: Path) -> None:
+    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",))
+    with pytest.raises(UserError, match="--precision: no precision 'int9'; did you mean 'int8'"):
+        adapt.adapt(request, Session(data=documents(tmp_path / "data")))
+    assert not request.run.exists() and not run.partial(request.run).exists()
+
+
 def own(texts: int, words: float) -> own_texts.OwnTexts:
     return own_texts.OwnTexts(1, 0, texts, words, 1.5 * words, [])
 

@@ -179,8 +179,8 @@ def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_b
     quick = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)
     found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
-    assert "so the share retained is not shown; to compare with t, run `edgedistill train teacher-minilm --out runs/teacher`, then " in line
-    assert "`edgedistill export runs/teacher --out bundles/teacher`, and add bundles/teacher:fp32 to this command" in line
+    assert "so the share retained is not shown; to compare with t, run " in line
+    assert "`edgedistill export packaged:all-MiniLM-L6-v2 --out bundles/teacher` and add bundles/teacher:fp32 to this command" in line
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
@@ -314,8 +314,8 @@ def test_the_teacher_of_the_missing_teacher_line_is_the_bundles_own() -> None:
         bench._log_missing_teacher([bench.Measured(Path("s"), "w8", manifest)], lines.append)
         return "\n".join(lines)
 
-    assert " --set 'teacher={model: some/encoder, revision: main}' --out runs/teacher" in logged(
+    assert "`edgedistill export some/encoder --revision main --out bundles/teacher`" in logged(
         {"model": "some/encoder", "revision": "main"}
     )
-    assert "--set" not in logged({"model": "packaged:all-MiniLM-L6-v2"})
+    assert "`edgedistill export 'my models/x' --out bundles/teacher`" in logged({"model": "my models/x"})
     assert logged({"model": "some/encoder"}, "teacher") == ""

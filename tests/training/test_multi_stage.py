@@ -436,6 +436,6 @@ def test_the_card_and_later_trainings_name_the_tables_of_pairs(world: World, dat
     pairs = [source["pairs"] for source in made["sources"]]
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
     assert f"| en-xx.tsv | {pairs[0]:,} | CC0 |" in card and f"| en-yy.tsv | {pairs[1]:,} | not named |" in card
-    assert f"Trained on {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more were held out)" in card
+    assert f"Trained on samples of {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more were held out)" in card
     (recorded,) = earlier_training.record(bundle_run.open_finished(str(tmp_path / "bundle"), "test"))
     assert [(each["texts"], each["licence"]) for each in recorded["sources"]] == [(pairs[0], "CC0"), (pairs[1], None)]
