@@ -196,7 +196,7 @@ def test_the_card_has_the_measured_numbers(made: Path) -> None:
     assert "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `packaged:t`. A text gives an embedding of 24 dim" in text
     assert "Texts are truncated to 32 tokens." in text
     assert "single vs. batched cosine" in text
-    assert "on 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
+    assert "on samples of 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
     assert 'backend="onnx"' in text
     assert 'await embed(["a text"], { pooling: "mean", normalize: true })' in text
 
