@@ -1,0 +1,54 @@
+"""A batch embedded in parts of like length gives the embeddings and gradients of the whole batch."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from edgedistill.students.bert import BertStudent
+from edgedistill.training.by_length import embed_by_length, parts
+
+
+def _batch(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    mask = (torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]).long()
+    return torch.randint(5, 50, mask.shape) * mask, mask
+
+
+def test_same_embeddings_and_gradients_in_the_order_of_the_texts() -> None:
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    student = BertStudent(BertModel(config), "mean", None, tanh=False).eval()
+    ids, mask = _batch([30, 3, 4, 29, 5, 3, 31, 4] * 16)
+    seen: list[tuple[int, ...]] = []
+
+    def embed(some_ids: torch.Tensor, some_mask: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(some_ids.shape))
+        return student(some_ids, some_mask)
+
+    gradients = []
+    whole = student(ids, mask)
+    in_parts = embed_by_length(embed, ids, mask)
+    assert len(seen) > 1 and sum(rows for rows, _ in seen) == len(ids)
+    torch.testing.assert_close(in_parts, whole, rtol=1e-4, atol=1e-6)
+    weights = torch.randn(whole.shape)
+    for embeddings in (whole, in_parts):
+        student.zero_grad()
+        (embeddings * weights).sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("lengths", [[12] * 64, [7], [0, 0]])
+def test_texts_of_one_length_are_one_part(lengths: list[int]) -> None:
+    assert parts(np.array(lengths)) == [len(lengths)]
+
+
+def test_parts_save_padding_where_few_texts_are_long() -> None:
+    lengths = np.sort(np.array([10] * 120 + [100] * 8))
+    assert parts(lengths) == [120, 128]
+
+
+def test_few_tokens_are_not_worth_a_second_pass() -> None:
+    assert parts(np.array([3, 4, 5, 9])) == [4]
