@@ -20,6 +20,7 @@ from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
 from edgedistill.planning import preflight
+from edgedistill.quantization import known_precisions
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -62,7 +63,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     texts, a student without its teacher.
     """
     started = time.perf_counter()
-    precisions = bundle_writer.known_precisions(request.precisions)
+    precisions = known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
     folder = request.run
     if not (folder.exists() if resume else request.overwrite):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import onnx
 
 from edgedistill import files, graph, quantization
-from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
 from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.quantization import PRECISIONS, TokenIds, mixed_precision, sample_texts
+from edgedistill.quantization import PRECISIONS, TokenIds, known_precisions, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle
 from edgedistill.session import Log
@@ -166,16 +166,6 @@ def _incomplete(out: Path, found: Found, failed: dict[str, CheckFailed]) -> Chec
 
 def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
     return {"failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}}
-
-
-def known_precisions(precisions: Sequence[str]) -> list[str]:
-    """The requested precisions, each once, fp32 first. Raises UserError: none, or an unknown one."""
-    if not precisions:
-        raise UserError(f"--precision: none given; choose from {', '.join(PRECISIONS)}")
-    unknown = [precision for precision in precisions if precision not in PRECISIONS]
-    if unknown:
-        raise UserError(*(f"--precision: {unknown_name('precision', precision, PRECISIONS)}" for precision in dict.fromkeys(unknown)))
-    return [precision for precision in PRECISIONS if precision in precisions]
 
 
 def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:

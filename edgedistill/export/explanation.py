@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from edgedistill import graph
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError
 from edgedistill.export import golden_parity, model_source
-from edgedistill.quantization import PRECISIONS, converter, sensitivity
+from edgedistill.quantization import converter, known_precisions, sensitivity
 from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar
@@ -32,8 +32,7 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an unknown precision, for fp32
     and for a classifier.
     """
-    if precision not in PRECISIONS:
-        raise UserError(f"--precision: {unknown_name('precision', precision, PRECISIONS)}")
+    known_precisions([precision])
     if precision == "fp32":
         raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
     if run.labels:

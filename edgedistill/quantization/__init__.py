@@ -1,6 +1,6 @@
 """An fp32 graph in, the same graph in another precision out; `PRECISIONS` holds all of them."""
 
-from edgedistill.quantization.precisions import PRECISIONS, convert, converter
+from edgedistill.quantization.precisions import PRECISIONS, convert, converter, known_precisions
 from edgedistill.quantization.sample_batches import TokenIds
 from edgedistill.quantization.skipping import convert_except
 
@@ -13,6 +13,7 @@ __all__ = [
     "dequantize",
     "golden_texts",
     "int8",
+    "known_precisions",
     "mixed_precision",
     "sample_texts",
     "saturation",

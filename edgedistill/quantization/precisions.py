@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,9 +25,18 @@ def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> o
 
 def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
     """`convert` for this graph and for the same graph with some constants skipped, with activations measured only once."""
-    if precision not in PRECISIONS:
-        raise UserError(f"--precision: {unknown_name('precision', precision, PRECISIONS)}")
+    known_precisions([precision])
     return PRECISIONS[precision].converter(model, samples)
+
+
+def known_precisions(precisions: Sequence[str]) -> list[str]:
+    """The requested precisions, each once, in the order of `PRECISIONS`. Raises UserError: none, or an unknown one."""
+    if not precisions:
+        raise UserError(f"--precision: none given; choose from {', '.join(PRECISIONS)}")
+    unknown = [precision for precision in dict.fromkeys(precisions) if precision not in PRECISIONS]
+    if unknown:
+        raise UserError(*(f"--precision: {unknown_name('precision', precision, PRECISIONS)}" for precision in unknown))
+    return [precision for precision in PRECISIONS if precision in precisions]
 
 
 class Precision(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 from pathlib import Path
 
-from edgedistill import recipe
+from edgedistill import files, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
@@ -52,8 +53,8 @@ def _download(model: str, revision: str | None, place: str) -> Path:
     if not HUB_ID.fullmatch(model):
         raise UserError(f"{place}: no such folder: {model!r}; give packaged:NAME, a folder, or a hub id such as owner/name")
     if revision is None:
-        section = place.rpartition(".")[0]
-        raise UserError(f"{place}: no folder {model!r} here; if it is a hub id, set {section}.revision")
+        section, near = place.rpartition(".")[0], _near_bundle(model) if place == "student.weights" else ""
+        raise UserError(f"{place}: no folder {model!r} here; {near}if it is a hub id, set {section}.revision")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -64,6 +65,11 @@ def _download(model: str, revision: str | None, place: str) -> Path:
         raise UserError(
             f"{place}: could not download {model!r} at {revision!r}: {first}; check the id, the revision and the network"
         ) from error
+
+
+def _near_bundle(name: str) -> str:
+    near = difflib.get_close_matches(name, files.shipped("bundle"), n=1)
+    return f"did you mean {near[0]!r}, which ships? " if near else ""
 
 
 def packaged(name: str, place: str) -> Path:

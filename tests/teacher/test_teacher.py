@@ -16,7 +16,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import assistant, embedding_cache, encoder, token_batches
-from edgedistill.training import train
+from edgedistill.training import load_models, train
 from tests.conftest import World, sentences
 
 ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Sunday. " * 30]
@@ -190,6 +190,8 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
     with pytest.raises(UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"):
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
+    with pytest.raises(UserError, match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is a hub id"):
+        load_models.find_model("nanoo", None, "student.weights")
     with pytest.raises(UserError, match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run"):
         encoder.TeacherEncoder(recipe.Teacher(model="nano"))
     with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"):

@@ -262,6 +262,8 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
     spec = recipe.parse(tasks.recipe(student=BILSTM), "test")
     train.train(spec, tmp_path / "first", Session(data=tasks.data, log=quiet))
     go(tasks, tmp_path / "second", stage(single(), steps=1, learning_rate=1e-9, start=str(tmp_path / "first")))
+    (earlier,) = run.open_run(tmp_path / "second").info["earlier"]
+    assert earlier["recipe"] == run.open_run(tmp_path / "first").recipe.name
     first, second = (load_file(tmp_path / name / "student.safetensors") for name in ("first", "second"))
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
     with pytest.raises(UserError, match="its student is not this recipe's"):

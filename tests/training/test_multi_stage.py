@@ -127,6 +127,12 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     assert layer.identity() != opened.identity()
 
 
+def test_a_run_names_what_its_assistants_layers_were_trained_on(taught: Path, whole: Path) -> None:
+    (earlier,) = run.open_run(whole).info["earlier"]
+    assert earlier["recipe"] == "assistant" and {"en-xx.tsv", "en-yy.tsv"} == {each["name"] for each in earlier["sources"]}
+    assert "earlier" not in run.open_run(taught).info, "its layers are a model's, which no run of ours has trained"
+
+
 def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: World, data: Path, taught: Path) -> None:
     opened = run.open_run(taught)
     assert opened.shape["positions"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2

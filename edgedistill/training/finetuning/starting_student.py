@@ -12,7 +12,7 @@ from edgedistill.session import Session
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import prepare
-from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student import earlier_training, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import open_models
 from edgedistill.training.stages import NumberedStage
@@ -30,7 +30,8 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
     if stage.spec.start is not None:
         opened = open_start(spec, stage)
         _keep_tokenizer(opened.tokenizer(), folder)
-        return PreparedStudent(opened.student(), opened.shape, opened.tokenizer())
+        earlier = tuple(earlier_training.record(opened))
+        return PreparedStudent(opened.student(), opened.shape, opened.tokenizer(), earlier=earlier)
     texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
     models = open_models(spec, session.data)
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)

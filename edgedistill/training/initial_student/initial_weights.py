@@ -15,7 +15,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
 from edgedistill.students.output import Output
-from edgedistill.training.initial_student import finished_student, weight_source
+from edgedistill.training.initial_student import earlier_training, finished_student, weight_source
 from edgedistill.training.initial_student.corpus_sample import CorpusSample
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
@@ -67,7 +67,7 @@ def build(
     if isinstance(spec.student, recipe.Finished):
         student = finished_student.build(spec, tokenizer, _target_dims(spec, models))
     else:
-        student = PreparedStudent(*_initialized(spec, models, tokenizer, session, sample, fitted), tokenizer)
+        student = _initialized(spec, models, tokenizer, session, sample, fitted)
     if isinstance(spec.targets, recipe.Split):
         if kinds.dims(student.module) != spec.targets.width:
             blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
@@ -89,7 +89,7 @@ def _initialized(
     session: Session,
     sample: CorpusSample | None,
     fitted: bool,
-) -> tuple[nn.Module, dict[str, Any]]:
+) -> PreparedStudent:
     torch.manual_seed(spec.seed)
     student = spec.student
     dims = _target_dims(spec, models)
@@ -97,7 +97,9 @@ def _initialized(
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
     embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs) if fitted else None
-    return INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
+    module, shape = INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
+    earlier = earlier_training.record(source.finished) if source and source.finished else []
+    return PreparedStudent(module, shape, tokenizer, earlier=tuple(earlier))
 
 
 def _bilstm(student: recipe.BiLSTM, start: Start) -> tuple[nn.Module, dict[str, Any]]:

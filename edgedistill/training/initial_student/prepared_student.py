@@ -49,8 +49,8 @@ class StudentTokenizer:
 class PreparedStudent:
     """A student's module, its shape (the content of student.json) and its tokenizer.
 
-    origin: of a finished student, which run or bundle it comes from, for run.json; earlier: what it was trained on there, see
-    `earlier_training`. new_head: its head is still to be fitted to the targets.
+    origin: of a finished student, which run or bundle it comes from, for run.json. earlier: what the run was trained on that the student
+    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets.
     """
 
     module: nn.Module

@@ -27,7 +27,12 @@ class WeightSource(NamedTuple):
     layers: EncoderLayers
     tokenizer: PreTrainedTokenizerBase
     head: Any = None  # of a finished run: the layer behind its pooling
-    max_tokens: int | None = None  # of a finished run: its maximum input; positions behind it were never trained
+    finished: run.Run | None = None  # the finished run that they come from, if any
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Of a finished run: its maximum input; positions behind it were never trained."""
+        return None if self.finished is None else self.finished.max_tokens
 
     @property
     def model(self) -> Any:
@@ -72,9 +77,9 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     """The encoder of the teacher, of the assistant or of a finished run."""
     module: Any = own(opened.module)
     name = str(opened.spec.name)
-    finished = opened.run.max_tokens if isinstance(opened, assistants.RunTeacher) else None
+    finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):
-        return WeightSource(_layers(student, getattr(module, "model", module), name), opened.tokenizer, max_tokens=finished)
+        return WeightSource(_layers(student, getattr(module, "model", module), name), opened.tokenizer, finished=finished)
     if isinstance(module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
