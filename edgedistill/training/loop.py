@@ -178,6 +178,9 @@ class Loop:
             self._restore(found)
         elif checkpoint.newest(self.run.checkpoints) is None:
             self.metrics.truncate(0)
+        inner: Any = own(self.student)
+        if isinstance(inner, BertStudent) and device.type == "cpu" and self.accelerator.mixed_precision == "bf16":
+            inner.model.set_attn_implementation("eager")  # the fused kernel's bf16 gradients take up to twice a step's time
         self.distributed = self.accelerator.prepare(self.module)
         self.distributed.train()
 
