@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-PASS_TOKENS = 256  # a further pass costs about as much as so many tokens (bench/LOG.md, "Batches of unlike length, in parts")
+PASS_TOKENS = 256  # a further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts")
 CUTS = 32  # how many places of a batch are tried as the end of a part
 
 Embed = Callable[[Tensor, Tensor], Tensor]
@@ -32,15 +33,14 @@ def parts(lengths: np.ndarray) -> list[int]:
 def embed_by_length(embed: Embed, ids: Tensor, mask: Tensor) -> Tensor:
     """What `embed(ids, mask)` returns, (B, d), computed in parts of like length, each padded to its longest text.
 
-    ids, mask: (B, T) int64, right-padded. Exact but for rounding, since no text's embedding depends on another's or on padding.
+    ids, mask: (B, T) int64, right-padded, on the CPU. Exact but for rounding, since no text's embedding depends on another's or on padding.
     """
-    lengths, order = mask.sum(1).cpu().sort()
+    lengths, order = mask.sum(1).sort()
     ends = parts(lengths.numpy())
     if len(ends) == 1:
         return embed(ids, mask)
-    order = order.to(ids.device)
     found = []
-    for start, end in zip([0, *ends], ends, strict=False):
+    for start, end in pairwise([0, *ends]):
         rows, longest = order[start:end], max(1, int(lengths[end - 1]))
         found.append(embed(ids[rows, :longest], mask[rows, :longest]))
     return torch.cat(found)[order.argsort()]

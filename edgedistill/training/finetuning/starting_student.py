@@ -29,9 +29,9 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
         return PreparedStudent(teacher.module, teachers.teacher_shape(spec.student, teacher), teacher.tokenizer)
     if stage.spec.start is not None:
         opened = open_start(spec, stage)
-        _keep_tokenizer(opened.tokenizer(), folder)
-        earlier = tuple(earlier_training.record(opened))
-        return PreparedStudent(opened.student(), opened.shape, opened.tokenizer(), earlier=earlier)
+        tokenizer, earlier = opened.tokenizer(), tuple(earlier_training.record(opened))
+        _keep_tokenizer(tokenizer, folder)
+        return PreparedStudent(opened.student(), opened.shape, tokenizer, earlier=earlier)
     texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
     models = open_models(spec, session.data)
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
