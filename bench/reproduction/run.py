@@ -1,8 +1,9 @@
 """Train and measure every variant that the papers' ranking claims compare, with several seeds each. The queue can be stopped.
 
-Finished runs and existing reports of the same settings are kept, and an interrupted run is resumed. All variants of a seed come before the
-next seed, so that the reports of a stopped queue are comparable; a variant comes after those whose runs it reads. With --jobs, several run
-at a time, each in a process of its own with one thread. python bench/reproduction/table.py writes the pages from the reports.
+Finished runs and existing reports of the same settings are kept, and an interrupted run is resumed. Where only the report of a run is left,
+it is trained again if another variant has yet to read it. All variants of a seed come before the next seed, so that the reports of a
+stopped queue are comparable; a variant comes after those whose runs it reads. With --jobs, several run at a time, each in a process of its
+own with one thread. python bench/reproduction/table.py writes the pages from the reports.
 """
 
 from __future__ import annotations
@@ -239,23 +240,31 @@ def set_older_aside(out: Path, spec: recipe.Recipe) -> None:
                 path.rename(path.with_name(f"{path.stem}.older{path.suffix}"))
 
 
-def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspace) -> str:
-    """Train and measure one run of a variant. Returns `done`, or `kept` when its report exists. Raises UserError when it cannot be run."""
+def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspace) -> None:
+    """Train a run of a variant unless it is there, and measure it unless its report is. Raises UserError where it cannot be run."""
     name = slug(variant, seed)
     out, folder = workspace.reports / paper.paper / f"{name}.json", workspace.runs / paper.paper / name
     suites = paper.variants[variant].suites or paper.suites
     spec = variant_recipe(paper, variant, seed, workspace.runs, workspace.changes)
-    if has_report(out, spec, suites):
-        return "kept"
     placed = with_teacher(spec, workspace.teacher)
     if folder.exists() and composition(runs_.open_run(folder).recipe) != composition(placed):
         raise UserError(f"{folder}: was trained with other settings; delete it, or give another folder with --runs")
     if not folder.exists():
         training.train(placed, folder, workspace.session, runs_.partial(folder).exists())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    set_older_aside(out, spec)
-    report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session.data, out)
-    return "done"
+    if not has_report(out, spec, suites):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        set_older_aside(out, spec)
+        report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session.data, out)
+
+
+def unfinished(found: dict[str, Paper], seeds: int, workspace: Workspace) -> list[Job]:
+    """The jobs without a report, and those whose runs they read and which are no longer there, in the order of the queue."""
+    jobs = list(queue(found, seeds))
+    needed = {job for job in jobs if not _is_kept(found, job, workspace)}
+    for job in reversed(jobs):  # a job comes after those whose runs it reads
+        if job in needed and not _folder_of(job, workspace).exists():
+            needed.update(other for other in _jobs_before(found, job) if not _folder_of(other, workspace).exists())
+    return [job for job in jobs if job in needed]
 
 
 def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[float, int]:
@@ -273,13 +282,11 @@ def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[fl
             known.setdefault(content["arm"], []).append(content["seconds"])
             if samples := content.get("student_samples", content["passes"]):
                 per_sample[content["arm"] in paper.counterparts].append(content["seconds"] / samples)
-        for job in queue({name: paper}, seeds):
+        for job in unfinished({name: paper}, seeds, workspace):
             try:
                 spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
             except UserError:  # the queue reports it
                 unknown += 1
-                continue
-            if has_report(_report_of(job, workspace), spec, paper.variants[job.variant].suites or paper.suites):
                 continue
             samples, like = student_samples(spec), per_sample[job.variant in paper.counterparts]
             if job.variant in known:
@@ -296,21 +303,27 @@ def work(found: dict[str, Paper], seeds: int, minutes: float | None, workspace: 
 
     minutes: no run is started later than this. A run that fails with a UserError is logged, and the queue continues.
     """
-    result: dict[str, list[str]] = {"kept": [], "done": [], "failed": [], "left": []}
     log, started = workspace.session.log, time.perf_counter()
-    for job in queue(found, seeds):
+    waiting = unfinished(found, seeds, workspace)
+    result = _result(found, seeds, waiting)
+    for job in waiting:
         if minutes is not None and time.perf_counter() - started > 60 * minutes:
             result["left"].append(job.title)
             continue
         try:
-            status = train_and_measure(found[job.paper], job.variant, job.seed, workspace)
+            train_and_measure(found[job.paper], job.variant, job.seed, workspace)
         except UserError as error:
-            status = "failed"
+            result["failed"].append(job.title)
             log(f"{job.title}: {error}")
-        result[status].append(job.title)
-        if status == "done":
+        else:
+            result["done"].append(job.title)
             log(f"{job.title}: done")
     return result
+
+
+def _result(found: dict[str, Paper], seeds: int, waiting: list[Job]) -> dict[str, list[str]]:
+    """{kept, done, failed, left} before any job has run: all that is not waiting is kept."""
+    return {"kept": [job.title for job in queue(found, seeds) if job not in waiting], "done": [], "failed": [], "left": []}
 
 
 def work_side_by_side(
@@ -326,13 +339,8 @@ def work_side_by_side(
     A job waits for the jobs whose runs it reads, and while another is the first to embed the same texts with the same teacher: the second
     then finds them in the cache.
     """
-    result: dict[str, list[str]] = {"kept": [], "done": [], "failed": [], "left": []}
-    waiting, running, embedded = list[Job](), dict[Job, subprocess.Popen[bytes]](), set[str]()
-    for job in queue(found, seeds):
-        if _is_kept(found, job, workspace):
-            result["kept"].append(job.title)
-        else:
-            waiting.append(job)
+    waiting, running, embedded = unfinished(found, seeds, workspace), dict[Job, subprocess.Popen[bytes]](), set[str]()
+    result = _result(found, seeds, waiting)
     log, started = workspace.session.log, time.perf_counter()
     texts = {job: _texts_and_teacher(found, job, workspace) for job in waiting}
     while waiting or running:
@@ -346,10 +354,7 @@ def work_side_by_side(
             result["left"] += [job.title for job in waiting]
             waiting = []
         for job in list(waiting):
-            before = {
-                Job(job.paper, other, 0 if found[job.paper].variants[other].shared else job.seed)
-                for other in runs_before(found[job.paper], job.variant)
-            }
+            before = _jobs_before(found, job)
             first = texts[job] not in embedded and any(texts[other] == texts[job] for other in running)
             if len(running) < jobs and not before & {*waiting, *running} and not first:
                 waiting.remove(job)
@@ -360,11 +365,17 @@ def work_side_by_side(
 
 def _is_kept(found: dict[str, Paper], job: Job, workspace: Workspace) -> bool:
     paper = found[job.paper]
-    out = _report_of(job, workspace)
-    if not out.exists():
+    try:
+        spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
+    except UserError:  # the queue reports it
         return False
-    spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
-    return has_report(out, spec, paper.variants[job.variant].suites or paper.suites)
+    return has_report(_report_of(job, workspace), spec, paper.variants[job.variant].suites or paper.suites)
+
+
+def _jobs_before(found: dict[str, Paper], job: Job) -> set[Job]:
+    """The jobs whose runs a job reads."""
+    paper = found[job.paper]
+    return {Job(job.paper, other, 0 if paper.variants[other].shared else job.seed) for other in runs_before(paper, job.variant)}
 
 
 def _texts_and_teacher(found: dict[str, Paper], job: Job, workspace: Workspace) -> str:
@@ -380,8 +391,12 @@ def _report_of(job: Job, workspace: Workspace) -> Path:
     return workspace.reports / job.paper / f"{slug(job.variant, job.seed)}.json"
 
 
+def _folder_of(job: Job, workspace: Workspace) -> Path:
+    return workspace.runs / job.paper / slug(job.variant, job.seed)
+
+
 def _log_of(job: Job, workspace: Workspace) -> Path:
-    return workspace.runs / job.paper / f"{slug(job.variant, job.seed)}.log"
+    return _folder_of(job, workspace).with_name(f"{slug(job.variant, job.seed)}.log")
 
 
 def own_process(job: Job, workspace: Workspace, options: list[str]) -> subprocess.Popen[bytes]:

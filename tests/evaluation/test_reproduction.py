@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -291,7 +292,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     with pytest.raises(UserError, match="a-s0: was trained with other settings; delete it, or give another folder with --runs"):
         queue.train_and_measure(paper, "a", 0, workspace)
     elsewhere = queue.Workspace(tmp_path / "again", reports, workspace.session)
-    assert queue.train_and_measure(paper, "a", 0, elsewhere) == "done"
+    queue.train_and_measure(paper, "a", 0, elsewhere)
     assert sorted(path.stem for path in (reports / "tiny").glob("a-s[0-9]*.json")) == ["a-s0", "a-s0.older", "a-s1"]
     now, older = table.load(paper, reports)
     assert (len(now["a"]), len(older)) == (1, 2)
@@ -329,9 +330,10 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
 
     paper, session = paper_of(), Session(data=world.data, log=lambda line: None)
     workspace = queue.Workspace(tmp_path / "runs", reports, session, teacher=world.teacher)
-    for variant in ("a", "a second", "other a", "other a second"):
-        assert queue.train_and_measure(paper, variant, 0, workspace) == "done"
-        assert queue.train_and_measure(paper, variant, 0, workspace) == "kept"
+    queue.train_and_measure(paper, "a", 0, workspace)
+    assert [job.variant for job in queue.unfinished({"tiny": paper}, 1, workspace)] == ["a second", "b", "other a", "other a second"]
+    for variant in ("a second", "other a", "other a second"):
+        queue.train_and_measure(paper, variant, 0, workspace)
     report = files.read_json(reports / "tiny" / "other-a-s0.json")
     sha256 = files.sha256_file(world.teacher / "model.safetensors")
     assert (report["teacher"], report["teacher_weights"], report["passes"]) == ("owner/tiny@main", sha256, 16)
@@ -346,6 +348,27 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
     ranking, again = paper.ranking_claims[0], paper.judged_again()[0]
     pair = (table.Judgement(ranking, "mini", [], "contradicted"), table.Judgement(again, "mini", [], "reproduced"))
     assert table._differing(paper, [pair])[2] == "* longer is better: contradicted, other reproduced. Chance."
+
+
+def test_a_run_that_is_gone_is_trained_again_where_another_reads_it(world: World, tmp_path: Path) -> None:
+    home = write(tmp_path, world)
+    plain = yaml.safe_load((home / "tiny.yaml").read_text(encoding="utf-8"))
+    base = plain["variants"]["a"]["recipe"]
+    plain["variants"] = {"a": {"recipe": base}, "alone": {"recipe": base}, "b": {"recipe": base, "set": ["teacher.model={run:a}"]}}
+    plain["ranking_claims"] = []
+    found = {"tiny": ranking_claims.Paper.model_validate(plain)}
+    workspace = queue.Workspace(tmp_path / "runs", tmp_path / "reports", Session(data=world.data, log=lambda line: None))
+    for variant in ("a", "alone"):
+        queue.train_and_measure(found["tiny"], variant, 0, workspace)
+    reported = (workspace.reports / "tiny" / "a-s0.json").read_bytes()
+    shutil.rmtree(workspace.runs)
+    assert queue.unfinished(found, 1, workspace) == [("tiny", "a", 0), ("tiny", "b", 0)]
+    assert queue.hours(found, 1, workspace)[1] == 0
+    result = queue.work(found, 1, None, workspace)
+    assert (result["kept"], result["done"]) == (["tiny/alone-s0"], ["tiny/a-s0", "tiny/b-s0"])
+    assert (workspace.reports / "tiny" / "a-s0.json").read_bytes() == reported
+    shutil.rmtree(workspace.runs)
+    assert queue.unfinished(found, 1, workspace) == []  # nothing is left to read it
 
 
 class Finished:
