@@ -29,7 +29,7 @@ from edgedistill.session import Session, silent
 from edgedistill.teacher import targets, token_batches
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import checks, prepare, train
+from edgedistill.training import checks, plain_attention, prepare, train
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens
@@ -260,6 +260,7 @@ def _finetuning_seconds(
     tokens = ItemTokens(items, inspected.tokenizer, "", min(stage.max_tokens, limit_tokens))
     student = copy.deepcopy(inspected.student)
     module = finetune.new_classifier(planned, student).to(device).train()
+    plain_attention.use_where_faster(student, accelerator)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
 
     def step(number: int) -> None:

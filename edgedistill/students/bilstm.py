@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
+from edgedistill.students.lstm import BidirectionalLSTM
 from edgedistill.students.pooling import pool
 
 TOKEN_STD = 0.3  # standard deviation of the initial token embeddings, about GloVe's; smaller values leave the gates insensitive
 
 
 class BiLSTMStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`. The backward direction starts at the last token of each text, not at its padding."""
+    """`forward(input_ids, attention_mask) -> (B, d)`."""
 
-    def __init__(self, embedding: Any, lstm: nn.LSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
+    def __init__(self, embedding: Any, lstm: BidirectionalLSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
         self.lstm = lstm
@@ -35,13 +35,8 @@ class BiLSTMStudent(nn.Module):
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         tokens = self.dropout(self.embedding(input_ids))
         lengths = attention_mask.sum(1).clamp(min=1)
-        if bool((lengths == input_ids.shape[1]).all()):  # no padding: the plain kernel is faster, with the same result
-            states, (final, _) = self.lstm(tokens)
-        else:
-            packed = pack_padded_sequence(tokens, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            states, (final, _) = self.lstm(packed)
-            states, _ = pad_packed_sequence(states, batch_first=True, total_length=input_ids.shape[1])
-        embeddings = torch.cat([final[-2], final[-1]], -1) if self.readout == "last" else pool(states, attention_mask, self.readout)
+        states, final = self.lstm(tokens, lengths)
+        embeddings = final if self.readout == "last" else pool(states, attention_mask, self.readout)
         embeddings = self.dropout(embeddings)
         embeddings = embeddings if self.head is None else self.head(embeddings)
         return embeddings.tanh() if self.tanh else embeddings
@@ -71,7 +66,7 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     if embedding is None:
         embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
         nn.init.normal_(embedding.weight, std=TOKEN_STD)
-    lstm = nn.LSTM(shape["width"], shape["hidden"], shape["layers"], batch_first=True, bidirectional=True)
+    lstm = BidirectionalLSTM(shape["width"], shape["hidden"], shape["layers"])
     linear = head.build(shape, 2 * shape["hidden"])
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 

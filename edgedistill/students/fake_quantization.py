@@ -249,6 +249,6 @@ def _lstm(module: nn.LSTM, weights: list[Rounded], *inputs: Any) -> Any:
     plain: Any = module._flat_weights
     module._flat_weights = [each(weight) if weight.ndim > 1 else weight for each, weight in zip(weights, plain, strict=True)]
     try:
-        return nn.LSTM.forward(module, *inputs)
+        return type(module).forward(module, *inputs)
     finally:
         module._flat_weights = plain

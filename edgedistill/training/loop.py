@@ -16,7 +16,7 @@ from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
 from edgedistill.students.fake_quantization import FakeQuantization
 from edgedistill.students.output import own
-from edgedistill.training import checkpoint, checks, resume
+from edgedistill.training import checkpoint, checks, plain_attention, resume
 from edgedistill.training.by_length import embed_by_length
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
@@ -178,9 +178,7 @@ class Loop:
             self._restore(found)
         elif checkpoint.newest(self.run.checkpoints) is None:
             self.metrics.truncate(0)
-        inner: Any = own(self.student)
-        if isinstance(inner, BertStudent) and device.type == "cpu" and self.accelerator.mixed_precision == "bf16":
-            inner.model.set_attn_implementation("eager")  # the fused kernel's bf16 gradients take up to twice a step's time
+        plain_attention.use_where_faster(self.student, self.accelerator)
         self.distributed = self.accelerator.prepare(self.module)
         self.distributed.train()
 
