@@ -138,7 +138,6 @@ def judged(paper: Paper, reports: Reports, resamples: int) -> list[tuple[Judgeme
 
 
 def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resamples: int) -> list[Judgement]:
-    bootstrapped: dict[str, dict[str, np.ndarray]] = {}
     out = []
     for ranking in claims:
         suite = ranking.suite or paper.suites[0]
@@ -150,9 +149,8 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
         differences = contrasted(found, ranking.contrast)
         interval = None
         if ranking.at_step is None:
-            if suite not in bootstrapped:
-                bootstrapped[suite] = _bootstrapped(reports, suite, resamples)
-            interval = _interval(bootstrapped[suite], ranking)
+            compared = {variant: reports[variant] for variant in ranking.contrast}  # others may be measured on another task
+            interval = _interval(_bootstrapped(compared, suite, resamples), ranking)
         mean = float(differences.mean()) if len(differences) else float("nan")
         result = verdict(differences, interval)
         out.append(Judgement(ranking, suite, missing, result, len(differences), mean, standard_error(differences), interval))
