@@ -242,8 +242,8 @@ def set_older_aside(out: Path, spec: recipe.Recipe) -> None:
 
 def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspace) -> None:
     """Train a run of a variant unless it is there, and measure it unless its report is. Raises UserError where it cannot be run."""
-    name = slug(variant, seed)
-    out, folder = workspace.reports / paper.paper / f"{name}.json", workspace.runs / paper.paper / name
+    job = Job(paper.paper, variant, seed)
+    out, folder = _report_of(job, workspace), _folder_of(job, workspace)
     suites = paper.variants[variant].suites or paper.suites
     spec = variant_recipe(paper, variant, seed, workspace.runs, workspace.changes)
     placed = with_teacher(spec, workspace.teacher)
