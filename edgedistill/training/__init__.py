@@ -9,6 +9,7 @@ __all__ = [
     "loop",
     "metrics_log",
     "optimizers",
+    "plain_attention",
     "prepare",
     "resume",
     "run_in_progress",
