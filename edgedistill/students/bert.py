@@ -40,36 +40,46 @@ class BertStudent(nn.Module):
     def dims(self) -> int:
         return self.head.out_features if self.head is not None else int(self.model.config.hidden_size)
 
-    def encoded(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+    def encoded(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a pooler."""
         if self.relative_bias is None:
-            return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=self._position_ids(input_ids))
+            inputs = {**_read(input_ids, token_embeddings), "position_ids": self._position_ids(input_ids)}
+            return self.model(attention_mask=attention_mask, **inputs)
         masked = (1 - attention_mask[:, None, None, :]) * MASKED + self.relative_bias(input_ids.shape[1])
-        tokens = self.model.encoder(self._embedding_layer(input_ids), attention_mask=masked)[0]
+        tokens = self.model.encoder(self._embedding_layer(input_ids, token_embeddings), attention_mask=masked)[0]
         return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
 
-    def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def tokens(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
-        return self.encoded(input_ids, attention_mask)[0]
+        return self.encoded(input_ids, attention_mask, token_embeddings)[0]
 
-    def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def embedded(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
         """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before any other layer."""
-        return pool(self._embedding_layer(input_ids), attention_mask, "mean")
+        return pool(self._embedding_layer(input_ids, token_embeddings), attention_mask, "mean")
 
-    def _embedding_layer(self, input_ids: Tensor) -> Tensor:
-        return self.model.embeddings(input_ids=input_ids, **({} if self.pad is None else {"position_ids": self._position_ids(input_ids)}))
+    def _embedding_layer(self, input_ids: Tensor, token_embeddings: Tensor | None) -> Tensor:
+        positions = {} if self.pad is None else {"position_ids": self._position_ids(input_ids)}
+        return self.model.embeddings(**_read(input_ids, token_embeddings), **positions)
 
     def _position_ids(self, input_ids: Tensor) -> Tensor | None:
         return None if self.pad is None else position_ids(input_ids, self.pad)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
+        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d).
+
+        token_embeddings (B, T, H): the rows of the embedding table, where they were looked up before.
+        """
         if self.pooling == "cls_pooler":
-            embeddings = self.encoded(input_ids, attention_mask)[1]
+            embeddings = self.encoded(input_ids, attention_mask, token_embeddings)[1]
         else:
-            embeddings = pool(self.tokens(input_ids, attention_mask), attention_mask, self.pooling)
+            embeddings = pool(self.tokens(input_ids, attention_mask, token_embeddings), attention_mask, self.pooling)
         embeddings = embeddings if self.head is None else self.head(embeddings)
         return embeddings.tanh() if self.tanh else embeddings
+
+
+def _read(input_ids: Tensor, token_embeddings: Tensor | None) -> dict[str, Tensor]:
+    """What transformers' modules read: ids, or in their place the rows of the embedding table."""
+    return {"input_ids": input_ids} if token_embeddings is None else {"inputs_embeds": token_embeddings}
 
 
 class LayerSource(NamedTuple):

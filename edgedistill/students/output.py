@@ -25,9 +25,9 @@ class Output(nn.Module):
         inner: Any = self.inner
         return self.linear.out_features if self.linear is not None else int(inner.dims)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        return self.after(self.inner(input_ids, attention_mask))
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *token_embeddings: Tensor) -> Tensor:
+        """input_ids, attention_mask (B, T) int64, right-padded; token_embeddings: as the inner student takes them. Returns (B, d)."""
+        return self.after(self.inner(input_ids, attention_mask, *token_embeddings))
 
     def after(self, embeddings: Tensor) -> Tensor:
         """Apply `linear` and `blocks` to the inner student's embeddings: (B, e) -> (B, d)."""

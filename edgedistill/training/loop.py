@@ -55,8 +55,9 @@ class TrainedModule(nn.Module):
         """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns the loss ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
-        if views[0][0].device.type == "cpu" and isinstance(own(student), BertStudent):  # others hardly compute padding
-            embed = partial(embed_by_length, embed)
+        inner = own(student)
+        if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):  # others hardly compute padding
+            embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
         embeddings = [embed(ids, mask) for ids, mask in views]  # one pass over all views padded alike was 7% slower
         if self.projection is not None:
             embeddings = [self.projection(view) for view in embeddings]
