@@ -201,6 +201,24 @@ def test_a_part_of_a_suite_is_found_in_a_report_of_more() -> None:
     assert part is not None and part.found.keys() == part.gold.keys() == {"es-en"}
 
 
+def test_a_claim_is_judged_although_other_variants_are_measured_on_another_task() -> None:
+    """SST-2's test items are not MRPC's, though the suite of both is called `task`."""
+    variants = {name: {"recipe": "not-there"} for name in ("sst2 sra", "sst2 random", "mrpc sra")}
+    claim = {"claim": "sra is better", "reported": "2 > 1", "contrast": {"sst2 sra": 1, "sst2 random": -1}}
+    paper = ranking_claims.Paper.model_validate(
+        {"paper": "p", "about": "", "source": "", "suites": ["task"], "set": [], "variants": variants, "ranking_claims": [claim]}
+    )
+
+    def reports(correct: list[float]) -> list[dict[str, Any]]:
+        suites = {"task": {"kind": "task", "average": float(np.mean(correct)), "tasks": {}}}
+        items = {"task": ranking_claims.Items({"test": np.array(correct)}, {})}
+        return [{"seed": seed, "suites": suites, "items": items} for seed in range(3)]
+
+    found = {"sst2 sra": reports([1, 1, 1, 0]), "sst2 random": reports([1, 0, 1, 0]), "mrpc sra": reports([1, 0])}
+    ((judgement, _),) = table.judged(paper, found, 50)
+    assert (judgement.seeds, judgement.mean, judgement.interval is not None) == (3, pytest.approx(25), True)
+
+
 def write(folder: Path, world: World) -> Path:
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 2, "learning_rate": 1e-2}
     select = {"suite": suite_of(world), "every": 2}
