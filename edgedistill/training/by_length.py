@@ -30,7 +30,7 @@ def parts(lengths: np.ndarray) -> list[int]:
     return found[::-1]
 
 
-def embed_by_length(embed: Embed, table: Embed, ids: Tensor, mask: Tensor) -> Tensor:
+def embed_by_length(embed: Embed, table: Callable[[Tensor], Tensor], ids: Tensor, mask: Tensor) -> Tensor:
     """What `embed(ids, mask)` returns, (B, d), computed in parts of like length, each padded to its longest text.
 
     ids, mask: (B, T) int64, right-padded, on the CPU. Exact but for rounding, since no text's embedding depends on another's or on padding.
