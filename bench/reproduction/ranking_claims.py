@@ -161,17 +161,26 @@ class Items:
 def resampled(runs: list[Items], count: int = RESAMPLES, seed: int = 0) -> np.ndarray:
     """Paired bootstrap: every run's mean over tasks on the same `count` samples of the test items. Returns (runs, count).
 
-    Items are drawn with replacement within each task. Raises UserError for runs that were measured on different items.
+    Items are drawn with replacement within each task. The samples depend on the seed and on the items alone, so that runs on the same items
+    may be resampled in separate calls. Raises UserError for runs that were measured on different items.
     """
+    check_same_items(runs)
     random = np.random.default_rng(seed)
     total = np.zeros((len(runs), count))
     for task in runs[0].found:
-        if any(task not in each.found or len(each.found[task]) != len(runs[0].found[task]) for each in runs):
-            raise UserError(f"{task}: the reports cover different test items; delete the older reports and run run.py again")
         rows, gold = np.stack([each.found[task] for each in runs]), runs[0].gold.get(task)
         for at in range(count):
             total[:, at] += _scores(rows, gold, random.integers(0, rows.shape[1], rows.shape[1]))
     return total / len(runs[0].found)
+
+
+def check_same_items(runs: list[Items]) -> None:
+    """Raise UserError unless all runs were measured on the same tasks, in the same order, with as many items each."""
+    covered = [[(task, len(values)) for task, values in each.found.items()] for each in runs]
+    for each in covered[1:]:
+        if each != covered[0]:
+            names = ", ".join(task for task, _ in each)
+            raise UserError(f"{names}: the reports cover different test items; delete the older reports and run run.py again")
 
 
 def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None) -> np.ndarray:

@@ -23,6 +23,7 @@ from ranking_claims import (
     Items,
     Paper,
     RankingClaim,
+    check_same_items,
     contrasted,
     papers,
     resampled,
@@ -139,6 +140,7 @@ def judged(paper: Paper, reports: Reports, resamples: int) -> list[tuple[Judgeme
 
 def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resamples: int) -> list[Judgement]:
     out = []
+    bootstrap = _Bootstrap(reports, resamples)
     for ranking in claims:
         suite = ranking.suite or paper.suites[0]
         found = scores(reports, ranking, suite)
@@ -147,32 +149,38 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
             out.append(Judgement(ranking, suite, missing))
             continue
         differences = contrasted(found, ranking.contrast)
-        interval = None
-        if ranking.at_step is None:
-            compared = {variant: reports[variant] for variant in ranking.contrast}  # others may be measured on another task
-            interval = _interval(_bootstrapped(compared, suite, resamples), ranking)
+        interval = bootstrap.interval(ranking, suite) if ranking.at_step is None else None
         mean = float(differences.mean()) if len(differences) else float("nan")
         result = verdict(differences, interval)
         out.append(Judgement(ranking, suite, missing, result, len(differences), mean, standard_error(differences), interval))
     return out
 
 
-def _bootstrapped(reports: Reports, suite: str, resamples: int) -> dict[str, np.ndarray]:
-    """Bootstrap scores (resamples,) of every variant measured on the suite: the mean over its seeds, all on the same samples."""
-    runs = [(variant, items) for variant, found in reports.items() for each in found if (items := items_of(each, suite)) is not None]
-    if not runs:
-        return {}
-    values = resampled([items for _, items in runs], resamples)
-    return {variant: values[[at for at, (name, _) in enumerate(runs) if name == variant]].mean(0) for variant in dict(runs)}
+class _Bootstrap:
+    """The variants' bootstrap scores on each suite, all on the same samples; computed once for all claims about a variant."""
 
+    def __init__(self, reports: Reports, resamples: int) -> None:
+        self.reports, self.resamples = reports, resamples
+        self.known: dict[tuple[str, str], np.ndarray] = {}
 
-def _interval(bootstrapped: dict[str, np.ndarray], ranking: RankingClaim) -> tuple[float, float] | None:
-    """The 95% interval of a claim's difference, in points of 100; None where a variant has no values per test item."""
-    if not ranking.contrast.keys() <= bootstrapped.keys():
-        return None
-    total = sum(weight * bootstrapped[variant] for variant, weight in ranking.contrast.items())
-    low, high = np.percentile(100 * np.asarray(total), INTERVAL)
-    return float(low), float(high)
+    def interval(self, ranking: RankingClaim, suite: str) -> tuple[float, float] | None:
+        """The 95% interval of a claim's difference, in points of 100; None where a variant has no values per test item."""
+        runs = {variant: self._runs(variant, suite) for variant in ranking.contrast}
+        if not all(runs.values()):
+            return None
+        check_same_items([each for found in runs.values() for each in found])
+        total = sum(weight * self._scores(variant, suite, runs[variant]) for variant, weight in ranking.contrast.items())
+        low, high = np.percentile(100 * np.asarray(total), INTERVAL)
+        return float(low), float(high)
+
+    def _runs(self, variant: str, suite: str) -> list[Items]:
+        return [items for each in self.reports[variant] if (items := items_of(each, suite)) is not None]
+
+    def _scores(self, variant: str, suite: str, runs: list[Items]) -> np.ndarray:
+        """A variant's mean over its seeds on every sample, (resamples,)."""
+        if (variant, suite) not in self.known:
+            self.known[variant, suite] = resampled(runs, self.resamples).mean(0)
+        return self.known[variant, suite]
 
 
 def markdown(paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], stated: PaperSettings, resamples: int = RESAMPLES) -> str:
