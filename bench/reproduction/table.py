@@ -326,11 +326,10 @@ def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
     """Reports of arms as they were composed before: they stand for no arm of the paper, and enter no verdict."""
     if not older:
         return []
-    by_arm: dict[str, list[dict[str, Any]]] = {}
+    composed: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}  # an arm's reports of one composition
     for report in older:
-        by_arm.setdefault(report["arm"], []).append(report)
-    changes = {arm: _changes(paper, arm, found[0]) for arm, found in by_arm.items()}
-    known = [each for each in changes.values() if each]
+        composed.setdefault((report["arm"], tuple(_changes(paper, report["arm"], report))), []).append(report)
+    known = [changes for _, changes in composed if changes]
     common = [change for change in known[0] if all(change in each for each in known)] if len(known) > 1 else []
     lines = ["", "## Older compositions", ""]
     lines.append(
@@ -343,9 +342,9 @@ def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
     if common:
         lines += ["", f"In all of them: {'; '.join(common)}."]
     lines += ["", "| arm as it was | suite | average | seeds | changed since |", "|---|---|---:|---:|---|"]
-    for arm, found in by_arm.items():
-        rest = [change for change in changes[arm] if change not in common]
-        changed = "; ".join(rest) if changes[arm] else "the variant no longer exists"
+    for (arm, changes), found in composed.items():
+        rest = [change for change in changes if change not in common]
+        changed = "; ".join(rest) if changes else "the variant no longer exists"
         for number, suite in enumerate(found[0]["suites"]):
             average = _spread([each["suites"][suite]["average"] for each in found if suite in each["suites"]])
             lines.append(f"| {arm} | {suite} | {average} | {len(found)} | {changed if number == 0 else ''} |")

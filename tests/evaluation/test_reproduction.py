@@ -219,6 +219,26 @@ def test_a_claim_is_judged_although_other_variants_are_measured_on_another_task(
     assert (judgement.seeds, judgement.mean, judgement.interval is not None) == (3, pytest.approx(25), True)
 
 
+def test_older_runs_of_one_arm_are_averaged_only_within_a_composition() -> None:
+    paper = ranking_claims.papers()["congen"]
+    now = arm_recipe.composition_of(paper, "l2", 0)
+
+    def report(steps: int, average: float) -> dict[str, Any]:
+        return {
+            "arm": "l2",
+            "seed": 0,
+            "teacher": "t",
+            "settings": now | {"stages.0.steps": steps},
+            "suites": {"sts7": {"average": average}},
+        }
+
+    text = table.markdown(
+        paper, ({name: [] for name in paper.variants}, [report(7, 0.1), report(8, 0.3), report(7, 0.2)]), paper_settings.read("none")
+    )
+    assert "| l2 | sts7 | 15.00 ± 7.07 | 2 | `stages.0.steps` 7 → 1000 |" in text
+    assert "| l2 | sts7 | 30.00 | 1 | `stages.0.steps` 8 → 1000 |" in text
+
+
 def write(folder: Path, world: World) -> Path:
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 4, "batch": 8, "bucket": 2, "learning_rate": 1e-2}
     select = {"suite": suite_of(world), "every": 2}
