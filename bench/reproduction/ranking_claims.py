@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from scipy.stats import rankdata
 from scipy.stats import t as students_t
 
@@ -37,6 +38,14 @@ class Variant(Part):
     suites: list[str] | None = Field(None, description="default: the paper's")
     shared: bool = Field(False, description="trained once, with seed 0; the variants of all seeds use this run")
     only_own_changes: bool = Field(False, description="the paper's `set` does not apply to it")
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _spliced(cls, changes: Any) -> Any:
+        """A list within `set` stands for its entries, so that a variant can add changes to a YAML anchor's."""
+        if not isinstance(changes, list):
+            return changes
+        return [change for each in changes for change in (each if isinstance(each, list) else [each])]
 
 
 class Circumstances(Part):
