@@ -46,8 +46,8 @@ def mcl_ce(source: Tensor, target: Tensor, teacher: Tensor, scale: float, reduct
     """−mean over i of Σ_j cos(t_i, t_j) log softmax_j(κ cos(a_i, b_j)), κ = 1/τ.
 
     source, target (B, d), teacher (B, e): scaled to unit rows here. Returns (). The weights are the teacher's cosines as they are: they
-    do not sum to 1 and may be negative. reduction: `sum` over i is Ding et al. 2022, Eq. 9 (CE), as printed; `pairs` divides that by B²,
-    as their Eq. 5 and 8 do.
+    do not sum to 1 and may be negative, so it is not least where both sides are the teacher's embeddings. reduction: `sum` over i is
+    Ding et al. 2022, Eq. 9 (CE), as printed; `pairs` divides that by B², as their Eq. 5 and 8 do.
     Relation: with the identity matrix as weights it is InfoNCE, `simcse`.
     """
     total = -(_cosines(teacher, teacher) * log_softmax(scale * _cosines(source, target), dim=-1)).sum()

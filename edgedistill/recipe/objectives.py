@@ -134,7 +134,8 @@ class MclBool(Section):
 
 
 class MclCe(Section):
-    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5)."""
+    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5). These are not probabilities, so the
+    teacher's own embeddings are not its optimum."""
 
     kind: Literal["mcl_ce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")

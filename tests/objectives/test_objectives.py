@@ -292,7 +292,7 @@ def test_gradients(kind: str) -> None:
 def test_every_kind_has_a_loss_that_notices() -> None:
     """Least where student and teacher agree, and not where they differ."""
     teacher = unit(5, 4, seed=2)
-    of_pairs = {"each_side", "mcl", "mcl_bool", "mcl_ce"}  # tests/test_pairs.py
+    of_pairs = {"each_side", "mcl", "mcl_bool", "mcl_ce"}  # test_pair_objectives.py
     assert {*SPECS, "sum", "matryoshka", *of_pairs} == set(recipe.KINDS["objective"])
     for kind, options in SPECS.items():
         loss = objectives.build(parsed({"kind": kind, **options}), 4)

@@ -54,6 +54,16 @@ def test_both_sides_matching_the_teacher_leave_nothing() -> None:
     assert objectives.build(spec(MSE), 5)([teacher, teacher + 1], source).item() == pytest.approx(1)
 
 
+def test_the_teacher_is_the_optimum_of_mcl_but_not_of_cross_entropy() -> None:
+    """The weights of `mcl_ce` are not probabilities; a negative one rewards a translation for turning away from a text."""
+    teacher = normalize(drawn(6, 5), dim=1)
+    for kind, is_optimum in (("mcl", True), ("mcl_ce", False)):
+        source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
+        objectives.build(spec({"kind": kind}), 5)([source, target], torch.stack([teacher, teacher], 1)).backward()
+        assert source.grad is not None
+        assert (source.grad.norm().item() < 1e-9) == is_optimum
+
+
 def test_a_text_that_the_batch_holds_twice_is_its_own_translation() -> None:
     """δ(t_i, t_j) is 1 where the two are the same vector, not where i is j."""
     teacher = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
