@@ -227,10 +227,19 @@ def verdict(differences: np.ndarray, interval: tuple[float, float] | None) -> st
     if len(differences) < SEEDS:
         return f"not yet: {len(differences)} of {SEEDS} seeds"
     mean = float(differences.mean())
-    margin = float(students_t.ppf(INTERVAL[1] / 100, len(differences) - 1)) * standard_error(differences)
     low, high = interval if interval is not None else (mean, mean)
-    if mean - margin > 0 and low > 0:
+    if mean - _margin(differences) > 0 and low > 0:
         return "reproduced"
-    if mean + margin < 0 and high < 0:
+    if mean + _margin(differences) < 0 and high < 0:
         return "contradicted"
     return "inconclusive"
+
+
+def at_chance(scores: np.ndarray) -> bool:
+    """Whether a variant's scores (seeds,) on a suite may be 0 on average: a correlation at chance, as of a student that learned nothing."""
+    return len(scores) >= SEEDS and float(scores.mean()) <= _margin(scores)
+
+
+def _margin(values: np.ndarray) -> float:
+    """Half the 95% confidence interval of the mean over seeds (Student's t)."""
+    return float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values)

@@ -23,6 +23,7 @@ from ranking_claims import (
     Items,
     Paper,
     RankingClaim,
+    at_chance,
     check_same_items,
     contrasted,
     papers,
@@ -38,7 +39,7 @@ from edgedistill.evaluation.suites import MEASURES
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Reports = dict[str, list[dict[str, Any]]]  # a variant's, by seed
-VERDICTS = ("reproduced", "contradicted", "inconclusive", "not yet", "not run")
+VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
 
 
 class Judgement(NamedTuple):
@@ -151,7 +152,8 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
         differences = contrasted(found, ranking.contrast)
         interval = bootstrap.interval(ranking, suite) if ranking.at_step is None else None
         mean = float(differences.mean()) if len(differences) else float("nan")
-        result = verdict(differences, interval)
+        chance = [f"`{variant}`" for variant, values in found.items() if at_chance(np.array(list(values.values())))]
+        result = f"at chance: {', '.join(chance)}" if chance else verdict(differences, interval)
         out.append(Judgement(ranking, suite, missing, result, len(differences), mean, standard_error(differences), interval))
     return out
 
@@ -267,8 +269,9 @@ def _method(judgements: list[Judgement]) -> list[str]:
         "  the mean over seeds, and the standard error of that mean.",
         "* **95% interval**: a paired bootstrap over the suite's test items, with the same samples for all runs.",
         "* **reproduced**: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval both lie above 0.",
-        f"  **contradicted**: both lie below 0. **inconclusive**: neither. **not yet**: below {SEEDS} seeds. **not run**: a variant has",
-        "  no reports.",
+        "  **contradicted**: both lie below 0. **inconclusive**: neither. **at chance**: a variant's own mean score is not above 0 by",
+        "  the same interval over seeds. It learned nothing in this budget, which says nothing about the paper's claim.",
+        f"  **not yet**: below {SEEDS} seeds. **not run**: a variant has no reports.",
         "* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the student.",
     ]
     if any(len(each.ranking.contrast) > 2 for each in judgements):

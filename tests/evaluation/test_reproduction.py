@@ -88,6 +88,19 @@ def test_verdicts(differences: list[float], interval: tuple[float, float] | None
     assert ranking_claims.verdict(np.array(differences), interval) == expected
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([-1.5, -3.2, 0.1], True),
+        ([1.0, 9.0, 30.0], True),  # 13.3 ± 4.30 · 8.6
+        ([29.0, 30.0, 31.0], False),
+        ([-1.5, -3.2], False),  # not yet known
+    ],
+)
+def test_a_student_that_learned_nothing(scores: list[float], expected: bool) -> None:
+    assert ranking_claims.at_chance(np.array(scores)) == expected
+
+
 def test_every_paper_is_ready() -> None:
     """Every variant's recipe parses with its changes, under a name of its own."""
     found = ranking_claims.papers()
