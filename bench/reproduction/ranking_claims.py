@@ -226,11 +226,11 @@ def verdict(differences: np.ndarray, interval: tuple[float, float] | None) -> st
     """
     if len(differences) < SEEDS:
         return f"not yet: {len(differences)} of {SEEDS} seeds"
-    mean = float(differences.mean())
+    mean, margin = float(differences.mean()), _margin(differences)
     low, high = interval if interval is not None else (mean, mean)
-    if mean - _margin(differences) > 0 and low > 0:
+    if mean - margin > 0 and low > 0:
         return "reproduced"
-    if mean + _margin(differences) < 0 and high < 0:
+    if mean + margin < 0 and high < 0:
         return "contradicted"
     return "inconclusive"
 

@@ -117,7 +117,7 @@ def schema() -> str:
     for section in made["$defs"].values():
         kind = section.get("properties", {}).get("kind")
         if kind is not None and "description" not in kind:
-            kind["description"] = f"Selects: {section['description'].splitlines()[0]}"
+            kind["description"] = "Selects: " + " ".join(section["description"].partition("\n\n")[0].split())
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
