@@ -21,6 +21,7 @@ TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagship-256": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship-256.json", REPORTS / "small-256.json"]),
     "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
     "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
+    "sra": (ROOT / "bench" / "RESULTS.md", [REPORTS / "sra.json"]),
     "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),
 }
 PLOTS = ROOT / "bench" / "plots"
