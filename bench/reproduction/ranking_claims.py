@@ -69,7 +69,7 @@ class RankingClaim(Part):
     contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
     suite: str | None = Field(None, description="default: the paper's first")
     at_step: int | None = Field(None, description="compare the selection scores at this step of the first stage instead of suite scores")
-    cause: str = Field("", description="the likeliest cause, where the verdict under the other circumstances is another")
+    cause: str = Field("", description="the likeliest cause, where it is contradicted or judged otherwise under the other circumstances")
 
 
 class Paper(Part):
@@ -204,12 +204,14 @@ def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None)
     return np.asarray(ranks[1:] @ ranks[0] / np.maximum(lengths[1:] * lengths[0], 1e-12))
 
 
-def contrasted(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> np.ndarray:
-    """The weighted sum of the variants' scores for every seed that all of them have, (seeds,): paired, since a seed fixes much of a run.
+def common_seeds(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> list[int]:
+    """The seeds that all variants of a contrast have, in order. scores: each variant's by seed."""
+    return sorted(set.intersection(*(set(scores[variant]) for variant in contrast)))
 
-    scores: each variant's by seed.
-    """
-    seeds = sorted(set.intersection(*(set(scores[variant]) for variant in contrast)))
+
+def contrasted(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> np.ndarray:
+    """The weighted sum of the variants' scores for every seed that all of them have, (seeds,): paired, since a seed fixes much of a run."""
+    seeds = common_seeds(scores, contrast)
     return np.array([sum(weight * scores[variant][seed] for variant, weight in contrast.items()) for seed in seeds])
 
 

@@ -25,6 +25,7 @@ from ranking_claims import (
     RankingClaim,
     at_chance,
     check_same_items,
+    common_seeds,
     contrasted,
     papers,
     resampled,
@@ -150,7 +151,8 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
             out.append(Judgement(ranking, suite, missing))
             continue
         differences = contrasted(found, ranking.contrast)
-        interval = bootstrap.interval(ranking, suite) if ranking.at_step is None else None
+        seeds = common_seeds(found, ranking.contrast)
+        interval = bootstrap.interval(ranking, suite, seeds) if ranking.at_step is None else None
         mean = float(differences.mean()) if len(differences) else float("nan")
         chance = [f"`{variant}`" for variant, values in found.items() if at_chance(np.array(list(values.values())))]
         result = f"at chance: {', '.join(chance)}" if chance else verdict(differences, interval)
@@ -159,29 +161,33 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
 
 
 class _Bootstrap:
-    """The variants' bootstrap scores on each suite, all on the same samples; computed once for all claims about a variant."""
+    """The runs' bootstrap scores on each suite, all on the same samples; computed once for all claims about a variant."""
 
     def __init__(self, reports: Reports, resamples: int) -> None:
         self.reports, self.resamples = reports, resamples
-        self.known: dict[tuple[str, str], np.ndarray] = {}
+        self.known: dict[tuple[str, str], dict[int, np.ndarray]] = {}
 
-    def interval(self, ranking: RankingClaim, suite: str) -> tuple[float, float] | None:
-        """The 95% interval of a claim's difference, in points of 100; None where a variant has no values per test item."""
+    def interval(self, ranking: RankingClaim, suite: str, seeds: list[int]) -> tuple[float, float] | None:
+        """The 95% interval of a claim's difference over these seeds, in points of 100; None where a run has no values per test item."""
         runs = {variant: self._runs(variant, suite) for variant in ranking.contrast}
-        if not all(runs.values()):
+        if not seeds or not all(runs[variant].keys() >= set(seeds) for variant in runs):
             return None
-        check_same_items([each for found in runs.values() for each in found])
-        total = sum(weight * self._scores(variant, suite, runs[variant]) for variant, weight in ranking.contrast.items())
-        low, high = np.percentile(100 * np.asarray(total), INTERVAL)
+        check_same_items([each for found in runs.values() for each in found.values()])
+        total = np.zeros(self.resamples)
+        for variant, weight in ranking.contrast.items():
+            scores = self._scores(variant, suite, runs[variant])
+            total += weight * np.mean([scores[seed] for seed in seeds], axis=0)
+        low, high = np.percentile(100 * total, INTERVAL)
         return float(low), float(high)
 
-    def _runs(self, variant: str, suite: str) -> list[Items]:
-        return [items for each in self.reports[variant] if (items := items_of(each, suite)) is not None]
+    def _runs(self, variant: str, suite: str) -> dict[int, Items]:
+        """A variant's test items by seed."""
+        return {each["seed"]: items for each in self.reports[variant] if (items := items_of(each, suite)) is not None}
 
-    def _scores(self, variant: str, suite: str, runs: list[Items]) -> np.ndarray:
-        """A variant's mean over its seeds on every sample, (resamples,)."""
+    def _scores(self, variant: str, suite: str, runs: dict[int, Items]) -> dict[int, np.ndarray]:
+        """A variant's scores by seed on every sample, (resamples,)."""
         if (variant, suite) not in self.known:
-            self.known[variant, suite] = resampled(runs, self.resamples).mean(0)
+            self.known[variant, suite] = dict(zip(runs, resampled(list(runs.values()), self.resamples), strict=True))
         return self.known[variant, suite]
 
 

@@ -230,6 +230,11 @@ def test_a_claim_is_judged_although_other_variants_are_measured_on_another_task(
     found = {"sst2 sra": reports([1, 1, 1, 0]), "sst2 random": reports([1, 0, 1, 0]), "mrpc sra": reports([1, 0])}
     ((judgement, _),) = table.judged(paper, found, 50)
     assert (judgement.seeds, judgement.mean, judgement.interval is not None) == (3, pytest.approx(25), True)
+    assert judgement.interval is not None and judgement.interval[0] < 25 < judgement.interval[1]
+
+    # a seed that only one of them has counts neither for the difference nor for its interval
+    more = reports([1, 0, 0, 0])[0] | {"seed": 3}
+    assert table.judged(paper, {**found, "sst2 sra": [*found["sst2 sra"], more]}, 50) == [(judgement, None)]
 
 
 def test_older_runs_of_one_arm_are_averaged_only_within_a_composition() -> None:
