@@ -7,6 +7,7 @@ NEWEST_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$p -c '$(NEWEST_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 MINUTES ?= 3
+OUT ?= runs/reproduction
 JOBS ?= $(shell nproc 2>/dev/null || echo 1)
 ENVIRONMENTS := $(CURDIR)/.environments
 ECOSYSTEMS ?= --out bench/reports/ecosystems.json --readme
@@ -52,11 +53,12 @@ docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tab
 demo: $(STAMP)  ## distil, export and measure two students (MINUTES=3 of training; about a quarter of an hour in all)
 	$(BIN)/edgedistill demo --minutes $(MINUTES)
 
-# One run at a time for each core, each with one thread. A second call goes on where the first was stopped.
-reproduction: $(STAMP)  ## train and measure a paper's arms, write its page: PAPER=distilcse, EDGEDISTILL_DATA=~/texts, JOBS=cores
+# From nothing: the reports that ship only tell how long it takes. One run at a time for each core, each with one thread. A second call goes
+# on where the first was stopped.
+reproduction: $(STAMP)  ## train and measure a paper's variants, write its page: PAPER=distilcse, EDGEDISTILL_DATA=~/texts, OUT=folder, JOBS=cores
 	@test -n "$(PAPER)" || { echo "make reproduction: no paper; add PAPER=distilcse, or another of bench/reproduction/*.yaml"; exit 2; }
-	$(BIN)/python bench/reproduction/run.py --only $(PAPER) --jobs $(JOBS); status=$$?; \
-		$(BIN)/python bench/reproduction/table.py --only $(PAPER) && exit $$status
+	$(BIN)/python bench/reproduction/run.py --only $(PAPER) --jobs $(JOBS) --runs $(OUT) --reports $(OUT)/reports; status=$$?; \
+		$(BIN)/python bench/reproduction/table.py --only $(PAPER) --reports $(OUT)/reports --out $(OUT) && exit $$status
 
 LIBRARIES := optimum fastembed model2vec
 INSTALLED := $(foreach library,$(LIBRARIES) transformers.js,$(ENVIRONMENTS)/$(library)/installed)

@@ -1,10 +1,11 @@
-"""Write every generated document: schema.json, the recipe reference, the tables of README.md and bench/RESULTS.md, the README's plot.
+"""Write every generated document: schema.json, the recipe reference, the tables of the READMEs and bench/RESULTS.md, the README's plot.
 
 python bench/documents.py (or make docs)
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"
 RECIPES = ROOT / "recipes"
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
+BENCH, PAGES = ROOT / "bench" / "README.md", ROOT / "bench" / "reproduction"  # pages of bench/reproduction/table.py
+PAPERS = {"distilcse": "DistilCSE", "congen": "ConGen", "sra": "SRA", "text-level": "text-level", "multi-stage": "multi-stage"}
+VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
 RESULTS, FITS = ROOT / "bench" / "RESULTS.md", sorted(REPORTS.glob("fit-*.json"))  # of bench/fit_comparison.py
 
 
@@ -75,6 +79,21 @@ def fitted(reports: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def verdicts(pages: Path) -> str:
+    """The table of the papers' claims: how many of each verdict, as the pages count them."""
+    lines, seen = [], set[str]()
+    for name, title in PAPERS.items():
+        text = (pages / f"{name}.md").read_text(encoding="utf-8")
+        for of, counts in re.findall(r"^Verdicts (.+): (.+)\.$", text, re.MULTILINE):
+            found = {verdict: count for count, verdict in re.findall(r"(\d+) ([a-z ]+)", counts)}
+            seen |= found.keys()
+            lines.append((f"[{title}](reproduction/{name}.md)" + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""), found))
+    columns = [verdict for verdict in VERDICTS if verdict in seen]
+    head = [f"| the paper's claims | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
+    rows = [f"| {title} | {' | '.join(found.get(verdict, '') for verdict in columns)} |" for title, found in lines]
+    return "\n".join([*head, *rows, ""])
+
+
 def rewrite(path: Path, text: str) -> bool:
     """Write a file whose text has changed. Returns whether it had."""
     changed = path.read_text(encoding="utf-8") != text
@@ -95,6 +114,8 @@ if __name__ == "__main__":
     changed += [name for name, (document, sources) in TABLES.items() if readme.update_table(document, sources, name)]
     if readme.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
+    if readme.update(BENCH, verdicts(PAGES), "verdicts"):
+        changed.append("verdicts")
     if FITS and readme.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
     if readme_plot.write(PLOTS, report.merged(report.read(PLOTTED)), PLOTTED_SUITE):

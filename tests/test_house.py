@@ -267,13 +267,14 @@ def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
         assert "| ---" in copy.read_text(encoding="utf-8")
 
 
-def test_the_tables_of_adaptations_and_fits_are_those_of_the_reports(tmp_path: Path) -> None:
+def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tmp_path: Path) -> None:
     from edgedistill import files
     from edgedistill.evaluation import readme
 
     script = runpy.run_path(str(ROOT / "bench/documents.py"))
     tables = {
         "adapted": (script["README"], script["adapted"](files.read_json(script["ADAPTED"]))),
+        "verdicts": (script["BENCH"], script["verdicts"](script["PAGES"])),
         "fitted": (script["RESULTS"], script["fitted"]([files.read_json(path) for path in script["FITS"]])),
     }
     for name, (document, table) in tables.items():

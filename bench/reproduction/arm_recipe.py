@@ -13,6 +13,7 @@ from ranking_claims import Paper, slug
 
 from edgedistill import recipe
 
+FILE_KEYS = ("files", "train", "dev", "test")  # of a stage
 ONLY_NAMES = ("name", "about", "seed", "requirements")  # of a recipe: they change nothing in its training
 
 
@@ -70,7 +71,20 @@ def student_samples(spec: recipe.Recipe) -> int | None:
     """How many texts the student embeds in training, every view and side counted; None where that depends on the size of the corpus."""
     if any(stage.steps is None for stage in spec.stages):
         return None
-    return sum((stage.steps or 0) * stage.batch * getattr(stage, "views", 1) for stage in spec.stages)
+    return sum((stage.steps or 0) * stage.batch * texts_embedded(stage) for stage in spec.stages)
+
+
+def texts_embedded(stage: recipe.Stage | recipe.Finetune) -> int:
+    """How many texts the student embeds for one training sample: every view, every side of a pair and every column of a triple."""
+    return stage.views if isinstance(stage, recipe.Stage) else len(stage.task.texts)
+
+
+def files_read(spec: recipe.Recipe) -> list[str]:
+    """The files that the stages of a recipe read, as it names them: triples, pairs and labelled tasks."""
+    found = [
+        value for place, value in _flat("", {"stages": spec.model_dump(mode="json")["stages"]}) if place.rpartition(".")[2] in FILE_KEYS
+    ]
+    return sorted({name for value in found if value for name in (value if isinstance(value, list) else [value])})
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -7,21 +7,25 @@ from typing import Any, NamedTuple
 
 import yaml
 from arm_recipe import variant_recipe
-from pydantic import Field, ValidationError
-from ranking_claims import FOLDER, Paper, Part
+from pydantic import Field, ValidationError, field_validator
+from ranking_claims import FOLDER, Paper, Part, spliced
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+
+NAMED = 6  # variants that a row names one by one
 
 
 class Setting(Part):
     """The paper's value of one recipe key, for some or all arms."""
 
     key: str = Field(description="dotted place in the recipe; `sorting_window` of a stage is its batches that are sorted together")
-    paper: Any = Field(description="the paper's value")
+    paper: Any = Field(description="the paper's value; `not stated` where it gives none")
     where: str = Field(description="section or table of the paper, or its code")
     arms: list[str] | None = Field(None, description="default: every arm that has the key's section")
     why: str = Field("", description="the reason of the deviation, where an arm's value is another")
+
+    _spliced = field_validator("arms", mode="before")(spliced)
 
 
 class Condition(Part):
@@ -69,8 +73,7 @@ def read(paper: str, folder: Path = FOLDER) -> PaperSettings:
 
 def deviations(paper: Paper, stated: PaperSettings) -> list[Deviation]:
     """Every setting from which an arm deviates, in the file's order."""
-    whole = {variant: _whole(variant_recipe(paper, variant, 0, Path("runs"))) for variant in paper.variants}
-    found = []
+    whole, found = _recipes(paper), []
     for setting in stated.settings:
         others: list[tuple[Any, list[str]]] = []
         values = {arm: at(whole[arm], setting.key) for arm in setting.arms or whole}
@@ -89,7 +92,8 @@ def deviations(paper: Paper, stated: PaperSettings) -> list[Deviation]:
 
 
 def problems(paper: Paper, stated: PaperSettings) -> list[str]:
-    """What the list of settings does not say or says wrongly: a deviation without its reason, a reason without deviation, unknown arms."""
+    """What the list of settings does not say or says wrongly: a deviation without its reason, a reason without deviation, unknown arms,
+    a deviating arm that is not listed for the setting."""
     unknown = [
         f"{setting.key}: no arm {arm!r}; correct the name"
         for setting in stated.settings
@@ -99,9 +103,11 @@ def problems(paper: Paper, stated: PaperSettings) -> list[str]:
     if unknown:
         return unknown
     found = deviations(paper, stated)
-    whole = [_whole(variant_recipe(paper, variant, 0, Path("runs"))) for variant in paper.variants]
+    whole = _recipes(paper)
     mistyped = [
-        f"{each.key}: no arm has this key; correct it" for each in stated.settings if all(at(arm, each.key) is ABSENT for arm in whole)
+        f"{each.key}: no arm has this key; correct it"
+        for each in stated.settings
+        if all(at(arm, each.key) is ABSENT for arm in whole.values())
     ]
     silent = [
         f"{each.setting.key}: {', '.join(arms)} has {value!r}, the paper {each.setting.paper!r} ({each.setting.where}); say why"
@@ -115,9 +121,24 @@ def problems(paper: Paper, stated: PaperSettings) -> list[str]:
         if setting.why and all(each.setting is not setting for each in found)
     ]
     held = {arm for setting in stated.settings for arm in setting.arms or paper.variants}
-    return (
-        mistyped + silent + needless + [f"{arm}: no setting is held against it; list its own" for arm in paper.variants if arm not in held]
-    )
+    free = [f"{arm}: no setting is held against it; list its own" for arm in paper.variants if arm not in held]
+    return mistyped + silent + needless + free + _unlisted(whole, stated)
+
+
+def _unlisted(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list[str]:
+    """Keys that are listed for some arms, and other arms that have another value than the paper's: they deviate without a word."""
+    found = []
+    for key in dict.fromkeys(each.key for each in stated.settings):
+        of_key = [each for each in stated.settings if each.key == key]
+        listed = {arm for each in of_key for arm in each.arms or whole}
+        usual = [each.paper for each in of_key]
+        others: dict[str, list[str]] = {}
+        for arm in whole:
+            value = at(whole[arm], key)
+            if arm not in listed and value is not ABSENT and value not in usual:
+                others.setdefault(f"{value!r}", []).append(arm)
+        found += [f"{key}: {', '.join(arms)} has {value} and is not listed for it; list it" for value, arms in others.items()]
+    return found
 
 
 def at(whole: dict[str, Any], key: str) -> Any:
@@ -136,39 +157,55 @@ def at(whole: dict[str, Any], key: str) -> Any:
     return value.get(last, ABSENT) if isinstance(value, dict) else ABSENT
 
 
+def _recipes(paper: Paper) -> dict[str, dict[str, Any]]:
+    """Every variant's whole recipe."""
+    return {variant: _whole(variant_recipe(paper, variant, 0, Path("runs"))) for variant in paper.variants}
+
+
 def _whole(spec: recipe.Recipe) -> dict[str, Any]:
-    """A recipe with all its defaults, and the sorting of every stage's batches."""
+    """A recipe with all its defaults, the sorting of every stage's batches, without epochs where steps are given."""
     whole = spec.model_dump(mode="json", by_alias=True)
     for dumped, stage in zip(whole["stages"], spec.stages, strict=True):
         dumped["sorting_window"] = stage.sorting_window
+        if stage.steps is not None:
+            del dumped["epochs"]
     return whole
 
 
 def markdown(paper: Paper, stated: PaperSettings) -> list[str]:
-    """The page's section on deviations, and on how the paper is read."""
+    """The page's section on deviations, those of other circumstances in a table of their own, and on how the paper is read."""
     found = deviations(paper, stated) if stated.settings else []
     lines = []
     if found or stated.conditions:
+        again = [each for each in found if all(arm in paper.counterparts for _, arms in each.values for arm in arms)]
+        rest = [each for each in found if each not in again]
         lines += [
             "## Deviations from the paper",
             "",
             f"{len(stated.settings)} of the paper's settings are compared, each with the variants it is listed for. These differ:",
             "",
+            *_rows(rest),
+            *(f"| {each.what} | {each.paper} | {each.here} | {each.why} |" for each in stated.conditions),
+            "",
         ]
-        lines += ["| setting | the paper | here | why |", "|---|---|---|---|"]
-        lines += [_row(each) for each in found]
-        lines += [f"| {each.what} | {each.paper} | {each.here} | {each.why} |" for each in stated.conditions]
-        lines.append("")
+        if again and paper.circumstances:
+            lines += [f"And these of the `{paper.circumstances.name}` variants:", "", *_rows(again), ""]
     if stated.readings:
         lines += ["## How the paper is read", "", *(f"* {reading}" for reading in stated.readings), ""]
     return lines
 
 
-def _row(deviation: Deviation) -> str:
-    setting, here = deviation.setting, []
-    for value, arms in deviation.values:
-        here.append(_plain(value) + ("" if len(arms) == deviation.compared else f" ({', '.join(arms)})"))
-    return f"| `{setting.key}` | {_plain(setting.paper)}, {setting.where} | {'; '.join(here)} | {setting.why} |"
+def _rows(found: list[Deviation]) -> list[str]:
+    """A table of deviations. Variants are named where others have another value, or the setting has several rows."""
+    lines = ["| setting | the paper | here | why |", "|---|---|---|---|"]
+    for each in found:
+        setting, here = each.setting, []
+        alone = [other.setting.key for other in found].count(setting.key) == 1
+        for value, arms in each.values:
+            named = f" ({', '.join(f'`{arm}`' for arm in arms)})" if len(arms) <= NAMED else f" ({len(arms)} variants)"
+            here.append(_plain(value) + ("" if alone and len(arms) == each.compared else named))
+        lines.append(f"| `{setting.key}` | {_plain(setting.paper)}, {setting.where} | {'; '.join(here)} | {setting.why} |")
+    return lines
 
 
 def _plain(value: Any) -> str:

@@ -26,6 +26,13 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def spliced(entries: Any) -> Any:
+    """A list within a list stands for its entries, so that entries can be added to those of a YAML anchor."""
+    if not isinstance(entries, list):
+        return entries
+    return [entry for each in entries for entry in (spliced(each) if isinstance(each, list) else [each])]
+
+
 class Variant(Part):
     """One training setup that is compared: a recipe with changes.
 
@@ -39,13 +46,7 @@ class Variant(Part):
     shared: bool = Field(False, description="trained once, with seed 0; the variants of all seeds use this run")
     only_own_changes: bool = Field(False, description="the paper's `set` does not apply to it")
 
-    @field_validator("set", mode="before")
-    @classmethod
-    def _spliced(cls, changes: Any) -> Any:
-        """A list within `set` stands for its entries, so that a variant can add changes to a YAML anchor's."""
-        if not isinstance(changes, list):
-            return changes
-        return [change for each in changes for change in (each if isinstance(each, list) else [each])]
+    _spliced = field_validator("set", mode="before")(spliced)
 
 
 class Circumstances(Part):
@@ -69,7 +70,8 @@ class RankingClaim(Part):
     contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
     suite: str | None = Field(None, description="default: the paper's first")
     at_step: int | None = Field(None, description="compare the selection scores at this step of the first stage instead of suite scores")
-    cause: str = Field("", description="the likeliest cause, where it is contradicted or judged otherwise under the other circumstances")
+    note: str = Field("", description="what a reader must know of the verdict: the likeliest cause, where it is not the paper's")
+    control: bool = Field(False, description="a comparison of our own, which the paper does not make")
 
 
 class Paper(Part):
@@ -220,7 +222,7 @@ def standard_error(differences: np.ndarray) -> float:
     return float(differences.std(ddof=1) / len(differences) ** 0.5) if len(differences) > 1 else float("nan")
 
 
-def verdict(differences: np.ndarray, interval: tuple[float, float] | None) -> str:
+def verdict(differences: np.ndarray, over_items: tuple[float, float] | None) -> str:
     """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `inconclusive`, or `not yet: n of 3 seeds`.
 
     reproduced: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval over test items both lie above
@@ -228,20 +230,25 @@ def verdict(differences: np.ndarray, interval: tuple[float, float] | None) -> st
     """
     if len(differences) < SEEDS:
         return f"not yet: {len(differences)} of {SEEDS} seeds"
-    mean, margin = float(differences.mean()), _margin(differences)
-    low, high = interval if interval is not None else (mean, mean)
-    if mean - margin > 0 and low > 0:
+    over_seeds = seed_interval(differences)
+    assert over_seeds is not None
+    intervals = [over_seeds, *([over_items] if over_items is not None else [])]
+    if all(low > 0 for low, _ in intervals):
         return "reproduced"
-    if mean + margin < 0 and high < 0:
+    if all(high < 0 for _, high in intervals):
         return "contradicted"
     return "inconclusive"
 
 
 def at_chance(scores: np.ndarray) -> bool:
     """Whether a variant's scores (seeds,) on a suite may be 0 on average: a correlation at chance, as of a student that learned nothing."""
-    return len(scores) >= SEEDS and float(scores.mean()) <= _margin(scores)
+    over_seeds = seed_interval(scores)
+    return over_seeds is not None and over_seeds[0] <= 0
 
 
-def _margin(values: np.ndarray) -> float:
-    """Half the 95% confidence interval of the mean over seeds (Student's t)."""
-    return float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values)
+def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
+    """The 95% confidence interval of the mean over seeds (Student's t); None below three seeds."""
+    if len(values) < SEEDS:
+        return None
+    mean, margin = float(values.mean()), float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values)
+    return mean - margin, mean + margin

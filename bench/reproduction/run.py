@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import typer
-from arm_recipe import composition, runs_before, student_samples, variant_recipe, with_teacher
+from arm_recipe import composition, runs_before, student_samples, texts_embedded, variant_recipe, with_teacher
 from ranking_claims import FOLDER, SEEDS, Paper, papers, slug
 
 from edgedistill import files, recipe
@@ -37,6 +37,8 @@ from edgedistill.teacher import locate_teacher
 from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
+
+SHIPPED = FOLDER / "reports"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -219,8 +221,8 @@ def _weights_sha256(teacher: recipe.Teacher) -> str | None:
 
 
 def _student_samples(run: runs_.Run) -> int:
-    """How many texts the student embedded in training: every view, every side of a pair and every column of a triple counts."""
-    of_stage = {stage.name: stage.views if isinstance(stage, recipe.Stage) else len(stage.task.texts) for stage in run.recipe.stages}
+    """How many texts the student embedded in training."""
+    of_stage = {stage.name: texts_embedded(stage) for stage in run.recipe.stages}
     return sum(stage["texts"] * of_stage[stage["name"]] for stage in run.info["stages"])
 
 
@@ -270,25 +272,21 @@ def unfinished(found: dict[str, Paper], seeds: int, workspace: Workspace) -> lis
 def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[float, int]:
     """(about how many hours of one core the queue needs, jobs without an estimate), from the seconds that earlier reports record.
 
-    A variant without reports takes its paper's median seconds for a text that the student embeds; what is trained again under other
-    circumstances, the median of its like.
+    A variant takes as long as in the workspace's reports, or in those that ship. One without reports takes its paper's median seconds for a
+    text that the student embeds; what is trained again under other circumstances, the median of its like.
     """
     total, unknown = 0.0, 0
     for name, paper in found.items():
-        known: dict[str, list[float]] = {}
-        per_sample: dict[bool, list[float]] = {True: [], False: []}  # of counterparts, and of the others
-        for path in sorted((workspace.reports / paper.paper).glob("*-s[0-9]*.json")):
-            content = files.read_json(path)
-            known.setdefault(content["arm"], []).append(content["seconds"])
-            if samples := content.get("student_samples", content["passes"]):
-                per_sample[content["arm"] in paper.counterparts].append(content["seconds"] / samples)
+        shipped, own = (_seconds(paper, folder) for folder in (SHIPPED, workspace.reports))
+        known = shipped.of_variants | own.of_variants
         for job in unfinished({name: paper}, seeds, workspace):
             try:
                 spec = variant_recipe(paper, job.variant, job.seed, workspace.runs, workspace.changes)
             except UserError:  # the queue reports it
                 unknown += 1
                 continue
-            samples, like = student_samples(spec), per_sample[job.variant in paper.counterparts]
+            samples, again = student_samples(spec), job.variant in paper.counterparts
+            like = own.per_text[again] or shipped.per_text[again]
             if job.variant in known:
                 total += float(np.mean(known[job.variant]))
             elif like and samples is not None:
@@ -296,6 +294,23 @@ def hours(found: dict[str, Paper], seeds: int, workspace: Workspace) -> tuple[fl
             else:
                 unknown += 1
     return total / 3600, unknown
+
+
+class Seconds(NamedTuple):
+    """What reports record: the seconds of each variant's runs, and those for a text embedded, {True: of counterparts, False: of others}."""
+
+    of_variants: dict[str, list[float]]
+    per_text: dict[bool, list[float]]
+
+
+def _seconds(paper: Paper, folder: Path) -> Seconds:
+    found = Seconds({}, {True: [], False: []})
+    for path in sorted((folder / paper.paper).glob("*-s[0-9]*.json")):
+        content = files.read_json(path)
+        found.of_variants.setdefault(content["arm"], []).append(content["seconds"])
+        if samples := content.get("student_samples", content["passes"]):
+            found.per_text[content["arm"] in paper.counterparts].append(content["seconds"] / samples)
+    return found
 
 
 def work(found: dict[str, Paper], seeds: int, minutes: float | None, workspace: Workspace) -> dict[str, list[str]]:
@@ -427,7 +442,7 @@ def main(
         Path | None, typer.Option("--data", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of the runs.")] = Path("runs/reproduction"),
-    reports: Annotated[Path, typer.Option("--reports", help="Folder of the reports.")] = FOLDER / "reports",
+    reports: Annotated[Path, typer.Option("--reports", help="Folder of the reports.")] = SHIPPED,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     changes: Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Change every recipe. Repeatable.")] = None,
     folder: Annotated[Path, typer.Option("--papers", help="Folder of the papers' YAML files.")] = FOLDER,
@@ -446,6 +461,8 @@ def main(
     """Train and measure the variants that the papers' ranking claims compare. Finished runs are kept, interrupted runs are resumed."""
     workspace = Workspace(runs, reports, Session(data=data, device=device, log=typer.echo), tuple(changes or []), teacher)
     try:
+        if changes and reports.resolve() == SHIPPED.resolve():
+            raise UserError("--set: the reports that ship stand for runs without it; give another folder with --reports")
         found = chosen(only, folder, under)
         if variant is not None:
             _one(found, variant, seed or 0, workspace)

@@ -23,6 +23,7 @@ from tests.training.test_train import suite_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench" / "reproduction"))
 import arm_recipe
+import judging
 import paper_settings
 import ranking_claims
 import run as queue
@@ -105,11 +106,11 @@ def test_every_paper_is_ready() -> None:
     """Every variant's recipe parses with its changes, under a name of its own."""
     found = ranking_claims.papers()
     assert {name: (len(paper.variants), len(paper.ranking_claims)) for name, paper in found.items()} == {
-        "congen": (15, 10),
+        "congen": (15, 11),
         "distilcse": (22, 10),
-        "multi-stage": (26, 32),
-        "sra": (40, 26),
-        "text-level": (15, 15),
+        "multi-stage": (27, 32),
+        "sra": (40, 32),
+        "text-level": (16, 16),
     }
     assert {name: list(paper.judged_again()) for name, paper in found.items()} == {
         "congen": [0, 4, 5, 6],
@@ -119,6 +120,7 @@ def test_every_paper_is_ready() -> None:
         "text-level": [10],
     }
     for paper in found.values():
+        assert all(spec.about for name, spec in paper.variants.items() if name not in paper.counterparts)
         names = {ranking_claims.slug(variant, 1) for variant in paper.variants}
         assert len(names) == len(paper.variants)
         order = list(paper.variants)
@@ -150,12 +152,23 @@ def test_a_deviation_that_is_not_stated_is_a_problem() -> None:
 
     batch = {"key": "stages.0.batch", "where": "§4.1", "arms": ["congen", "seed"]}
     assert problems(**batch, paper=128) == []
-    assert problems(**batch, paper=512) == ["stages.0.batch: congen, seed has 128, the paper 512 (§4.1); say why"]
-    assert problems(**batch, paper=512, why="small") == []
+    others = ", ".join(arm for arm in paper.variants if arm not in ("teacher", "congen", "seed"))
+    unlisted = f"stages.0.batch: {others} has 128 and is not listed for it; list it"
+    assert problems(**batch, paper=512) == ["stages.0.batch: congen, seed has 128, the paper 512 (§4.1); say why", unlisted]
+    assert problems(**batch, paper=512, why="small") == [unlisted]
+    assert problems(**{**batch, "arms": None}, paper=512, why="small") == []
     assert problems(**batch, paper=128, why="small") == ["stages.0.batch: no arm deviates from 128; leave `why` out"]
     assert problems(**{**batch, "arms": ["congem"]}, paper=128) == ["stages.0.batch: no arm 'congem'; correct the name"]
     window = {"key": "stages.0.sorting_window", "where": "code", "arms": ["l2"]}
-    assert problems(**window, paper=100) == ["stages.0.sorting_window: l2 has 1, the paper 100 (code); say why"]
+    assert problems(**window, paper=100)[0] == "stages.0.sorting_window: l2 has 1, the paper 100 (code); say why"
+    rate = {"key": "stages.0.learning_rate", "where": "§4.1", "paper": 5e-4}
+    assert problems(**rate, arms=["congen"]) == []
+    lower = {"set": ["stages.0.learning_rate=3.0e-4"]}
+    changed = paper.model_copy(update={"variants": {**paper.variants, "l2": paper.variants["l2"].model_copy(update=lower)}})
+    stated = paper_settings.PaperSettings.model_validate(
+        {"settings": [{**rate, "arms": ["congen"]}, {**batch, "arms": None, "paper": 128}]}
+    )
+    assert paper_settings.problems(changed, stated) == ["stages.0.learning_rate: l2 has 0.0003 and is not listed for it; list it"]
     typo = {"key": "stages.0.bath", "where": "x", "paper": 128}
     assert problems(**typo) == ["stages.0.bath: no arm has this key; correct it"]
     alone = paper_settings.PaperSettings.model_validate({"settings": [{**batch, "paper": 128}]})
@@ -207,10 +220,10 @@ def test_a_part_of_a_suite_is_found_in_a_report_of_more() -> None:
     tasks = {"es-es": {"all": 0.7}, "es-en": {"all": 0.5}}
     items = ranking_claims.Items({name: np.arange(3.0) for name in tasks}, {name: np.arange(3.0) for name in tasks})
     report = {"suites": {"sts17:es-en,es-es": {"kind": "sts", "average": 0.6, "tasks": tasks}}, "items": {"sts17:es-en,es-es": items}}
-    assert (table.part_of(report, "sts17:es-en") or {})["average"] == 0.5
-    assert (table.part_of(report, "sts17:es-en,es-es") or {})["average"] == 0.6
-    assert table.part_of(report, "sts17:en-en") is None and table.part_of(report, "xsts:es-en") is None
-    part = table.items_of(report, "sts17:es-en")
+    assert (judging.part_of(report, "sts17:es-en") or {})["average"] == 0.5
+    assert (judging.part_of(report, "sts17:es-en,es-es") or {})["average"] == 0.6
+    assert judging.part_of(report, "sts17:en-en") is None and judging.part_of(report, "xsts:es-en") is None
+    part = judging.items_of(report, "sts17:es-en")
     assert part is not None and part.found.keys() == part.gold.keys() == {"es-en"}
 
 
@@ -228,13 +241,13 @@ def test_a_claim_is_judged_although_other_variants_are_measured_on_another_task(
         return [{"seed": seed, "suites": suites, "items": items} for seed in range(3)]
 
     found = {"sst2 sra": reports([1, 1, 1, 0]), "sst2 random": reports([1, 0, 1, 0]), "mrpc sra": reports([1, 0])}
-    ((judgement, _),) = table.judged(paper, found, 50)
-    assert (judgement.seeds, judgement.mean, judgement.interval is not None) == (3, pytest.approx(25), True)
-    assert judgement.interval is not None and judgement.interval[0] < 25 < judgement.interval[1]
+    ((judgement, _),) = judging.judged(paper, found, 50)
+    assert (judgement.seeds, judgement.mean, judgement.over_seeds) == (3, pytest.approx(25), pytest.approx((25, 25)))
+    assert judgement.over_items is not None and judgement.over_items[0] < 25 < judgement.over_items[1]
 
     # a seed that only one of them has counts neither for the difference nor for its interval
     more = reports([1, 0, 0, 0])[0] | {"seed": 3}
-    assert table.judged(paper, {**found, "sst2 sra": [*found["sst2 sra"], more]}, 50) == [(judgement, None)]
+    assert judging.judged(paper, {**found, "sst2 sra": [*found["sst2 sra"], more]}, 50) == [(judgement, None)]
 
 
 def test_older_runs_of_one_arm_are_averaged_only_within_a_composition() -> None:
@@ -315,7 +328,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     assert (report["seed"], report["passes"], report["curve"].keys()) == (1, 64, {"2", "4", "6", "8"})
     assert (report["student_samples"], report["dtype"] in ("float32", "bfloat16"), report["settings"]["stages.0.steps"]) == (64, True, 8)
     average = report["suites"][suite_of(world)]["average"]
-    reports_, older = table.load(found["tiny"], reports)
+    reports_, older = judging.load(found["tiny"], reports)
     assert older == []
     assert {variant: len(each) for variant, each in reports_.items()} == {"a": 2, "a second": 2, "none": 0}
     assert reports_["a second"][1]["items"][suite_of(world)].score() == pytest.approx(average, abs=1e-6)
@@ -341,7 +354,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     changed["variants"]["a"]["set"] = ["stages.0.batch=4"]
     (home / "tiny.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
     paper = ranking_claims.papers(home)["tiny"]
-    now, older = table.load(paper, reports)
+    now, older = judging.load(paper, reports)
     assert ([len(now[name]) for name in ("a", "a second")], len(older)) == ([0, 2], 2)
     text = table.markdown(paper, (now, older), paper_settings.read("tiny", home), 50)
     assert "## Older compositions" in text and "`stages.0.batch` 8 → 4" in text and "Not yet run: `a`, `none`." in text
@@ -350,7 +363,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     elsewhere = queue.Workspace(tmp_path / "again", reports, workspace.session)
     queue.train_and_measure(paper, "a", 0, elsewhere)
     assert sorted(path.stem for path in (reports / "tiny").glob("a-s[0-9]*.json")) == ["a-s0", "a-s0.older", "a-s1"]
-    now, older = table.load(paper, reports)
+    now, older = judging.load(paper, reports)
     assert (len(now["a"]), len(older)) == (1, 2)
 
 
@@ -360,7 +373,7 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
     plain = yaml.safe_load((home / "tiny.yaml").read_text(encoding="utf-8"))
     plain["variants"].pop("none")
     plain["variants"]["b"] = {"recipe": str(home / "base.yml"), "set": ["assistant={model: '{run:a}'}"]}
-    plain["ranking_claims"] = [{**plain["ranking_claims"][0], "cause": "Chance."}]
+    plain["ranking_claims"] = [{**plain["ranking_claims"][0], "note": "Chance."}, {**plain["ranking_claims"][1], "control": True}]
     own = {"a": [], "a second": ["stages.0.steps=6"]}
     changes = ["teacher.model=owner/tiny", "teacher.revision=main", "stages.0.steps=2"]
     plain["circumstances"] = {"name": "other", "about": "Other than above.", "set": changes, "variants": own}
@@ -394,16 +407,49 @@ def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: P
     sha256 = files.sha256_file(world.teacher / "model.safetensors")
     assert (report["teacher"], report["teacher_weights"], report["passes"]) == ("owner/tiny@main", sha256, 16)
     assert str(tmp_path) not in (reports / "tiny" / "other-a-s0.json").read_text(encoding="utf-8").replace(report["recipe"], "")
-    loaded = table.load(paper, reports)
+    loaded = judging.load(paper, reports)
     assert [len(found) for found in loaded[0].values()] == [1, 1, 0, 1, 1] and loaded[1] == []
     text = table.markdown(paper, loaded, paper_settings.PaperSettings(settings=[]), 50)
     assert f"owner/tiny@main (sha256 of model.safetensors: {sha256})" in text and "Other than above." in text
-    row = next(line for line in text.splitlines() if line.startswith("| longer is better"))
-    assert row.count("**not yet: 1 of 3 seeds**") == 2 and row.count(" | ") == 10
-    assert "Verdicts of `other`: 1 not yet." in text and "## Where the verdicts differ" not in text
-    ranking, again = paper.ranking_claims[0], paper.judged_again()[0]
-    pair = (table.Judgement(ranking, "mini", [], "contradicted"), table.Judgement(again, "mini", [], "reproduced"))
-    assert table._differing(paper, [pair])[2] == "* longer is better: contradicted, other reproduced. Chance."
+    first, again = (line for line in text.splitlines() if line.startswith("| longer is better"))
+    assert first.endswith("| **not yet: 1 of 3 seeds** | not yet: 1 of 3 seeds |") and again.endswith("| **not yet: 1 of 3 seeds** |")
+    assert "Verdicts of `other`: 1 not yet." in text and "Verdicts with this teacher, corpus and student: 1 not yet." in text
+    assert text.index("Comparisons of our own") < text.index("| early in training too")
+    assert "* longer is better (not yet: 1 of 3 seeds, `other` not yet: 1 of 3 seeds): Chance." in text
+    assert "## Data" in text and ", and 40 held out." in text
+
+
+def test_a_verdict_that_is_not_the_papers_needs_a_word() -> None:
+    paper = ranking_claims.papers()["congen"]
+    claims = [each.model_copy(update={"note": ""}) for each in paper.ranking_claims[:4]]
+
+    def judged(number: int, verdict: str, mean: float) -> judging.Judgement:
+        return judging.Judgement(claims[number], "sts7", [], verdict, 3, mean)
+
+    pairs = [
+        (judged(0, "reproduced", 1.0), judged(0, "reproduced", 2.0)),
+        (judged(1, "contradicted", -1.0), None),
+        (judged(2, "inconclusive", 1.0), judged(2, "reproduced", 1.0)),
+        (judged(3, "inconclusive", -1.0), judged(3, "reproduced", 1.0)),
+    ]
+    assert table._notes(paper, pairs)[2:-1] == [
+        f"* {claims[1].claim} (contradicted): Cause not yet known.",
+        f"* {claims[2].claim} (inconclusive, `pretrained` reproduced): The seeds of one do not decide it.",
+        f"* {claims[3].claim} (inconclusive, `pretrained` reproduced): Cause not yet known.",
+    ]
+
+
+def test_texts_embedded_and_files_read() -> None:
+    """A pair's two sides and a triple's three columns count; a report of samples alone is enough where all stages are alike."""
+    found = ranking_claims.papers()
+    qqp = queue.variant_recipe(found["sra"], "qqp random", 0, Path("runs"))
+    assert [arm_recipe.texts_embedded(stage) for stage in qqp.stages] == [2]
+    assert arm_recipe.files_read(qqp) == ["transfer/qqp/dev.tsv.gz", "transfer/qqp/test.tsv.gz"]
+    two = queue.variant_recipe(found["distilcse"], "two-stage kd", 0, Path("runs"))
+    assert [arm_recipe.texts_embedded(stage) for stage in two.stages] == [1, 3]
+    assert table._embedded(found["congen"], "dual-l2", [{"passes": 500}]) == "1,000"
+    assert table._embedded(found["distilcse"], "two-stage kd", [{"passes": 500}]) == "—"
+    assert table._embedded(found["distilcse"], "two-stage kd", [{"passes": 500, "student_samples": 700}]) == "700"
 
 
 def test_a_run_that_is_gone_is_trained_again_where_another_reads_it(world: World, tmp_path: Path) -> None:
@@ -490,6 +536,9 @@ def test_the_hours_come_from_earlier_reports(world: World, tmp_path: Path) -> No
     assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(1 + 2), 0)
     files.write_json(reports / "tiny" / "a-s0.json", {**report, "settings": arm_recipe.composition_of(paper, "a", 0)})
     assert queue.hours({"tiny": paper}, 2, workspace) == (pytest.approx(0.5 + 2), 0)
+    # from nothing: no report of one's own, but those that ship tell how long it takes
+    hours, unknown = queue.hours({"congen": ranking_claims.papers()["congen"]}, 1, workspace)
+    assert hours > 1 and unknown == 0
 
 
 def test_the_commands_explain_themselves(tmp_path: Path) -> None:
@@ -498,6 +547,8 @@ def test_the_commands_explain_themselves(tmp_path: Path) -> None:
         assert shown.exit_code == 0 and "Example: python bench/reproduction/" in shown.output
         refused = CliRunner().invoke(app, ["--only", "congem"])
         assert refused.exit_code == 2
+    changed = CliRunner().invoke(queue.app, ["--only", "congen", "--set", "stages.0.steps=1"])
+    assert changed.exit_code == 2 and "give another folder with --reports" in changed.output
     (tmp_path / "bad.yaml").write_text("paper: bad\nabouf: x\n", encoding="utf-8")
     with pytest.raises(UserError, match="bad.yaml: abouf: Extra inputs are not permitted"):
         ranking_claims.papers(tmp_path)
