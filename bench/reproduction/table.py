@@ -120,7 +120,9 @@ def _notes(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> lis
             continue
         verdicts = first.verdict + (f", `{paper.circumstances.name}` {second.verdict}" if second and paper.circumstances else "")
         too_few = unlike and any(each.verdict == "inconclusive" for each in both) and len({each.mean > 0 for each in both}) == 1
-        note = first.ranking.note or ("The seeds of one do not decide it." if too_few else "Cause not yet known.")
+        note = first.ranking.note or (
+            "One of them does not decide it; both differences have the same sign." if too_few else "Cause not yet known."
+        )
         lines.append(f"* {first.ranking.claim} ({verdicts}): {note}")
     return ["## Notes on the verdicts", "", *lines, ""] if lines else []
 
