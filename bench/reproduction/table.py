@@ -70,13 +70,13 @@ def _judgements(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -
         lines += [_counted(f"of `{other.name}`", [second for _, second in claims if second]), ""]
     lines += [*_table(claims, other.name if other else None), ""]
     if other is not None:
-        again: list[tuple[Judgement, Judgement | None]] = [(second, None) for _, second in claims if second]
-        lines += [f"The same claims by the `{other.name}` variants:", "", *_table(again), ""]
+        again: list[tuple[Judgement, Judgement | None]] = [(second, None) for _, second in pairs if second]
+        lines += [f"The same by the `{other.name}` variants:", "", *_table(again), ""]
     if controls:
         lines += [
             "Comparisons of our own, which the paper does not make. They are judged alike and not counted above:",
             "",
-            *_table(controls),
+            *_table(controls, other.name if other and any(second for _, second in controls) else None),
             "",
         ]
     return [*lines, *_method([each for pair in pairs for each in pair if each is not None]), ""]
