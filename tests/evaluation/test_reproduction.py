@@ -110,7 +110,7 @@ def test_every_paper_is_ready() -> None:
         "distilcse": (22, 10),
         "multi-stage": (27, 34),
         "sra": (44, 34),
-        "text-level": (16, 16),
+        "text-level": (18, 17),
     }
     assert {name: list(paper.judged_again()) for name, paper in found.items()} == {
         "congen": [0, 4, 5, 6],
