@@ -109,7 +109,7 @@ def test_every_paper_is_ready() -> None:
         "congen": (15, 11),
         "distilcse": (22, 10),
         "multi-stage": (27, 34),
-        "sra": (44, 34),
+        "sra": (44, 35),
         "text-level": (18, 17),
     }
     assert {name: list(paper.judged_again()) for name, paper in found.items()} == {
