@@ -434,7 +434,8 @@ def test_a_verdict_that_is_not_the_papers_needs_a_word() -> None:
     ]
     assert table._notes(paper, pairs)[2:-1] == [
         f"* {claims[1].claim} (contradicted): Cause not yet known.",
-        f"* {claims[2].claim} (inconclusive, `pretrained` reproduced): One of them does not decide it; both differences have the same sign.",
+        f"* {claims[2].claim} (inconclusive, `pretrained` reproduced): "
+        "One of them does not decide it; both differences have the same sign.",
         f"* {claims[3].claim} (inconclusive, `pretrained` reproduced): Cause not yet known.",
     ]
 
