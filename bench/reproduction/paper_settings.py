@@ -71,9 +71,9 @@ def read(paper: str, folder: Path = FOLDER) -> PaperSettings:
         raise UserError(*(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
 
 
-def deviations(paper: Paper, stated: PaperSettings) -> list[Deviation]:
-    """Every setting from which an arm deviates, in the file's order."""
-    whole, found = _recipes(paper), []
+def _deviations(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list[Deviation]:
+    """Every setting from which an arm deviates, in the file's order. whole: of every arm, as `_recipes`."""
+    found = []
     for setting in stated.settings:
         others: list[tuple[Any, list[str]]] = []
         values = {arm: at(whole[arm], setting.key) for arm in setting.arms or whole}
@@ -102,8 +102,8 @@ def problems(paper: Paper, stated: PaperSettings) -> list[str]:
     ]
     if unknown:
         return unknown
-    found = deviations(paper, stated)
     whole = _recipes(paper)
+    found = _deviations(whole, stated)
     mistyped = [
         f"{each.key}: no arm has this key; correct it"
         for each in stated.settings
@@ -174,7 +174,7 @@ def _whole(spec: recipe.Recipe) -> dict[str, Any]:
 
 def markdown(paper: Paper, stated: PaperSettings) -> list[str]:
     """The page's section on deviations, those of other circumstances in a table of their own, and on how the paper is read."""
-    found = deviations(paper, stated) if stated.settings else []
+    found = _deviations(_recipes(paper), stated) if stated.settings else []
     lines = []
     if found or stated.conditions:
         again = [each for each in found if all(arm in paper.counterparts for _, arms in each.values for arm in arms)]

@@ -160,7 +160,11 @@ def test_a_deviation_that_is_not_stated_is_a_problem() -> None:
     assert problems(**batch, paper=128, why="small") == ["stages.0.batch: no arm deviates from 128; leave `why` out"]
     assert problems(**{**batch, "arms": ["congem"]}, paper=128) == ["stages.0.batch: no arm 'congem'; correct the name"]
     window = {"key": "stages.0.sorting_window", "where": "code", "arms": ["l2"]}
-    assert problems(**window, paper=100)[0] == "stages.0.sorting_window: l2 has 1, the paper 100 (code); say why"
+    others = ", ".join(arm for arm in paper.variants if arm not in ("teacher", "l2"))
+    assert problems(**window, paper=100) == [
+        "stages.0.sorting_window: l2 has 1, the paper 100 (code); say why",
+        f"stages.0.sorting_window: {others} has 1 and is not listed for it; list it",
+    ]
     rate = {"key": "stages.0.learning_rate", "where": "§4.1", "paper": 5e-4}
     assert problems(**rate, arms=["congen"]) == []
     lower = {"set": ["stages.0.learning_rate=3.0e-4"]}
