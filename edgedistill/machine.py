@@ -19,9 +19,10 @@ FLAGS = (  # instruction sets that decide how fast a quantized graph runs
 )
 
 
-def here() -> dict[str, Any]:
-    """Describe this machine: processor, relevant instruction sets, cores, CPU quota, frequency governor, memory, system."""
+def here(device: str = "cpu") -> dict[str, Any]:
+    """Describe this machine: processor, instruction sets, cores, CPU quota, frequency governor, memory, system; for cuda the GPU."""
     return {
+        **({"gpu": gpu()} if device == "cuda" else {}),
         "cpu": _cpu_model(),
         "flags": flags(),
         "architecture": platform.machine(),
@@ -38,6 +39,17 @@ def flags() -> list[str]:
     """The instruction sets of this processor that decide how fast a quantized graph runs."""
     present = _cpu_flags()
     return [flag for flag in FLAGS if flag in present]
+
+
+def gpu() -> dict[str, str] | None:
+    """{name, memory, driver} of the first NVIDIA GPU that CUDA sees here, as nvidia-smi says; None without nvidia-smi."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    command = ["nvidia-smi", f"--id={visible}", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return dict(zip(("name", "memory", "driver"), done.stdout.strip().split(", "), strict=True))
 
 
 def versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgedistill import machine
+from edgedistill.evaluation import number_format
 
 
 def tree(folder: Path, contents: dict[str, str]) -> Path:
@@ -41,3 +42,25 @@ def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[st
     all_of_them = machine.processors(tmp_path / "none", tmp_path / "none")
     found = machine.processors(groups, tmp_path / "own")
     assert found == (all_of_them if expected is None else max(1, min(all_of_them, int(expected))))
+
+
+def test_the_gpu_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "nvidia-smi"
+    script.write_text('#!/bin/sh\n[ "$1" = --id=2 ] && echo "NVIDIA L4, 23034 MiB, 570.86"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert machine.here("cuda")["gpu"] == {"name": "NVIDIA L4", "memory": "23034 MiB", "driver": "570.86"}
+    assert "gpu" not in machine.here()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # none of that number: exit code 1
+    assert machine.gpu() is None
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert machine.gpu() is None
+
+
+def test_the_gpu_is_named_in_the_conditions() -> None:
+    report = {"device": "cuda", "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"}, "threads": 2, "made_at": "2026-01-02T00:00:00Z"}
+    report["versions"] = {"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.31.1"}
+    assert number_format.conditions(report) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
+    assert number_format.conditions({**report, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
+    assert number_format.conditions({**report, "device": "cpu"}) == "Xeon · 2 threads · onnxruntime 1.30.0 · 2026-01-02"

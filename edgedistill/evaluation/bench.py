@@ -21,6 +21,7 @@ from edgedistill.evaluation import report, requirement_check, scoring, speed, ta
 from edgedistill.evaluation.html_report import page
 from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.runtime import bundle as bundles_
+from edgedistill.runtime import onnx_session
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
@@ -87,7 +88,7 @@ def bench(
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
-    speed.check_device(session.device)
+    onnx_session.check_device(session.device)
     threads = threads or machine.default_threads()
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
@@ -151,7 +152,7 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
         "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
-        "machine": machine.here(),
+        "machine": machine.here(target.speed["device"]),
         "versions": machine.versions(),
         "threads": target.speed["threads"],
         "device": target.speed["device"],

@@ -69,15 +69,17 @@ def batch_sensitivity(report: Report) -> str:
 
 
 def conditions(report: Report) -> str:
-    """Processor, threads, relevant instruction sets, device, runtime and day: what a latency depends on."""
+    """GPU, processor, threads, relevant instruction sets, runtime and day: what a latency depends on."""
     machine, flags = report["machine"], report["machine"].get("flags") or []
     threads = report.get("threads")
     cpu = re.sub(r"\((?:R|TM|C)\)|\bCPU\b|@.*", "", machine.get("cpu") or "")
+    gpu = (machine.get("gpu") or {}).get("name") or "cuda"
     parts = [
+        gpu if report.get("device") == "cuda" else None,
         " ".join(cpu.split()) or None,
         f"{threads} thread{'' if threads == 1 else 's'}" if threads else None,
         " ".join([flag for flag in TELLING_FLAGS if flag in flags][:2]) or None,
     ]
-    runtime = report["versions"].get("onnxruntime")
-    parts += ["cuda" if report.get("device") == "cuda" else None, f"onnxruntime {runtime}" if runtime else None, report["made_at"][:10]]
+    runtime = report["versions"].get("onnxruntime-gpu" if report.get("device") == "cuda" else "onnxruntime")
+    parts += [f"onnxruntime {runtime}" if runtime else None, report["made_at"][:10]]
     return " · ".join(str(part) for part in parts if part)

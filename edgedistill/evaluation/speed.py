@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bootstrap
 from edgedistill.session import QUIET, Session
 
@@ -71,7 +71,7 @@ def measure(
     """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes, memory, noise, threads, device}.
 
     texts: at least one. Each round times `plan.queries` of them one by one, in another order. Times are in ms, memory in bytes.
-    Raises UserError for a device that does not exist.
+    Raises UserError for a device that does not exist, or does not start.
     """
     with tempfile.TemporaryDirectory(prefix="edgedistill-speed-") as scratch:
         file = Path(scratch) / "texts.json"
@@ -140,16 +140,3 @@ def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: Measurem
         "memory": memory,
         "noise": bootstrap.noise(single),
     }
-
-
-def check_device(device: str) -> None:
-    """Raises UserError when onnxruntime cannot run on the device."""
-    if device == "cuda":
-        import onnxruntime
-
-        offered = onnxruntime.get_available_providers()
-        if "CUDAExecutionProvider" not in offered:
-            short = ", ".join(name.removesuffix("ExecutionProvider") for name in offered)
-            raise UserError(f"--device cuda: onnxruntime here offers {short}; pip install onnxruntime-gpu, or leave --device out")
-    elif device != "cpu":
-        raise UserError(f"--device: {unknown_name('device', device, ['cpu', 'cuda'])}")

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 
 import onnxruntime
 
 from edgedistill.errors import UserError, unknown_name
 
+DEVICES = ("cpu", "cuda")
 RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """A session for a graph, a file or its bytes, on cpu or cuda.
+    """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the processor.
 
-    Raises UserError for another device, and for cuda where onnxruntime does not support it.
+    Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on the processor alone.
     """
-    return onnxruntime.InferenceSession(graph, _options(threads), providers=_providers(device))
+    check_device(device)
+    if device == "cpu":
+        return onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find; stdout is for results
+        onnxruntime.preload_dlls()  # CUDA's libraries from pip's nvidia packages, which no other path leads to
+    session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        fact = "onnxruntime did not start CUDA (its message is above); it needs an NVIDIA GPU with driver, CUDA and cuDNN"
+        raise UserError(f"device cuda: {fact}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu")
+    return session
+
+
+def check_device(device: str) -> None:
+    """Raises UserError for a device other than cpu and cuda, and for cuda where this onnxruntime was not built for it."""
+    if device not in DEVICES:
+        raise UserError(f"device: {unknown_name('device', device, DEVICES)}")
+    offered = onnxruntime.get_available_providers()
+    if device == "cuda" and "CUDAExecutionProvider" not in offered:
+        short = ", ".join(name.removesuffix("ExecutionProvider") for name in offered)
+        way_out = "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
+        raise UserError(f"device cuda: onnxruntime here offers {short}; {way_out}")
 
 
 def open_in_memory(model: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
@@ -40,13 +63,3 @@ def _options(threads: int) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     return options
-
-
-def _providers(device: str) -> list[str]:
-    if device == "cpu":
-        return ["CPUExecutionProvider"]
-    if device != "cuda":
-        raise UserError(f"device: {unknown_name('device', device, ('cpu', 'cuda'))}")
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        raise UserError("device cuda: this onnxruntime does not support CUDA; pip install onnxruntime-gpu, or use device cpu")
-    return ["CUDAExecutionProvider", "CPUExecutionProvider"]

@@ -131,14 +131,14 @@ def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[s
     return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}
 
 
-def resolve_dtype(name: str) -> torch.dtype:
-    """The torch dtype of fp32, bf16, int8 or auto.
+def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:
+    """The torch dtype of fp32, bf16, int8 or auto, on a device: auto (cuda where available), cpu or cuda.
 
     auto is bf16 where the hardware computes in it, which halves the time at a cosine above 0.9999 to fp32; otherwise fp32.
     """
     if name != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[name]
-    if torch.cuda.is_available():
+    if device != "cpu" and torch.cuda.is_available():
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     try:  # torch also reports bf16 as supported where it emulates it, four times slower than fp32; the CPU flags are reliable
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")

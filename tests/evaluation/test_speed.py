@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from edgedistill import machine
-from edgedistill.errors import UserError
 from edgedistill.evaluation import bootstrap, speed, speed_child
 
 
@@ -103,17 +102,6 @@ def test_rates_count_texts_and_leave_the_first_call_out() -> None:
     calls.clear()
     speed_child._rate(lambda batch: calls.append(len(batch)), ["x"] * 5, 2, 0.001)
     assert calls[:7] == [2, 2, 2, 1, 2, 2, 1]
-
-
-def test_a_device_that_is_not_there() -> None:
-    speed.check_device("cpu")
-    import onnxruntime
-
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        with pytest.raises(UserError, match=r"--device cuda: onnxruntime here offers .*CPU.*; pip install onnxruntime-gpu"):
-            speed.check_device("cuda")
-    with pytest.raises(UserError, match=r"--device: no device 'gpu'; "):
-        speed.check_device("gpu")
 
 
 def test_measuring_needs_no_torch_and_no_scipy() -> None:

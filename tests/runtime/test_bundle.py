@@ -116,11 +116,6 @@ def test_threads_are_as_asked(folder: Path) -> None:
     assert bundle.load(folder).threads == machine.processors()
 
 
-def test_an_unknown_device(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"device: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
-        bundle.load(folder, device="cdua")
-
-
 def test_one_string_gives_one_embedding(copy: Path) -> None:
     opened = bundle.load(copy)
     one = opened.encode("the cat eats a red apple")
