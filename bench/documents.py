@@ -21,6 +21,7 @@ TABLES = {  # name of the table -> (the document with its markers, its reports)
     "shipped": (ROOT / "README.md", [REPORTS / "export.json", REPORTS / "shipped.json"]),
     "flagship-256": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship-256.json", REPORTS / "small-256.json"]),
     "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
+    "gpu": (ROOT / "bench" / "RESULTS.md", [REPORTS / "gpu.json"]),
     "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
     "sra": (ROOT / "bench" / "RESULTS.md", [REPORTS / "sra.json"]),
     "shipped-languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "shipped-languages.json"]),

@@ -63,4 +63,6 @@ def test_the_gpu_is_named_in_the_conditions() -> None:
     report["versions"] = {"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.31.1"}
     assert number_format.conditions(report) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
     assert number_format.conditions({**report, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
+    alone = {**report, "device": "cpu", "versions": {"onnxruntime-gpu": "1.31.1"}}
+    assert number_format.conditions(alone) == "Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
     assert number_format.conditions({**report, "device": "cpu"}) == "Xeon · 2 threads · onnxruntime 1.30.0 · 2026-01-02"

@@ -88,7 +88,7 @@ def _is_shipped(folder: Path) -> bool:
 
 
 def _not_found(name: str) -> str:
-    known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("*/manifest.json"))}
+    known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
     if len(Path(name).parts) > 1:
         return f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({closest_names(name, known)})"
     return unknown_name("bundle", name, known)

@@ -28,8 +28,9 @@ def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: py
     for name in ("nanoo", "nanoo:w8"):
         with pytest.raises(UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\)$"):
             bundle.load(name)
-    (tmp_path / "bundles" / "mine").mkdir(parents=True)
-    (tmp_path / "bundles" / "mine" / "manifest.json").touch()
+    for name in ("mine", ".mine.x1y2"):  # the second is being written
+        (tmp_path / "bundles" / name).mkdir(parents=True)
+        (tmp_path / "bundles" / name / "manifest.json").touch()
     with pytest.raises(UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\)$"):
         bundle.load("mien")
     with pytest.raises(
