@@ -42,20 +42,30 @@ def flags() -> list[str]:
 
 
 def gpu() -> dict[str, str] | None:
-    """{name, memory, driver} of the first NVIDIA GPU that CUDA sees here, as nvidia-smi says; None without nvidia-smi."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-    command = ["nvidia-smi", f"--id={visible}", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    """{name, memory, driver} of the NVIDIA GPU that CUDA computes on, as nvidia-smi says.
+
+    None where nvidia-smi fails, or lists GPUs of several kinds and nothing says which: CUDA numbers them in another order, unless
+    CUDA_DEVICE_ORDER is PCI_BUS_ID. A part of a GPU (MIG) is described as the whole.
+    """
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return dict(zip(("name", "memory", "driver"), done.stdout.strip().split(", "), strict=True))
+    rows = [parts for line in done.stdout.splitlines() if len(parts := line.split(", ")) == 5]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    named = [row for row in rows if chosen and (row[1].startswith(chosen) or (by_bus and row[0] == chosen))]
+    kinds = {tuple(row[2:]) for row in named or rows}
+    return dict(zip(("name", "memory", "driver"), kinds.pop(), strict=True)) if len(kinds) == 1 else None
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that run a bundle, where installed."""
-    found = {"python": platform.python_version()}
-    for name in ("edgedistill", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy"):
+    """Versions of the packages that run a bundle, where installed. onnxruntime's own: onnxruntime-gpu puts its files in the same place."""
+    import onnxruntime
+
+    found = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
+    for name in ("edgedistill", "tokenizers", "numpy"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from edgedistill import machine
-from edgedistill.evaluation import number_format
 
 
 def tree(folder: Path, contents: dict[str, str]) -> Path:
@@ -44,25 +43,35 @@ def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[st
     assert found == (all_of_them if expected is None else max(1, min(all_of_them, int(expected))))
 
 
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, output: str, code: int = 0) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{output}'\nexit {code}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 def test_the_gpu_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "nvidia-smi"
-    script.write_text('#!/bin/sh\n[ "$1" = --id=2 ] && echo "NVIDIA L4, 23034 MiB, 570.86"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    two = "0, GPU-a1, NVIDIA L4, 23034 MiB, 570.86\\n1, GPU-b2, NVIDIA T4, 15360 MiB, 570.86\\n"
+    nvidia_smi(tmp_path, monkeypatch, two.split("\\n")[0])
     assert machine.here("cuda")["gpu"] == {"name": "NVIDIA L4", "memory": "23034 MiB", "driver": "570.86"}
     assert "gpu" not in machine.here()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # none of that number: exit code 1
-    assert machine.gpu() is None
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    nvidia_smi(tmp_path, monkeypatch, two)
+    assert machine.gpu() is None  # of two kinds, it is unknown which CUDA takes
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert (machine.gpu() or {})["name"] == "NVIDIA T4"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert machine.gpu() is None  # CUDA's number, not that of nvidia-smi
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert (machine.gpu() or {})["name"] == "NVIDIA T4"
+
+
+@pytest.mark.parametrize(("output", "code"), [("", 0), ("No devices were found\\n", 0), ("", 6)])
+def test_no_gpu_is_described_where_nvidia_smi_lists_none(output: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, output, code)
     assert machine.gpu() is None
 
 
-def test_the_gpu_is_named_in_the_conditions() -> None:
-    report = {"device": "cuda", "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"}, "threads": 2, "made_at": "2026-01-02T00:00:00Z"}
-    report["versions"] = {"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.31.1"}
-    assert number_format.conditions(report) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
-    assert number_format.conditions({**report, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
-    alone = {**report, "device": "cpu", "versions": {"onnxruntime-gpu": "1.31.1"}}
-    assert number_format.conditions(alone) == "Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
-    assert number_format.conditions({**report, "device": "cpu"}) == "Xeon · 2 threads · onnxruntime 1.30.0 · 2026-01-02"
+def test_no_gpu_is_described_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.gpu() is None

@@ -180,13 +180,13 @@ def _classifier(run: runs_.Run, data: Path | None, folder: Path) -> tuple[Any, A
     return scoring.task_suite(opened.manifest, "", data), opened.classify
 
 
-def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suites: list[str], data: Path | None, out: Path) -> None:
+def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suites: list[str], session: Session, out: Path) -> None:
     """Measure a run and write its report: scores as JSON to `out`, and the values of each test item as .npz with the same name.
 
     spec: the run's recipe as anybody can read it, with a hub id for a teacher that the run read from a folder.
     """
     with TemporaryDirectory() as folder:
-        results, items = measured(run, suites, data, Path(folder))
+        results, items = measured(run, suites, session.data, Path(folder))
     metrics = run.folder / "metrics.jsonl"
     curve = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.exists() else []
     first = run.recipe.stages[0].name if run.recipe.stages else None
@@ -202,7 +202,7 @@ def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suit
         "settings": composition(spec),
         "passes": sum(stage["texts"] for stage in run.info["stages"]),
         "student_samples": _student_samples(run),
-        "dtype": str(resolve_dtype(run.recipe.stages[0].dtype if run.recipe.stages else "fp32")).removeprefix("torch."),
+        "dtype": str(resolve_dtype(run.recipe.stages[0].dtype if run.recipe.stages else "fp32", session.device)).removeprefix("torch."),
         "temperature": {each["name"]: each["temperature"] for each in run.info["stages"] if "temperature" in each},
         "selected": run.info["selected"],
         "curve": {str(each["step"]): each["dev"] for each in curve if each.get("stage") == first and "dev" in each},
@@ -256,7 +256,7 @@ def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspac
     if not has_report(out, spec, suites):
         out.parent.mkdir(parents=True, exist_ok=True)
         set_older_aside(out, spec)
-        report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session.data, out)
+        report(paper, variant, runs_.open_run(folder), spec, suites, workspace.session, out)
 
 
 def unfinished(found: dict[str, Paper], seeds: int, workspace: Workspace) -> list[Job]:

@@ -92,7 +92,7 @@ def bench(
     threads = threads or machine.default_threads()
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
-    measured = distinguishable([target for name in bundles for target in targets(name)])
+    measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     _log_missing_teacher(measured, session.log)
     steps = len(measured) * (len(opened) + plan.rounds + 1)
@@ -114,10 +114,13 @@ def bench(
     return result
 
 
-def targets(name: str) -> list[Measured]:
-    """Resolve a bundle as named on the command line. Raises UserError: no such bundle, no such precision."""
+def targets(name: str, device: str = "cpu") -> list[Measured]:
+    """Resolve a bundle as named on the command line, by default in the fastest precision on the device.
+
+    Raises UserError: no such bundle, no such precision.
+    """
     every = name.endswith(":*")
-    opened = bundles_.load(name.removesuffix(":*"))
+    opened = bundles_.load(name.removesuffix(":*"), device=device)
     chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
     return [Measured(opened.folder, precision, opened.manifest) for precision in chosen]
 
@@ -138,6 +141,8 @@ def reference(measured: list[Measured]) -> Measured | None:
 def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) -> dict[str, Any]:
     """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were timed."""
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
+    device = target.speed["device"]
+    drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
     teacher = reference(measured)
     kept = {name: _share(found, teacher.quality.get(name) if teacher else None) for name, found in target.quality.items()}
     return {
@@ -152,15 +157,15 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
         "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
-        "machine": machine.here(target.speed["device"]),
+        "machine": machine.here(device),
         "versions": machine.versions(),
         "threads": target.speed["threads"],
-        "device": target.speed["device"],
+        "device": device,
         "quality": target.quality,
         "kept": kept,
         "single": {**target.speed["single"], "texts_of": suite_of_texts},
         **{key: target.speed[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
-        "drift": {key: (graph.get("drift") or {}).get(key) for key in ("mean", "min")},
+        "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
 

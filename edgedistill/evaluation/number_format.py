@@ -80,7 +80,6 @@ def conditions(report: Report) -> str:
         f"{threads} thread{'' if threads == 1 else 's'}" if threads else None,
         " ".join([flag for flag in TELLING_FLAGS if flag in flags][:2]) or None,
     ]
-    installed = [report["versions"].get(name) for name in ("onnxruntime", "onnxruntime-gpu")]  # the latter replaces the former, or is alone
-    runtime = next(filter(None, reversed(installed) if report.get("device") == "cuda" else installed), None)
+    runtime = report["versions"].get("onnxruntime")
     parts += [f"onnxruntime {runtime}" if runtime else None, report["made_at"][:10]]
     return " · ".join(str(part) for part in parts if part)

@@ -76,9 +76,9 @@ def inspect(spec: recipe.Recipe, session: Session) -> Inspected:
     assistant, corpus, available = None, None, None
     stages, planned, built = list[checks.StageRows](), None, None
     with problems.collect():
-        teacher = open_teacher(spec.teacher, session.data)
+        teacher = open_teacher(spec.teacher, session.data, device=session.device)
     with problems.collect():
-        assistant = open_assistant(spec)
+        assistant = open_assistant(spec, session.device)
     reads_corpus = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
         try:

@@ -19,17 +19,34 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the processor.
 
     Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on the processor alone.
+    Its fallback to the processor in the middle of a run is off for the same reason.
     """
     check_device(device)
     if device == "cpu":
         return onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find; stdout is for results
-        onnxruntime.preload_dlls()  # CUDA's libraries from pip's nvidia packages, which no other path leads to
-    session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    missing = _preload_cuda()
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    try:
+        session = onnxruntime.InferenceSession(graph, _options(threads), providers=providers, enable_fallback=0)
+    except Exception as error:  # of many classes
+        raise UserError(_no_cuda(str(error))) from error
     if "CUDAExecutionProvider" not in session.get_providers():
-        fact = "onnxruntime did not start CUDA (its message is above); it needs an NVIDIA GPU with driver, CUDA and cuDNN"
-        raise UserError(f"device cuda: {fact}; pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu")
+        raise UserError(_no_cuda(missing))
     return session
+
+
+def _preload_cuda() -> str:
+    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns what onnxruntime says it did not find."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:  # stdout is for results
+        onnxruntime.preload_dlls()
+    return next((line for line in said.getvalue().splitlines() if line.startswith("Failed")), "")
+
+
+def _no_cuda(cause: str) -> str:
+    because = f" ({cause.splitlines()[0][:300]})" if cause else ""
+    needs = "it needs an NVIDIA GPU with its driver, CUDA and cuDNN"
+    way_out = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
+    return f"device cuda: onnxruntime did not start{because}; {needs}; {way_out}"
 
 
 def check_device(device: str) -> None:

@@ -24,7 +24,7 @@ class RunTeacher(TeacherEncoder):
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher") -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto") -> None:
         assert spec.model is not None
         opened = run.open_run(Path(spec.model))
         if spec.pooling or spec.prompt_name:
@@ -35,7 +35,7 @@ class RunTeacher(TeacherEncoder):
         self.module: Any = opened.student()
         self.prompt = spec.prompt or opened.prompt
         self.max_tokens = min(spec.max_tokens, opened.max_tokens)
-        self.dtype = encoder.resolve_dtype(spec.dtype)
+        self.dtype = encoder.resolve_dtype(spec.dtype, device)
         self._open = None
 
     def model_identity(self) -> dict[str, Any]:
@@ -92,6 +92,9 @@ def run_hashes(opened: run.Run) -> dict[str, str]:
     return found | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
 
 
-def open_assistant(spec: recipe.Teacher, place: str = "assistant") -> TeacherEncoder:
-    """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision. `place`: the recipe's section."""
-    return RunTeacher(spec, place) if run.is_run(spec.model) else TeacherEncoder(spec, place)
+def open_assistant(spec: recipe.Teacher, place: str = "assistant", device: str = "auto") -> TeacherEncoder:
+    """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision.
+
+    place, device: as for TeacherEncoder.
+    """
+    return RunTeacher(spec, place, device) if run.is_run(spec.model) else TeacherEncoder(spec, place, device)

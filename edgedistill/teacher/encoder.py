@@ -32,10 +32,10 @@ Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B
 class TeacherEncoder:
     """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key.
 
-    place: the recipe's section that names it.
+    place: the recipe's section that names it. device: what it will embed on, which decides the dtype `auto`: auto, cpu or cuda.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher") -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto") -> None:
         self.spec, self.place = spec, place
         self.folder = locate(spec, place)
         self.files = UnchangedFiles(self.folder, MODEL_FILES)
@@ -43,7 +43,7 @@ class TeacherEncoder:
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, spec.trust_remote_code)
         self.prompt = prompt_of(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
-        self.dtype = resolve_dtype(spec.dtype)
+        self.dtype = resolve_dtype(spec.dtype, device)
         self._open: Forward | None = None
 
     @property

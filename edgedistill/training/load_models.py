@@ -25,22 +25,24 @@ class Models(NamedTuple):
     assistant: teachers.TeacherEncoder | None = None
 
 
-def open_models(spec: recipe.Recipe, data: Path | None) -> Models:
+def open_models(spec: recipe.Recipe, data: Path | None, device: str = "auto") -> Models:
     """A recipe's teacher, and its assistant if it names one. Raises UserError: a model or file that is not found."""
-    return Models(open_teacher(spec.teacher, data), open_assistant(spec))
+    return Models(open_teacher(spec.teacher, data, device=device), open_assistant(spec, device))
 
 
-def open_assistant(spec: recipe.Recipe) -> teachers.TeacherEncoder | None:
+def open_assistant(spec: recipe.Recipe, device: str = "auto") -> teachers.TeacherEncoder | None:
     """The recipe's assistant, or None where it names none."""
-    return None if spec.assistant is None else assistants.open_assistant(spec.assistant)
+    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, device=device)
 
 
-def open_teacher(spec: recipe.Teacher, data: Path | None, place: str = "teacher") -> AnyTeacher:
+def open_teacher(spec: recipe.Teacher, data: Path | None, place: str = "teacher", device: str = "auto") -> AnyTeacher:
     """A teacher model (possibly a finished run), or the file of its precomputed embeddings.
 
-    data: where relative paths start. place: the recipe's section that names it.
+    data: where relative paths start. place: the recipe's section that names it. device: what it will embed on (auto, cpu or cuda).
     """
-    return assistants.open_assistant(spec, place) if spec.embeddings is None else precomputed_embeddings.PrecomputedEmbeddings(spec, data)
+    if spec.embeddings is not None:
+        return precomputed_embeddings.PrecomputedEmbeddings(spec, data)
+    return assistants.open_assistant(spec, place, device)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

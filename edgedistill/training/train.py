@@ -120,8 +120,7 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
     AcceleratorState._reset_state()  # of an earlier run in the same process, whose precision would stay
-    trains_on = "cpu" if cpu else "cuda"
-    half = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, trains_on) == torch.bfloat16  # all stages share one
+    half = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16  # all stages share one
     return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
 
 

@@ -315,3 +315,11 @@ def test_labels_avoid_points_and_each_other() -> None:
     assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlap(b)]
     assert not [(box, point) for box in boxes for point in points if box.overlap(point.box)]
     assert all(box.outside(Box(0, 0, 400, 300)) == 0 for box in boxes)
+
+
+def test_the_gpu_is_named_in_the_conditions() -> None:
+    found: dict[str, Any] = {"device": "cuda", "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"}, "threads": 2}
+    found |= {"made_at": "2026-01-02T00:00:00Z", "versions": {"onnxruntime": "1.31.1"}}
+    assert number_format.conditions(found) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
+    assert number_format.conditions({**found, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
+    assert number_format.conditions({**found, "device": "cpu"}).startswith("Xeon · 2 threads")

@@ -76,8 +76,7 @@ def test_the_machine_and_versions_can_be_written_as_json() -> None:
     assert found["cpu"]
     assert found["cores"] >= found["usable_cores"] >= 1
     assert set(found["flags"]) <= set(machine.FLAGS)
-    assert {"python", "numpy", "tokenizers"} <= set(machine.versions())
-    assert {"onnxruntime", "onnxruntime-gpu"} & set(machine.versions())
+    assert {"python", "numpy", "onnxruntime", "tokenizers"} <= set(machine.versions())
     json.dumps([found, machine.versions()], allow_nan=False)
 
 

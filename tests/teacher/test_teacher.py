@@ -291,3 +291,16 @@ def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
     refused("a model without a tokenizer", lambda folder: [path.unlink() for path in folder.glob("tokenizer*")])
     refused("its weights do not open: ", lambda folder: os.truncate(folder / "model.safetensors", 5_000))
     refused("16 of the tensors that config.json asks for are not in its weights", one_layer_more)
+
+
+def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = encoder.resolve_dtype("auto", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for gpu in (torch.bfloat16, torch.float32):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda gpu=gpu: gpu == torch.bfloat16)
+        spec = recipe.parse(world.recipe(), "test")
+        assert encoder.resolve_dtype("auto", "cpu") == on_cpu
+        assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
+        assert load_models.open_models(spec, world.data, "cpu").teacher.dtype == on_cpu
+        assert load_models.open_models(spec, world.data).teacher.dtype == gpu
+        assert train.accelerator_for(spec, "cpu").mixed_precision == ("bf16" if on_cpu == torch.bfloat16 else "no")
