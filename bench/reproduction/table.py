@@ -68,17 +68,10 @@ def _judgements(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -
     lines = [_counted("with this teacher, corpus and student", [first for first, _ in claims]), ""]
     if (other := paper.circumstances) is not None:
         lines += [_counted(f"of `{other.name}`", [second for _, second in claims if second]), ""]
-    lines += [*_table(claims, other.name if other else None), ""]
-    if other is not None:
-        again: list[tuple[Judgement, Judgement | None]] = [(second, None) for _, second in pairs if second]
-        lines += [f"The same by the `{other.name}` variants:", "", *_table(again), ""]
+    lines += _tables(claims, other.name if other else None)
     if controls:
-        lines += [
-            "Comparisons of our own, which the paper does not make. They are judged alike and not counted above:",
-            "",
-            *_table(controls, other.name if other and any(second for _, second in controls) else None),
-            "",
-        ]
+        lines += ["Comparisons of our own, which the paper does not make. They are judged alike and not counted above:", ""]
+        lines += _tables(controls, other.name if other else None)
     return [*lines, *_method([each for pair in pairs for each in pair if each is not None]), ""]
 
 
@@ -86,6 +79,13 @@ def _counted(of: str, judgements: list[Judgement]) -> str:
     counts = Counter(each.verdict.partition(":")[0] for each in judgements)
     parts = [f"{counts[name]} {name}" for name in VERDICTS if counts[name]]
     return f"Verdicts {of}: {', '.join(parts)}."
+
+
+def _tables(pairs: list[tuple[Judgement, Judgement | None]], other: str | None) -> list[str]:
+    """A table of claims and, where some are judged again, one by the variants of the other circumstances."""
+    again: list[tuple[Judgement, Judgement | None]] = [(second, None) for _, second in pairs if second]
+    lines = [*_table(pairs, other if again else None), ""]
+    return [*lines, f"The same by the `{other}` variants:", "", *_table(again), ""] if again else lines
 
 
 def _table(pairs: list[tuple[Judgement, Judgement | None]], other: str | None = None) -> list[str]:
@@ -139,8 +139,8 @@ def _method(judgements: list[Judgement]) -> list[str]:
     ]
     if any(each.verdict.startswith("at chance") for each in judgements):
         lines += [
-            "* **at chance**: a variant's own mean correlation is not above 0, by its interval over seeds. It learned nothing in this",
-            "  budget, which says nothing about the paper's claim.",
+            "* **at chance**: a variant's own mean correlation is not above 0, by its interval over seeds. Nothing shows that it learned",
+            "  in this budget, which says nothing about the paper's claim.",
         ]
     lines.append("* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the student.")
     if any(len(each.ranking.contrast) > 2 for each in judgements):
