@@ -206,8 +206,8 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     threads: of onnxruntime; by default the processors that this process may use.
     device: "cpu" or "cuda" (which needs onnxruntime-gpu).
 
-    Raises UserError where there is no such bundle, precision or device, or the bundle needs a newer edgedistill; CheckFailed where
-    a file is missing or was changed, or a graph has operators that no bundle needs.
+    Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the bundle needs a newer
+    edgedistill; CheckFailed where a file is missing or was changed, or a graph has operators that no bundle needs.
     """
     folder, named = locate(name)
     manifest = manifests.read(folder)
