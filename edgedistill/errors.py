@@ -106,6 +106,12 @@ def closest_names(name: str, known: Iterable[str]) -> str:
     return f"{', '.join(close)} and {len(names) - len(close)} more" if close else f"{len(names)} names"
 
 
+def first_line(error: BaseException | str) -> str:
+    """The first line of a library's error, at most 300 characters, without control characters: names in files are a stranger's too."""
+    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
 def require(module: str, command: str, extra: str) -> ModuleType:
     """Import an optional dependency. Raises UserError, which names the extra to install, where it is missing."""
     try:

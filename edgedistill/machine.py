@@ -42,9 +42,9 @@ def flags() -> list[str]:
 
 
 def gpu() -> dict[str, str] | None:
-    """{name, memory, driver} of the NVIDIA GPU that CUDA computes on, as nvidia-smi says.
+    """{name, memory, driver} of the NVIDIA GPU that CUDA computes on, from nvidia-smi.
 
-    None where nvidia-smi fails, or lists GPUs of several kinds and nothing says which: CUDA numbers them in another order, unless
+    None where nvidia-smi fails, or lists GPUs of several kinds and it is unknown which: CUDA numbers them in another order, unless
     CUDA_DEVICE_ORDER is PCI_BUS_ID. A part of a GPU (MIG) is described as the whole.
     """
     query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader"]

@@ -1,4 +1,4 @@
-"""How many processors a process may use."""
+"""How many processors a process may use, and which GPU a report names."""
 
 from __future__ import annotations
 

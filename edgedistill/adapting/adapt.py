@@ -77,7 +77,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
     bundle_writer.export(str(folder), precisions, request.out, session.log)
-    teacher = open_teacher(spec.teacher, session.data, device=session.device)
+    teacher = open_teacher(spec.teacher, session)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
     held_out = _held_out(spec, teacher, session)
     session.log(f"comparing before and after on {len(held_out.texts):,} held-out texts")
@@ -111,9 +111,7 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: Tim
     teacher = request.teacher or source.recipe.teacher
     if teacher.embeddings is not None:
         raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
-    whole = with_weights(
-        open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session.data, device=session.device), "--teacher"
-    )
+    whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session), "--teacher")
     if (weak := _weak(whole, own.sample)) is not None:
         session.log(weak)
     tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)

@@ -21,7 +21,6 @@ from edgedistill.evaluation import report, requirement_check, scoring, speed, ta
 from edgedistill.evaluation.html_report import page
 from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.runtime import bundle as bundles_
-from edgedistill.runtime import onnx_session
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
@@ -88,7 +87,6 @@ def bench(
     for path in outputs:
         if path is not None and path.is_dir():
             raise UserError(f"{path}: a folder; give the name of a file")
-    onnx_session.check_device(session.device)
     threads = threads or machine.default_threads()
     if session.data is None and os.environ.get("EDGEDISTILL_DATA"):
         session = replace(session, data=Path(os.environ["EDGEDISTILL_DATA"]))
@@ -102,7 +100,8 @@ def bench(
         timed = [speed.Target(target.folder, target.precision, target.name) for target in measured]
         for target, found in zip(measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True):
             target.speed = found
-    reports = [assemble(target, measured, opened[0].name) for target in measured]
+    described = machine.here(session.device)
+    reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
         report.write(outputs.json, reports)
     if outputs.html is not None:
@@ -138,8 +137,8 @@ def reference(measured: list[Measured]) -> Measured | None:
     return min((target for target in measured if target.is_teacher), key=lambda target: target.precision != "fp32", default=None)
 
 
-def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) -> dict[str, Any]:
-    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were timed."""
+def assemble(target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]) -> dict[str, Any]:
+    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were timed. described: the machine."""
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
     device = target.speed["device"]
     drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
@@ -157,7 +156,7 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str) ->
         },
         "parameters": {key: manifest["parameters"][key] for key in ("embedding", "encoder", "head", "total")},
         "size_bytes": {"graph": graph["size_bytes"], "bundle": _size_bytes(target)},
-        "machine": machine.here(device),
+        "machine": described,
         "versions": machine.versions(),
         "threads": target.speed["threads"],
         "device": device,

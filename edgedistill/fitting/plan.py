@@ -108,11 +108,11 @@ class Fit:
 
 def open_teacher(request: FitRequest, storage: Storage, session: Session) -> TeacherEncoder:
     """The teacher of a request, a model or a finished run, in the dtype that the fit's first process chose."""
+    session = replace(session, data=request.data)
     if storage.get("teacher") is None:
-        quickest = load_models.quickest(request.teacher, replace(session, data=request.data))
-        storage.set("teacher", quickest.model_dump(mode="json", exclude_defaults=True))
-    chosen = recipe.Teacher(**storage.get("teacher"))
-    return with_weights(load_models.open_teacher(chosen, request.data, device=session.device), "--teacher")
+        chosen = load_models.quickest(request.teacher, session)
+        storage.set("teacher", chosen.model_dump(mode="json", exclude_defaults=True))
+    return with_weights(load_models.open_teacher(recipe.Teacher(**storage.get("teacher")), session), "--teacher")
 
 
 def make(fit: Fit, started: float) -> None:

@@ -76,9 +76,9 @@ def inspect(spec: recipe.Recipe, session: Session) -> Inspected:
     assistant, corpus, available = None, None, None
     stages, planned, built = list[checks.StageRows](), None, None
     with problems.collect():
-        teacher = open_teacher(spec.teacher, session.data, device=session.device)
+        teacher = open_teacher(spec.teacher, session)
     with problems.collect():
-        assistant = open_assistant(spec, session.device)
+        assistant = open_assistant(spec, session)
     reads_corpus = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
         try:

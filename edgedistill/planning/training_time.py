@@ -75,7 +75,7 @@ def texts_to_embed(inspected: Inspected, session: Session) -> list[ToEmbed]:
     raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
     found = []
     for each in specs:
-        opened = inspected.teacher if each == spec.teacher else open_teacher(each, session.data, device=session.device)
+        opened = inspected.teacher if each == spec.teacher else open_teacher(each, session)
         if isinstance(opened, TeacherEncoder):
             found.append(ToEmbed(opened, corpus, len(corpus) - count_cached(opened, corpus, session, unit=not raw)))
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError, first_line, unknown_name
 
 DEVICES = ("cpu", "cuda")
 RUN_OPTIONS = onnxruntime.RunOptions()
@@ -29,24 +29,23 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     try:
         session = onnxruntime.InferenceSession(graph, _options(threads), providers=providers, enable_fallback=0)
     except Exception as error:  # of many classes
-        raise UserError(_no_cuda(str(error))) from error
+        raise _no_cuda(f" ({first_line(error)})") from error
     if "CUDAExecutionProvider" not in session.get_providers():
-        raise UserError(_no_cuda(missing))
+        raise _no_cuda(f" ({first_line(missing)})" if missing else "")
     return session
 
 
 def _preload_cuda() -> str:
-    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns what onnxruntime says it did not find."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:  # stdout is for results
+    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns the first failure that onnxruntime prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:  # stdout is for results
         onnxruntime.preload_dlls()
-    return next((line for line in said.getvalue().splitlines() if line.startswith("Failed")), "")
+    return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")
 
 
-def _no_cuda(cause: str) -> str:
-    because = f" ({cause.splitlines()[0][:300]})" if cause else ""
+def _no_cuda(because: str) -> UserError:
     needs = "it needs an NVIDIA GPU with its driver, CUDA and cuDNN"
     way_out = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings the last two, or use device cpu"
-    return f"device cuda: onnxruntime did not start{because}; {needs}; {way_out}"
+    return UserError(f"device cuda: onnxruntime did not start{because}; {needs}; {way_out}")
 
 
 def check_device(device: str) -> None:

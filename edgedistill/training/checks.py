@@ -88,7 +88,7 @@ def check_targets(spec: recipe.Recipe, texts: int, teacher: AnyTeacher, session:
     """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be fitted on so many texts."""
     if spec.targets is not None:
         places = {each: place for place, each in teacher_record.named(spec)}
-        targets.check(spec.targets, lambda of: (open_teacher(of, session.data, places[of]) if of else teacher).dims, texts)
+        targets.check(spec.targets, lambda of: (open_teacher(of, session, places[of]) if of else teacher).dims, texts)
 
 
 def drops_head(spec: recipe.Recipe) -> bool:

@@ -25,24 +25,21 @@ class Models(NamedTuple):
     assistant: teachers.TeacherEncoder | None = None
 
 
-def open_models(spec: recipe.Recipe, data: Path | None, device: str = "auto") -> Models:
+def open_models(spec: recipe.Recipe, session: Session) -> Models:
     """A recipe's teacher, and its assistant if it names one. Raises UserError: a model or file that is not found."""
-    return Models(open_teacher(spec.teacher, data, device=device), open_assistant(spec, device))
+    return Models(open_teacher(spec.teacher, session), open_assistant(spec, session))
 
 
-def open_assistant(spec: recipe.Recipe, device: str = "auto") -> teachers.TeacherEncoder | None:
+def open_assistant(spec: recipe.Recipe, session: Session) -> teachers.TeacherEncoder | None:
     """The recipe's assistant, or None where it names none."""
-    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, device=device)
+    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, device=session.device)
 
 
-def open_teacher(spec: recipe.Teacher, data: Path | None, place: str = "teacher", device: str = "auto") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings.
-
-    data: where relative paths start. place: the recipe's section that names it. device: what it will embed on (auto, cpu or cuda).
-    """
+def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the recipe's section that names it."""
     if spec.embeddings is not None:
-        return precomputed_embeddings.PrecomputedEmbeddings(spec, data)
-    return assistants.open_assistant(spec, place, device)
+        return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
+    return assistants.open_assistant(spec, place, session.device)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
@@ -62,7 +59,8 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
         return spec
     quick = spec.model_copy(update={"dtype": "int8"})
     try:
-        with_weights(open_teacher(quick, session.data), "teacher").prepare(replace(session, device="cpu"))
+        on_cpu = replace(session, device="cpu")
+        with_weights(open_teacher(quick, on_cpu), "teacher").prepare(on_cpu)
     except UserError as error:
         session.log(f"the teacher does not run in int8: {error}")
         return spec

@@ -47,7 +47,7 @@ def prepare(spec: recipe.Recipe, session: Session, accelerator: Accelerator, fol
     """
     assert spec.corpus is not None
     with accelerator.main_process_first():
-        models = open_models(spec, session.data, session.device)  # first: a missing model is reported at once
+        models = open_models(spec, session)  # first: a missing model is reported at once
         if isinstance(spec.student, recipe.Finished):
             finished_student.find(spec)  # likewise
         teacher_record.check_device(spec, session.device)
@@ -151,7 +151,7 @@ def target_embeddings(
     def of_teacher(other: recipe.Teacher | None) -> EmbeddingRows:
         which = other or spec.teacher
         if which not in found:
-            opened = teacher if which == spec.teacher else open_teacher(which, session.data, device=session.device)
+            opened = teacher if which == spec.teacher else open_teacher(which, session)
             if isinstance(opened, precomputed_embeddings.PrecomputedEmbeddings):
                 found[which] = precomputed_embeddings.corpus_embeddings(opened, texts, session)
             else:

@@ -1,4 +1,4 @@
-"""CUDA in onnxruntime: what is said where it is missing, or does not start."""
+"""CUDA in onnxruntime: the errors where it is missing or does not start, and the precision and embeddings where it does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ OFFERED = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 TEXTS = ["the cat eats", "who paints the garden wall in the morning?", ""]
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_a_device_that_does_not_exist(folder: Path) -> None:
     onnx_session.check_device("cpu")
-    with pytest.raises(UserError, match=r"device: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
-        onnx_session.check_device("cdua")
+    for fails in (lambda: onnx_session.check_device("cdua"), lambda: bundle.load(folder, device="cdua")):
+        with pytest.raises(UserError, match=r"device: no device 'cdua'; did you mean 'cuda'\? \(cpu, cuda\)"):
+            fails()
 
 
 @pytest.mark.skipif(OFFERED, reason="this onnxruntime is built for CUDA")
@@ -36,7 +37,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offered")
-@pytest.mark.filterwarnings("ignore:Specified provider")  # what onnxruntime says of a provider that it was not built with
+@pytest.mark.filterwarnings("ignore:Specified provider")  # its warning about a provider that it was not built with
 def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda session: ["CPUExecutionProvider"])
     expected = (

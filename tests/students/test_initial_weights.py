@@ -59,7 +59,7 @@ def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
     plain, headed = (
         recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
     )
-    teacher = open_teacher(plain.teacher, world.data)
+    teacher = open_teacher(plain.teacher, Session(data=world.data))
     words = student_tokenizer.build(plain, Models(teacher), None, QUIET)
     one, other = (initial_weights.build(spec, Models(teacher), words, Session(data=world.data)).module.eval() for spec in (plain, headed))
     texts = ["a small text", "and another one"]
@@ -85,7 +85,7 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     assert isinstance(own, dict)
     weighed = {**student, "embeddings": {**own, "weighting": "frequency", "count_exponent": 1.0}}
     specs = [recipe.parse(world.recipe(student=each), "test") for each in (student, weighed)]
-    teacher = open_teacher(specs[0].teacher, world.data)
+    teacher = open_teacher(specs[0].teacher, Session(data=world.data))
     assert specs[0].corpus is not None
     texts = corpus.build(specs[0].corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(specs[0], Models(teacher), texts, QUIET)
@@ -154,7 +154,7 @@ def test_shortened_heads_keep_their_scores() -> None:
 def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
-    teacher = open_teacher(spec.teacher, world.data)
+    teacher = open_teacher(spec.teacher, Session(data=world.data))
     assert spec.corpus is not None and isinstance(teacher, TeacherEncoder)
     texts = corpus.build(spec.corpus, Session(data=world.data), 0)
     words = student_tokenizer.build(spec, Models(teacher), texts, QUIET)

@@ -68,7 +68,7 @@ class Started:
         given = {"kind": "bert", "weights": str(source), "tokenizer": str(source), "max_tokens": 180, **head, **student}
         spec = recipe.parse(world.recipe(student=given), "test")
         assert spec.corpus is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
-        self.models = Models(open_teacher(spec.teacher, world.data))
+        self.models = Models(open_teacher(spec.teacher, Session(data=world.data)))
         texts = corpus.build(spec.corpus, Session(data=world.data), 0)
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
         sample = corpus_sample.sample(spec, self.tokenizer, texts, Session(log=print))
@@ -288,7 +288,7 @@ def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -
     spec = recipe.parse(
         world.recipe(teacher={"model": str(folder), "pooling": "mean"}, student={"kind": "bert", "weights": "teacher"}), "x"
     )
-    models = Models(open_teacher(spec.teacher, None))
+    models = Models(open_teacher(spec.teacher, Session()))
     with pytest.raises(UserError, match=f"is AlbertModel, and layers can be taken from {known}; choose"):
         initial_weights.build(spec, models, models.teacher.tokenizer, Session())  # type: ignore[union-attr]
 
@@ -325,7 +325,7 @@ def test_other_teachers_start_students_too(world: World, tmp_path: Path) -> None
         teacher={"model": str(folder), "pooling": "mean", "max_tokens": 60, "dtype": "fp32"}, student={"kind": "bert", "weights": "teacher"}
     )
     spec = recipe.parse(changed, "test")
-    teacher: Any = open_teacher(spec.teacher, None)
+    teacher: Any = open_teacher(spec.teacher, Session())
     student = initial_weights.build(spec, Models(teacher), teacher.tokenizer, None)
     assert student.max_tokens == 62  # two rows of its table belong to padding
     found = student_embeddings.embed(student.module.eval(), teacher.tokenizer, TEXTS, 60)

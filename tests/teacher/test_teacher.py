@@ -301,6 +301,6 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypa
         spec = recipe.parse(world.recipe(), "test")
         assert encoder.resolve_dtype("auto", "cpu") == on_cpu
         assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
-        assert load_models.open_models(spec, world.data, "cpu").teacher.dtype == on_cpu
-        assert load_models.open_models(spec, world.data).teacher.dtype == gpu
+        assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu
+        assert load_models.open_models(spec, Session(data=world.data, device="auto")).teacher.dtype == gpu
         assert train.accelerator_for(spec, "cpu").mixed_precision == ("bf16" if on_cpu == torch.bfloat16 else "no")

@@ -158,7 +158,7 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
-    models = open_models(spec, data)
+    models = open_models(spec, Session(data=data))
     assert models.assistant is not None and isinstance(models.teacher, encoder.TeacherEncoder)
     words = models.assistant.tokenizer
     tokenized = pair_batches.tokenize(spec, pairs, StudentTokenizer(words, 32), Session(log=quiet))
@@ -194,7 +194,7 @@ def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, t
     after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
     layers = [name for name in after if name.startswith("model.encoder.")]
     assert layers and all(torch.equal(after[name], before[name]) for name in layers)
-    first = initial_weights.build(spec, open_models(spec, data), run.open_run(taught).tokenizer(), Session(data=data)).module
+    first = initial_weights.build(spec, open_models(spec, Session(data=data)), run.open_run(taught).tokenizer(), Session(data=data)).module
     moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
     assert moved and all(name.startswith("model.embeddings.") for name in moved)
     assert "model.embeddings.word_embeddings.project.weight" in moved
@@ -380,7 +380,7 @@ def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taug
     for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
         stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
         spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
-        assert initial_weights.build(spec, open_models(spec, data), words, Session(data=data)).max_tokens == most
+        assert initial_weights.build(spec, open_models(spec, Session(data=data)), words, Session(data=data)).max_tokens == most
 
 
 def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:

@@ -518,7 +518,7 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         session = Session(data=world.data)
         texts = prepare.open_corpus(spec.corpus, session, 0)
         assert not isinstance(texts, ParallelCorpus)
-        teacher = open_teacher(spec.teacher, world.data)
+        teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
         found = prepare.target_embeddings(spec, teacher, texts, None, session, tmp_path / str(raw))[np.arange(20)]
         expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)

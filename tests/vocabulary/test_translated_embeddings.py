@@ -29,7 +29,7 @@ def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, par
     """Recipe, teacher, pairs and the student's tokenizer."""
     spec = recipe.parse(written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test")
     assert isinstance(spec.corpus, recipe.Parallel)
-    asked, pairs = open_teacher(spec.teacher, folder), parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed)
+    asked, pairs = open_teacher(spec.teacher, Session(data=folder)), parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed)
     return spec, asked, pairs, student_tokenizer.build(spec, Models(asked), pairs, QUIET)
 
 

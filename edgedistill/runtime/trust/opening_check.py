@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_errors
 
-from edgedistill.errors import CheckFailed
+from edgedistill.errors import CheckFailed, first_line
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 
 _ERRORS = "EngineError EPFail Fail InvalidArgument InvalidGraph InvalidProtobuf NoModel NoSuchFile NotImplemented RuntimeException".split()
@@ -31,15 +31,9 @@ def readable(folder: Path) -> Iterator[None]:
     try:
         yield
     except ONNXRUNTIME_ERRORS as error:
-        raise CheckFailed(f"{folder}: onnxruntime fails on its graph ({_first_line(error)}); copy the bundle again") from error
+        raise CheckFailed(f"{folder}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again") from error
     except BaseException as error:
         # tokenizers raises Exception itself, and a panic of Rust is a BaseException that no module exports
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
-        raise CheckFailed(f"{folder / 'tokenizer.json'}: tokenizers fails on it ({_first_line(error)}); copy the bundle again") from error
-
-
-def _first_line(error: BaseException) -> str:
-    """Without control characters: names in the files are a stranger's too."""
-    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+        raise CheckFailed(f"{folder / 'tokenizer.json'}: tokenizers fails on it ({first_line(error)}); copy the bundle again") from error

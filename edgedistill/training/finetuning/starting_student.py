@@ -33,7 +33,7 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
         _keep_tokenizer(tokenizer, folder)
         return PreparedStudent(opened.student(), opened.shape, tokenizer, earlier=earlier)
     texts = prepare.open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and spec.reads_corpus else None
-    models = open_models(spec, session.data, session.device)
+    models = open_models(spec, session)
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
     return initial_weights.build(spec, models, tokenizer, session)
 
