@@ -59,6 +59,10 @@ TrainingDevice = Annotated[
     str, typer.Option("--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda.")
 ]
 RuntimeDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")]
+RemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Let Python code that comes with a model run. No recipe or bundle can allow it."),
+]
 Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")]
 
 
@@ -134,7 +138,14 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="P
 
 
 @app.command(epilog=_example("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts"))
-def check(names: Recipes, changes: Changes = None, data: Data = None, device: TrainingDevice = "auto", as_json: Json = False) -> None:
+def check(
+    names: Recipes,
+    changes: Changes = None,
+    data: Data = None,
+    device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
+    as_json: Json = False,
+) -> None:
     """Find problems in recipes and estimate what training costs.
 
     Prints parameters, graph sizes, the latency of the initial student, how many texts are to be embedded and trained on, and about how
@@ -150,7 +161,7 @@ def check(names: Recipes, changes: Changes = None, data: Data = None, device: Tr
     require("torch", "check", "train")
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, Session(data=data, device=device, log=log))
+    found = cost.costs(specs, Session(data=data, device=device, log=log, remote_code=remote_code))
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
@@ -167,6 +178,7 @@ def train(
         ),
     ] = False,
     device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Train the student of each recipe.
@@ -183,7 +195,7 @@ def train(
         raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
     preflight.check_all(specs, data)
     require("torch", "train", "train")
-    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty())
+    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty(), remote_code=remote_code)
     if len(specs) > 1:
         from edgedistill.training.series import train_series
 
@@ -222,6 +234,7 @@ def adapt(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")] = False,
     data: Data = None,
     device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Teach a finished student your own texts, without labels, and export it.
@@ -241,7 +254,8 @@ def adapt(
     request = adapting.Request(student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite)
     if not resume and (out.exists() or request.run.exists()):
         _refuse_existing(str(out if out.exists() else request.run), "--out", overwrite)
-    session = Session(data=data or Path(), device=device, log=log, progress=sys.stderr.isatty())
+    progress = sys.stderr.isatty()
+    session = Session(data=data or Path(), device=device, log=log, progress=progress, remote_code=remote_code)
     try:
         found = adapting.adapt(request, session, resume)
     except KeyboardInterrupt:
@@ -299,6 +313,7 @@ def fit(
     ] = None,
     data: Data = None,
     device: TrainingDevice = "auto",
+    remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Find the best student of a teacher that keeps to a budget of size and latency.
@@ -319,7 +334,8 @@ def fit(
     asked = FitRequest(
         fitting.teacher(teacher, revision, pooling), tuple(texts or ()), budget, minutes, column, min_kept, suite, seed, data
     )
-    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty() and not as_json)
+    progress = sys.stderr.isatty() and not as_json
+    session = Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
     try:
         found = fitting.fit(asked, out, session, fitting.Conduct(resume, workers=workers))
     except KeyboardInterrupt:
@@ -343,6 +359,7 @@ def export(
         bool,
         typer.Option("--explain", help="Show what quantizing each layer alone costs, by default in int8; write nothing."),
     ] = False,
+    remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Export a run, or any sentence-transformers model, as an ONNX bundle.
@@ -359,11 +376,11 @@ def export(
     from edgedistill.export import bundle_writer, explanation
 
     if explain:
-        session = Session(log=log, progress=not as_json and sys.stderr.isatty())
+        session = Session(log=log, progress=not as_json and sys.stderr.isatty(), remote_code=remote_code)
         explained = explanation.of(source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision)
         print_result(explained, as_json, explanation.table(explained))
         return
-    found = bundle_writer.export(source, precisions, out, log, pooling, revision)
+    found = bundle_writer.export(source, precisions, out, log, pooling, revision, remote_code)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 

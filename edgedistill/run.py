@@ -38,13 +38,17 @@ PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors",
 
 
 class Run:
-    """An opened run: the student, its tokenizer, its recipe; shape is student.json and info is run.json."""
+    """An opened run: the student, its tokenizer, its recipe; shape is student.json and info is run.json.
 
-    def __init__(self, folder: Path, spec: recipe.Recipe, shape: dict[str, Any], info: dict[str, Any]) -> None:
+    remote_code: whether Python code that comes with a teacher's own model may run.
+    """
+
+    def __init__(self, folder: Path, spec: recipe.Recipe, shape: dict[str, Any], info: dict[str, Any], remote_code: bool = False) -> None:
         self.folder = folder
         self.recipe = spec
         self.shape = shape
         self.info = info
+        self.remote_code = remote_code
 
     @property
     def kind(self) -> str:
@@ -93,12 +97,12 @@ class Run:
         return self.folder / "tokenizer"
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return AutoTokenizer.from_pretrained(self.tokenizer_folder)
+        return AutoTokenizer.from_pretrained(self.tokenizer_folder, trust_remote_code=False)
 
     def student(self) -> nn.Module:
         """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
         if self.kind in ("teacher", "reduced"):
-            teacher = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.recipe.teacher.trust_remote_code)
+            teacher = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.remote_code)
             if (self.folder / "student.safetensors").exists():  # fine-tuned
                 teacher.load_state_dict(load_file(self.folder / "student.safetensors"))
             if self.kind == "teacher":
@@ -119,15 +123,18 @@ class Run:
         return module.eval()
 
 
-def open_run(folder: Path, place: str = "") -> Run:
-    """Open a finished run. Raises UserError for anything else, an interrupted run included; place: the recipe's field that names it."""
+def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
+    """Open a finished run. Raises UserError for anything else, an interrupted run included.
+
+    place: the recipe's field that names it. remote_code: as for Run.
+    """
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
         if partial(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
     spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
-    return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"))
+    return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"), remote_code)
 
 
 def partial(folder: Path) -> Path:

@@ -21,6 +21,7 @@ class Session:
 
     data: the folder that relative data paths start from. cache_folder: where corpora, token ids and teacher embeddings are kept;
     default: $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. device: auto, cpu or cuda. progress: show progress bars.
+    remote_code: whether Python code that comes with a model may run. Only the user's own command sets it, no file does.
     """
 
     data: Path | None = None
@@ -28,6 +29,7 @@ class Session:
     log: Log = silent
     progress: bool = False
     cache_folder: Path | None = None
+    remote_code: bool = False
 
     @property
     def cache(self) -> Path:

@@ -16,11 +16,11 @@ from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptat
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.adapting.time_limit import TimeLimit, affordable
 from edgedistill.data import corpus, readers
-from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
 from edgedistill.planning import preflight
 from edgedistill.quantization import known_precisions
+from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle, bundle_location
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
@@ -108,9 +108,7 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: Tim
     own = own_texts.examine(request.texts, session.data, request.column)
     wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
     session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
-    teacher = request.teacher or source.recipe.teacher
-    if teacher.embeddings is not None:
-        raise UserError(f"adapt: {request.student} learned from precomputed embeddings, and new texts need a model; add --teacher")
+    teacher = recorded.teacher(source.recipe, request.teacher, request.student)
     whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session), "--teacher")
     if (weak := _weak(whole, own.sample)) is not None:
         session.log(weak)

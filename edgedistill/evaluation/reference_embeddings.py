@@ -12,6 +12,7 @@ from edgedistill import recipe
 from edgedistill.data import corpus, parallel_corpus
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
+from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 
@@ -50,7 +51,8 @@ class ReferenceEmbeddings:
         """(texts, source): held-out texts where the corpus' files are there, else the suites' own."""
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
-            if spec.corpus is not None and not _needs_download(spec.corpus) and spec.corpus.held_out:
+            if spec.corpus is not None and spec.corpus.held_out:
+                recorded.check_confined(spec.corpus, "manifest.json: recipe.corpus")
                 session = Session(data=self.session.data, log=self.session.log)
                 if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
                     built = parallel_corpus.build(spec.corpus, session, spec.seed).source_side
@@ -64,8 +66,3 @@ class ReferenceEmbeddings:
             self.session.log(f"{name}: held-out texts not available{reason}; agreement is measured on the suite's texts")
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:MAX_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"
-
-
-def _needs_download(spec: recipe.Corpus) -> bool:
-    """Whether reading the corpus again would fetch data sets."""
-    return spec.kind == "hub" or (isinstance(spec, recipe.Parallel) and any(part.dataset for part in spec.pairs))

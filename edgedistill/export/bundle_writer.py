@@ -22,12 +22,18 @@ Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
 
 def export(
-    source: str | Path, precisions: list[str], out: Path, log: Log, pooling: str | None = None, revision: str | None = None
+    source: str | Path,
+    precisions: list[str],
+    out: Path,
+    log: Log,
+    pooling: str | None = None,
+    revision: str | None = None,
+    remote_code: bool = False,
 ) -> dict[str, Any]:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims}; of a classifier, labels
     in place of dims.
 
-    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling` and `revision`.
+    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling`, `revision` and `remote_code`.
     An existing bundle at `out` is replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
     tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the other
     precisions, or not at all where every precision failed.
@@ -35,7 +41,7 @@ def export(
     precisions = known_precisions(precisions)
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
-    with model_source.opened(str(source), pooling, revision) as run:
+    with model_source.opened(str(source), pooling, revision, remote_code) as run:
         content = _classifier(run, out) if run.labels else _encoder(run, precisions, log)
         found, failed = _write(run, content, precisions, out, log)
         if failed:

@@ -22,7 +22,7 @@ from edgedistill.session import Session
 
 def of(source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:
     """`explain` of a run or a model, as `bundle_writer.export` takes it."""
-    with model_source.opened(source, pooling, revision) as run:
+    with model_source.opened(source, pooling, revision, session.remote_code) as run:
         return explain(run, precision, session)
 
 

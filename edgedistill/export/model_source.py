@@ -38,10 +38,11 @@ class ModelRun(run.Run):
 
 
 @contextmanager
-def opened(source: str, pooling: str | None = None, revision: str | None = None) -> Iterator[run.Run]:
+def opened(source: str, pooling: str | None = None, revision: str | None = None, remote_code: bool = False) -> Iterator[run.Run]:
     """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers), packaged:NAME, or a hub id.
 
     pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
+    remote_code: whether Python code that comes with the model may run.
     Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or pooling.
     """
     if pooling is not None and pooling not in get_args(recipe.Pooling):
@@ -49,7 +50,7 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None)
     if not run.is_run(source) and bundle_location.is_bundle(source):
         raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
     if run.is_run(source) or not _is_model(source):
-        yield run.open_run(Path(source))
+        yield run.open_run(Path(source), remote_code=remote_code)
         return
     if revision is None and not Path(source).is_dir() and not source.startswith("packaged:"):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
@@ -57,7 +58,7 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None)
     folder = locate_teacher.locate(spec.teacher, "export")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
-        yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher))
+        yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))
 
 
 def name_of(source: str) -> str:

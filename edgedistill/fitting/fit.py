@@ -175,6 +175,7 @@ def _helpers(fit: Fit, threads: int) -> Iterator[None]:
         "--parent",
         str(os.getpid()),
         *(["--data", str(fit.request.data)] if fit.request.data else []),
+        *(["--trust-remote-code"] if fit.session.remote_code else []),
     ]
     environment = {**processes.environment(), "OMP_NUM_THREADS": str(threads)}
     started = []

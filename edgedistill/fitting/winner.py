@@ -125,7 +125,7 @@ def _teacher_bundle(fit: Fit) -> bool:
         return True
     assert teacher.model is not None
     try:
-        bundle_writer.export(teacher.model, ["fp32"], folder, fit.session.log, teacher.pooling, teacher.revision)
+        bundle_writer.export(teacher.model, ["fp32"], folder, fit.session.log, teacher.pooling, teacher.revision, fit.session.remote_code)
     except CheckFailed as error:
         fit.session.log(f"the teacher is not measured: {error}")
         return False

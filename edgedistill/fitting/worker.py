@@ -137,11 +137,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--trust-remote-code", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     storage = Storage(options.folder)
     asked = request.of_settings(storage.get("settings"), options.data)
-    session = Session(options.data, options.device, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731, T201
+    session = Session(options.data, options.device, log, remote_code=options.trust_remote_code)
     try:
         with Presence(options.folder, options.parent) as presence:
             run(Fit(asked, options.folder, storage, session, PACE, options.workers, open_teacher(asked, storage, session)), presence)

@@ -166,6 +166,7 @@ __all__ = [
     "read",
     "reads_pairs",
     "reads_second_view",
+    "recorded",
     "schema",
     "stage_of_pairs",
     "triples_sources",

@@ -36,7 +36,6 @@ class Teacher(Section):
         "about twice as fast; refused where its embeddings are too far from torch's.",
     )
     licence: str | None = Field(None, description="Its licence, for the model card. Default: the one that the model's own card states.")
-    trust_remote_code: bool = Field(False, description="Allow Python code that comes with the model to run.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Teacher:

@@ -102,7 +102,7 @@ def load_model(folder: Path, **options: Any) -> Any:
     """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would draw the rest at random."""
     try:
         with quiet():
-            model, found = AutoModel.from_pretrained(folder, output_loading_info=True, **options)
+            model, found = AutoModel.from_pretrained(folder, output_loading_info=True, **{"trust_remote_code": False, **options})
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder}: its weights do not open: {str(error).strip().splitlines()[0]}; download all of it") from error
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))

@@ -17,6 +17,8 @@ from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
 from edgedistill.teacher.locate_teacher import MODEL_FILES
 from edgedistill.teacher.model_files import UnchangedFiles
 
+ANY_DEVICE = Session(device="auto")
+
 
 class RunTeacher(TeacherEncoder):
     """The student of a finished run as a teacher; its embeddings are cached under the hash of its weights.
@@ -24,9 +26,9 @@ class RunTeacher(TeacherEncoder):
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto") -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
         assert spec.model is not None
-        opened = run.open_run(Path(spec.model))
+        opened = run.open_run(Path(spec.model), remote_code=remote_code)
         if spec.pooling or spec.prompt_name:
             raise UserError(f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and `prompt_name` out")
         self.spec, self.place, self.folder, self.run = spec, place, opened.folder, opened
@@ -92,9 +94,10 @@ def run_hashes(opened: run.Run) -> dict[str, str]:
     return found | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
 
 
-def open_assistant(spec: recipe.Teacher, place: str = "assistant", device: str = "auto") -> TeacherEncoder:
+def open_assistant(spec: recipe.Teacher, place: str = "assistant", session: Session = ANY_DEVICE) -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision.
 
-    place, device: as for TeacherEncoder.
+    place: as for TeacherEncoder. session: its device, and whether remote code may run.
     """
-    return RunTeacher(spec, place, device) if run.is_run(spec.model) else TeacherEncoder(spec, place, device)
+    kind = RunTeacher if run.is_run(spec.model) else TeacherEncoder
+    return kind(spec, place, session.device, session.remote_code)

@@ -33,14 +33,15 @@ class TeacherEncoder:
     """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key.
 
     place: the recipe's section that names it. device: what it will embed on, which decides the dtype `auto`: auto, cpu or cuda.
+    remote_code: whether Python code that comes with the model may run.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto") -> None:
+    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
         self.spec, self.place = spec, place
         self.folder = locate(spec, place)
         self.files = UnchangedFiles(self.folder, MODEL_FILES)
-        self.tokenizer = load_tokenizer(self.folder, spec.trust_remote_code)
-        self.module: Any = sentence_transformer.read(self.folder, spec.pooling, spec.trust_remote_code)
+        self.tokenizer = load_tokenizer(self.folder, remote_code)
+        self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
         self.prompt = prompt_of(spec, self.folder)
         self.max_tokens = min(spec.max_tokens, max_input_tokens(self.folder, self.tokenizer))
         self.dtype = resolve_dtype(spec.dtype, device)

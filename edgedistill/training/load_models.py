@@ -32,14 +32,14 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
 
 def open_assistant(spec: recipe.Recipe, session: Session) -> teachers.TeacherEncoder | None:
     """The recipe's assistant, or None where it names none."""
-    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, device=session.device)
+    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
     """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the recipe's section that names it."""
     if spec.embeddings is not None:
         return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
-    return assistants.open_assistant(spec, place, session.device)
+    return assistants.open_assistant(spec, place, session)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:

@@ -62,7 +62,7 @@ def keep(spec: recipe.Recipe, out: Path, partial: Path, session: Session) -> dic
     """
     assert isinstance(spec.student, recipe.TeacherItself)
     check_targets(spec)
-    teacher = teachers.TeacherEncoder(spec.teacher, device=session.device)
+    teacher = teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
     texts = _fit_targets(spec, teacher, partial, session) if spec.targets else None
     student = as_student(spec, teacher, affine.read_maps(partial / "targets") if texts else [])
     info: dict[str, Any] = {

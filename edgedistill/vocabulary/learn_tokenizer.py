@@ -78,7 +78,7 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
             session.log(f"learned a vocabulary of {len(tokenizer):,} tokens: these texts support no more")
         with files.new_folder(folder) as temporary:
             tokenizer.save_pretrained(temporary)
-    return AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int) -> PreTrainedTokenizerFast:

@@ -182,7 +182,7 @@ def _embedding_table(transformer: Path) -> tuple[str, int]:
     from transformers import AutoConfig
 
     with torch.device("meta"), encoder.quiet():
-        model = AutoModel.from_config(AutoConfig.from_pretrained(transformer))
+        model = AutoModel.from_config(AutoConfig.from_pretrained(transformer, trust_remote_code=False))
     table: Any = model.get_input_embeddings().weight
     return next(name for name, parameter in model.named_parameters() if parameter is table), int(table.shape[0])
 
@@ -201,9 +201,9 @@ def _difference(
 
     Each text is encoded in a batch of its own.
     """
-    opened = AutoTokenizer.from_pretrained(after)
+    opened = AutoTokenizer.from_pretrained(after, trust_remote_code=False)
     with encoder.quiet(), torch.inference_mode():
-        models = [AutoModel.from_pretrained(folder, dtype=torch.float32).eval() for folder in (before, after)]
+        models = [AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval() for folder in (before, after)]
         differences = [torch.zeros(())]
         for text in trimmed.examples:
             outputs = []

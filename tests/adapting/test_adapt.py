@@ -45,11 +45,12 @@ def documents(folder: Path, count: int = 80) -> Path:
 
 
 def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
-    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = documents(tmp_path / "data")
     before = {path: path.read_bytes() for path in student.rglob("*") if path.is_file()}
     arguments = ["adapt", str(student), "--texts", "*.txt", "--data", str(data), "--out", str(tmp_path / "mine"), "--json"]
+    arguments += ["--teacher", str(world.teacher)]
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
@@ -91,7 +92,8 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
 
 def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = documents(tmp_path / "data")
-    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs")
+    teacher = recipe.Teacher(model=str(world.teacher))
+    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt

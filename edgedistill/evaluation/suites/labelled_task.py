@@ -16,6 +16,7 @@ from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import UserError
 from edgedistill.evaluation import classification_metrics
 from edgedistill.evaluation.suites.suite_files import Find, Part
+from edgedistill.recipe import recorded
 
 Classify = Callable[[list[Any]], tuple[list[str], Any]]  # texts or pairs -> (predicted labels, probabilities)
 
@@ -78,6 +79,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
         }
     if stage.task.test is None:
         raise UserError("--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE")
+    recorded.check_confined(stage.task, "--suite task: manifest.json: recipe.stages")
     return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label)}
 
 

@@ -24,7 +24,7 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
     folder: the unfinished run's, which is given the student's tokenizer. Raises UserError as `open_start` does.
     """
     if isinstance(spec.student, recipe.TeacherItself):
-        teacher = teachers.TeacherEncoder(spec.teacher)
+        teacher = teachers.TeacherEncoder(spec.teacher, remote_code=session.remote_code)
         _keep_tokenizer(teacher.tokenizer, folder)
         return PreparedStudent(teacher.module, teachers.teacher_shape(spec.student, teacher), teacher.tokenizer)
     if stage.spec.start is not None:

@@ -29,7 +29,7 @@ def build(
     """
     kept = folder / "tokenizer" if folder else None
     if kept and kept.exists():
-        return AutoTokenizer.from_pretrained(kept)
+        return AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
     student = spec.student
     if isinstance(student, recipe.Finished):
         return _kept(finished_student.find(spec).tokenizer(), kept)

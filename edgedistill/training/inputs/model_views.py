@@ -23,8 +23,8 @@ def _pretrained(kind: str, folder: Path, device: str, place: str) -> tuple[Any, 
 
     try:
         with quiet():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-            return tokenizer, getattr(transformers, kind).from_pretrained(folder).eval().to(device)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            return tokenizer, getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False).eval().to(device)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         way_out = "choose such a model; some tokenizers need pip install 'edgedistill[views]'"

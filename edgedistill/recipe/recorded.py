@@ -1,0 +1,66 @@
+"""What a recipe recorded in a bundle or a run may decide: nothing outside the folder it came in.
+
+Such a recipe may be a stranger's. It says how a student was trained; which models are opened, which files are read and what is
+downloaded is decided by the user's own command and by the recipes that it names.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+from edgedistill.errors import UserError
+from edgedistill.recipe.experiment import Recipe
+from edgedistill.recipe.section import Section
+from edgedistill.recipe.teacher import Teacher
+
+
+def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
+    """The teacher that a finished student goes on learning from: the one asked for, else its own where that is packaged.
+
+    asked: the user's `--teacher`; where it names the recorded model, the recorded pooling, prompt and other settings are kept.
+    student: its name, for errors. Raises UserError for a recorded teacher that is a folder, a hub id or a file of embeddings.
+    """
+    own = recorded.teacher
+    if asked is not None:
+        same = own.model is not None and own.model == asked.model
+        return own.model_copy(update={"revision": asked.revision or own.revision}) if same else asked
+    if own.model is None:
+        raise UserError(f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher")
+    if not own.model.startswith("packaged:"):
+        revision = f" --revision {own.revision}" if own.revision else ""
+        fact = f"{student} names its teacher as {own.model!r}, and what comes with a student opens no other folder and downloads nothing"
+        raise UserError(f"adapt: {fact}; if you trust that model, add --teacher {own.model}{revision}")
+    return own
+
+
+def check_confined(section: Section, place: str) -> None:
+    """Raises UserError where a recorded section of a corpus or a task names a file outside the data folder, or a download.
+
+    Every string of the section is looked at, whatever its key: a column or a licence never looks like such a path.
+    """
+    for value in _strings(section.model_dump()):
+        if _leaves(value):
+            raise UserError(f"{place}: {value!r} is outside the data folder; give the file to the command itself")
+    if _downloads(section.model_dump()):
+        raise UserError(f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the command itself")
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for key, each in value.items() for text in [str(key), *_strings(each)]]
+    if isinstance(value, list | tuple):
+        return [text for each in value for text in _strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def _leaves(text: str) -> bool:
+    """Whether a relative path of this text would leave its folder, on any system."""
+    paths = (PurePosixPath(text), PureWindowsPath(text))
+    return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith("~")
+
+
+def _downloads(value: Any) -> bool:
+    if isinstance(value, dict):
+        return bool(value.get("dataset")) or any(map(_downloads, value.values()))
+    return isinstance(value, list | tuple) and any(map(_downloads, value))

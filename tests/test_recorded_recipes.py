@@ -1,0 +1,198 @@
+"""Nothing that comes with a bundle, a run, a recipe or a model switches on its code, names files outside, or starts a download."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from edgedistill import cli, files, recipe, run
+from edgedistill.errors import UserError
+from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
+from edgedistill.evaluation.suites import labelled_task
+from edgedistill.export import bundle_writer
+from edgedistill.recipe import recorded
+from edgedistill.runtime import manifest
+from edgedistill.session import Session
+from edgedistill.teacher.encoder import TeacherEncoder
+from edgedistill.training import train
+from tests.conftest import World, sentences
+from tests.export.test_export import make_run
+
+CODE = """
+from pathlib import Path
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+Path({marker!r}).touch()
+class Config(BertConfig): pass
+class Model(BertModel): config_class = Config
+class Words(PreTrainedTokenizerFast): pass
+"""
+
+
+@pytest.fixture
+def armed(world: World, tmp_path: Path) -> tuple[Path, Path]:
+    """A model folder with Python code of its own, and the file that this code makes where it runs."""
+    folder, marker = tmp_path / "armed", tmp_path / "ran"
+    shutil.copytree(world.teacher, folder)
+    (folder / "own.py").write_text(CODE.format(marker=str(marker)))
+    named = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
+    files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "auto_map": named})
+    words = {**files.read_json(folder / "tokenizer_config.json"), "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
+    files.write_json(folder / "tokenizer_config.json", words)
+    return folder, marker
+
+
+def attempt(function: Callable[[], Any]) -> None:
+    """Open or refuse: both are right, as long as no code ran."""
+    try:
+        function()
+    except (UserError, ValueError):
+        pass
+    finally:
+        for name in [each for each in sys.modules if each.endswith("own") and "transformers_modules" in each]:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("way", ["teacher", "weights", "tokenizer", "export", "run", "trim"])
+def test_the_code_of_a_model_does_not_run(way: str, armed: tuple[Path, Path], world: World, tmp_path: Path) -> None:
+    folder, marker = armed
+    session = Session(data=world.data)
+    student = {"kind": "bert", "width": 16, "heads": 2, "layers": 1}
+    changes: dict[str, dict[str, Any]] = {
+        "teacher": {"teacher": {"model": str(folder), "max_tokens": 32}},
+        "weights": {"student": {"kind": "bert", "layers": [0], "weights": str(folder)}},
+        "tokenizer": {"student": {**student, "tokenizer": str(folder)}},
+    }
+    if way in changes:
+        attempt(lambda: train.train(recipe.parse(world.recipe(**changes[way]), "x"), tmp_path / "run", session))
+    elif way == "export":
+        attempt(lambda: bundle_writer.export(folder, ["fp32"], tmp_path / "b", lambda line: None, pooling="mean"))
+    elif way == "trim":
+        arguments = ["trim", str(folder), "--corpus", str(world.data / "texts.txt"), "--out", str(tmp_path / "t")]
+        attempt(lambda: CliRunner().invoke(cli.app, arguments))
+    else:
+        path = make_run(tmp_path / "run")
+        words = {**files.read_json(path / "tokenizer" / "tokenizer_config.json"), "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
+        files.write_json(path / "tokenizer" / "tokenizer_config.json", words)
+        shutil.copy(folder / "own.py", path / "tokenizer" / "own.py")
+        attempt(lambda: run.open_run(path).tokenizer())
+    assert not marker.exists()
+
+
+def test_it_runs_where_the_command_says_so(armed: tuple[Path, Path]) -> None:
+    folder, marker = armed
+    attempt(lambda: TeacherEncoder(recipe.Teacher(model=str(folder)), remote_code=True))
+    assert marker.exists(), "otherwise the tests above prove nothing"
+
+
+@pytest.mark.parametrize("key", ["teacher", "assistant"])
+def test_no_recipe_can_allow_it(key: str, world: World) -> None:
+    section = {"model": str(world.teacher), "trust_remote_code": True}
+    with pytest.raises(UserError, match=rf"{key}.trust_remote_code: no key 'trust_remote_code'"):
+        recipe.parse(world.recipe(**{key: section}), "x")
+
+
+@pytest.mark.parametrize("command", ["check", "train", "adapt", "fit", "export"])
+def test_the_commands_that_open_models_offer_the_option(command: str) -> None:
+    assert "--trust-remote-code" in CliRunner().invoke(cli.app, [command, "--help"]).output
+
+
+FOREIGN = ["./model", "../model", "/opt/model", "owner/name", "runs/other", "~/model", "C:\\model"]
+
+
+def hostile(folder: Path, bundle: Path, **teacher: Any) -> Path:
+    """A copy of a bundle whose recorded recipe names another teacher, sealed again."""
+    shutil.copytree(bundle, folder)
+    described = files.read_json(folder / "manifest.json")
+    described["recipe"]["teacher"].update(teacher)
+    described["digest"] = manifest.digest(described)
+    files.write_json(folder / "manifest.json", described)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("recorded")
+    bundle_writer.export(make_run(root / "run"), ["fp32"], root / "bundle", lambda line: None)
+    return root / "bundle"
+
+
+@pytest.mark.parametrize("model", FOREIGN)
+@pytest.mark.parametrize("flags", [[], ["--trust-remote-code"]])
+def test_adapt_opens_no_model_that_a_bundle_names(
+    model: str, flags: list[str], bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hostile(tmp_path / "b", bundle, model=model, revision="main")
+    (tmp_path / "own.txt").write_text("\n".join(sentences(80)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    result = CliRunner().invoke(cli.app, ["adapt", str(folder), "--texts", "own.txt", "--out", "mine", *flags])
+    assert isinstance(result.exception, UserError)
+    assert f"names its teacher as {model!r}" in str(result.exception) and f"add --teacher {model}" in str(result.exception)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_the_teacher_asked_for_keeps_the_recorded_pooling_and_prompt() -> None:
+    described = {"model": "owner/name", "revision": "a", "pooling": "cls", "prompt": "query: "}
+    spec = recipe.parse({"name": "x", "teacher": described, "student": {"kind": "teacher"}}, "x")
+    same = recorded.teacher(spec, recipe.Teacher(model="owner/name", revision="b"), "x")
+    assert (same.revision, same.pooling, same.prompt) == ("b", "cls", "query: ")
+    other = recipe.Teacher(model="elsewhere")
+    assert recorded.teacher(spec, other, "x") is other
+
+
+CORPORA = [
+    {"texts": ["/etc/*.conf"], "held_out": 5},
+    {"texts": ["texts.txt"], "exclude": ["../../private/*.txt"], "held_out": 5},
+    {"texts": ["sub/../../x.txt"], "held_out": 5},
+    {"texts": ["~/x.txt"], "held_out": 5},
+    {"texts": ["\\\\host\\share\\x.txt"], "held_out": 5},
+    {"kind": "hub", "dataset": "owner/name", "revision": "main", "held_out": 5},
+    {"kind": "parallel", "pairs": [{"files": ["/etc/*.tsv"], "columns": ["a", "b"], "languages": ["en", "de"]}], "held_out": 5},
+    {"kind": "parallel", "pairs": [{"dataset": "o/n", "revision": "m", "columns": ["a", "b"], "languages": ["en", "de"]}], "held_out": 5},
+]
+
+
+class _Teacher:
+    def tokenize(self, texts: list[str]) -> list[list[int]]:
+        return [[1] for _ in texts]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        return np.ones((len(texts), 2), np.float32)
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: json.dumps(corpus)[:60])
+def test_bench_reads_no_corpus_outside_the_data_folder(corpus: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: dict[str, Any] = world.recipe()["stages"][0]
+    if corpus.get("kind") == "parallel":
+        stage = {**stage, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}}
+    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(corpus=corpus, stages=[stage]), "x")))
+    lines: list[str] = []
+    references = ReferenceEmbeddings(_Teacher, [], Session(data=world.data, log=lines.append))  # type: ignore[arg-type]
+    found = references.of({"recipe": described}, "b")
+    assert found.texts == [] and "held-out" not in found.source
+    assert "outside the data folder" in lines[0] or "nothing is downloaded unasked" in lines[0]
+
+
+def test_bench_reads_the_held_out_texts_inside_it(world: World) -> None:
+    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(), "x")))
+    found = ReferenceEmbeddings(_Teacher, [], Session(data=world.data)).of({"recipe": described}, "b")  # type: ignore[arg-type]
+    assert len(found.texts) == 40
+
+
+@pytest.mark.parametrize(
+    "task", [{"train": ["a.tsv"], "dev_rows": 2, "test": "/etc/x.tsv"}, {"kind": "hub", "dataset": "o/n", "revision": "m", "test": "t"}]
+)
+def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World) -> None:
+    stage = {"name": "task", "kind": "finetune", "task": task, "epochs": 1}
+    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(stages=[stage]), "x")))
+    with pytest.raises(UserError, match="outside the data folder|nothing is downloaded unasked"):
+        labelled_task.of_recipe(described, "", world.data)
