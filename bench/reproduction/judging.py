@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import report_table
 from arm_recipe import composition_of
 from ranking_claims import (
     INTERVAL,
@@ -24,7 +25,6 @@ from ranking_claims import (
     verdict,
 )
 
-from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import MEASURES
 
@@ -53,13 +53,13 @@ def load(paper: Paper, folder: Path) -> tuple[Reports, list[dict[str, Any]]]:
     found: Reports = {variant: [] for variant in paper.variants}
     slugs = {slug(variant, 0)[: -len("-s0")]: variant for variant in paper.variants}
     older = []
-    for path in sorted((folder / paper.paper).glob("*.json")):
-        match = re.fullmatch(r"(.+)-s(\d+)(\.older)?", path.stem)
+    for name, report, items in report_table.read(folder, paper.paper):
+        match = re.fullmatch(r"(.+)-s(\d+)(\.older)?", name)
         if match is None:
             continue
-        variant, report = slugs.get(match[1]), files.read_json(path)
+        variant = slugs.get(match[1])
         if variant is not None and match[3] is None and report.get("settings") == _settings(paper, variant, int(match[2])):
-            found[variant].append({**report, "items": _items(path.with_suffix(".npz"))})
+            found[variant].append({**report, "items": _by_suite(items)})
         else:
             older.append(report)
     return {variant: sorted(each, key=lambda one: int(one["seed"])) for variant, each in found.items()}, older
@@ -98,14 +98,11 @@ def items_of(report: dict[str, Any], suite: str) -> Items | None:
     return None
 
 
-def _items(path: Path) -> dict[str, Items]:
+def _by_suite(values: dict[str, np.ndarray]) -> dict[str, Items]:
     out: dict[str, Items] = {}
-    if path.exists():
-        with np.load(path) as stored:
-            for key in stored.files:
-                suite, task, kind = key.rsplit("/", 2)
-                items = out.setdefault(suite, Items({}, {}))
-                getattr(items, kind)[task] = stored[key]
+    for key, each in values.items():
+        suite, task, kind = key.rsplit("/", 2)
+        getattr(out.setdefault(suite, Items({}, {})), kind)[task] = each
     return out
 
 

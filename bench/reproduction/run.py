@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import report_table
 import torch
 import typer
 from arm_recipe import composition, runs_before, student_samples, texts_embedded, variant_recipe, with_teacher
@@ -209,9 +211,7 @@ def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suit
         "suites": results,
         **{key: run.info[key] for key in ("seconds", "parameters", "dims", "corpus", "made_at", "versions", "platform")},
     }
-    with files.new_file(out.with_suffix(".npz")) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **items)  # type: ignore[arg-type]
-    files.write_json(out, content)
+    report_table.write(out, content, items)
 
 
 def _weights_sha256(teacher: recipe.Teacher) -> str | None:
@@ -228,10 +228,8 @@ def _student_samples(run: runs_.Run) -> int:
 
 def has_report(out: Path, spec: recipe.Recipe, suites: list[str]) -> bool:
     """Whether a report has all suites of a run with these settings."""
-    if not out.exists():
-        return False
-    known = files.read_json(out)
-    return known.get("settings") == composition(spec) and set(suites) <= known["suites"].keys()
+    known = report_table.read_one(out.parent.parent, out.parent.name, out.stem)
+    return known is not None and known.get("settings") == composition(spec) and set(suites) <= known["suites"].keys()
 
 
 def set_older_aside(out: Path, spec: recipe.Recipe) -> None:
@@ -305,8 +303,9 @@ class Seconds(NamedTuple):
 
 def _seconds(paper: Paper, folder: Path) -> Seconds:
     found = Seconds({}, {True: [], False: []})
-    for path in sorted((folder / paper.paper).glob("*-s[0-9]*.json")):
-        content = files.read_json(path)
+    for name, content, _ in report_table.read(folder, paper.paper):
+        if re.search(r"-s\d+", name) is None:
+            continue
         found.of_variants.setdefault(content["arm"], []).append(content["seconds"])
         if samples := content.get("student_samples", content["passes"]):
             found.per_text[content["arm"] in paper.counterparts].append(content["seconds"] / samples)

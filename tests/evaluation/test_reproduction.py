@@ -26,6 +26,7 @@ import arm_recipe
 import judging
 import paper_settings
 import ranking_claims
+import report_table
 import run as queue
 import table
 
@@ -369,6 +370,27 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
     assert sorted(path.stem for path in (reports / "tiny").glob("a-s[0-9]*.json")) == ["a-s0", "a-s0.older", "a-s1"]
     now, older = judging.load(paper, reports)
     assert (len(now["a"]), len(older)) == (1, 2)
+
+    # joined into one table the reports are the same, and the queue finds them there
+    assert report_table.join(reports, "tiny") == 5 and not list((reports / "tiny").iterdir())
+    joined, older_ones = judging.load(paper, reports)
+    assert older_ones == older and joined.keys() == now.keys()
+    for variant, before in now.items():
+        for one, other in zip(before, joined[variant], strict=True):
+            assert {**one, "items": None} == {**other, "items": None}
+            for suite_name, items in one["items"].items():
+                for kind in ("found", "gold"):
+                    values, again_ = getattr(items, kind), getattr(other["items"][suite_name], kind)
+                    assert all(np.array_equal(values[task], again_[task]) for task in values) and values.keys() == again_.keys()
+    assert queue.Job("tiny", "a", 0) not in queue.unfinished({"tiny": paper}, 1, elsewhere)
+
+    # a report of other settings takes the place of the table's, which stays as an older one
+    content, items_ = report_table.read_one(reports, "tiny", "a-s0"), {"x/y/found": np.zeros(2, np.float32)}
+    assert content is not None
+    report_table.write(reports / "tiny" / "a-s0.json", {**content, "settings": {"stages.0.batch": 2}}, items_)
+    assert report_table.join(reports, "tiny") == 1
+    names = {name: content["settings"] for name, content, _ in report_table.read(reports, "tiny")}
+    assert names["a-s0"] == {"stages.0.batch": 2} and names["a-s0.older"] == content["settings"]
 
 
 def test_other_circumstances_and_a_teacher_in_a_folder(world: World, tmp_path: Path) -> None:
