@@ -72,8 +72,7 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     model, measured = graph.build(student), sample_texts.samples(golden_parity.reader(run), golden.ids)
 
     def convert(precision: str) -> tuple[onnx.ModelProto, str]:
-        learned = precision == _learned_precision(run)  # rounding to the nearest is what such a student was trained with
-        quantized, kept = _quantized(model, precision, [] if learned and precision == "w4" else measured, golden.ids)
+        quantized, kept = _quantized(model, precision, measured, golden.ids)
         worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
         # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
         if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
@@ -134,11 +133,6 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
         seal(folder, final)
         _log_replaced(out, log)
     return found, failed
-
-
-def _learned_precision(run: Run) -> str | None:
-    """The precision that the run's last stage trained the student for."""
-    return next((getattr(stage, "quantize", None) for stage in run.recipe.stages[-1:]), None)
 
 
 def _quantized(model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds) -> tuple[onnx.ModelProto, list[str]]:

@@ -1,8 +1,7 @@
 """Rounding a product's weights one input at a time, each rounding error made up for by the inputs that are still to be rounded.
 
 Frantar et al. 2023, GPTQ. What is minimized is the error of the product, E|x·W − x·Q|², and not that of the weights; it needs E[x xᵀ] of
-the product's own inputs. The weights are right for a graph that was trained in float32: one that was trained as this precision
-computes it (a stage with `quantize`) has learned what plain rounding gives.
+the product's own inputs.
 """
 
 from __future__ import annotations

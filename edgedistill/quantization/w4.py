@@ -32,8 +32,8 @@ def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     scales, biases and norms in float16. MatMulNBits needs constant scales: onnxruntime must fold their Casts, as it does unless all its
     graph optimizations are switched off.
 
-    samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the loss of
-    a graph trained in float32; without, each weight is rounded to the nearest, as a stage with `quantize: w4` trains for.
+    samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the
+    loss; without, each weight is rounded to the nearest.
     """
     return convert_measured(model, measure(model, samples))
 

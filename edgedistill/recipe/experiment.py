@@ -10,7 +10,7 @@ from edgedistill.recipe.corpus import Corpus, Parallel
 from edgedistill.recipe.finetuning import Finetune
 from edgedistill.recipe.objectives import leaves
 from edgedistill.recipe.section import Precision, Section, by_kind
-from edgedistill.recipe.stages import Stage, stage_of_pairs, stages_after_quantized
+from edgedistill.recipe.stages import Stage, stage_of_pairs
 from edgedistill.recipe.students import BuiltStudent, Finished, Static, Student, TeacherItself, drops_head
 from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
@@ -95,7 +95,6 @@ class Recipe(Section):
             raise ValueError("the teacher itself is not trained; leave `stages` out")
         if len({stage.name for stage in self.stages}) < len(self.stages):
             raise ValueError("two stages have the same name")
-        stages_after_quantized(self.stages)
         if len(dtypes := sorted({stage.dtype for stage in self.stages})) > 1:
             raise ValueError(
                 f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one, give them the same `dtype`"

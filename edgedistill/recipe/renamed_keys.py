@@ -58,8 +58,6 @@ ALIASES: dict[str, str] = {
     "num_train_epochs": "epochs",
     "per_device_train_batch_size": "batch",
     "precision": "dtype",
-    "qat": "quantize",
-    "quantization": "quantize",
     "temp": "temperature",
     "vocab_size": "vocabulary_size",
     "wd": "weight_decay",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +25,6 @@ from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
-LowPrecision = Literal["int8", "w8", "w4"]  # precisions with fewer bits than float16
 
 
 TripleLicence = Annotated[str | None, Field(description="The licence of the triples. The model card names it.")]
@@ -157,17 +154,6 @@ class Stage(Section):
         "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, mcl), all of the text's own length otherwise.",
     )
     dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
-    quantize: LowPrecision | None = Field(
-        None,
-        description="Quantization-aware distillation: train, and select, the student as this precision of its bundle computes it. "
-        "Gradients pass the rounding unchanged (straight-through). For the last stages, at a low learning rate.",
-    )
-
-    @model_validator(mode="after")
-    def _quantized_whole(self) -> Stage:
-        if self.quantize is not None and self.match is not None and self.match.layer == "embeddings":
-            raise ValueError("`quantize` trains the whole student, `match.layer: embeddings` only its embedding layer; leave one out")
-        return self
 
     @model_validator(mode="after")
     def _inputs_match_objective(self) -> Stage:
@@ -211,16 +197,6 @@ class Stage(Section):
     def views(self) -> int:
         """How many texts the student embeds for each item of a batch."""
         return 3 if self.triples is not None else 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
-
-
-def stages_after_quantized(stages: Sequence[Section]) -> None:
-    """Raise ValueError where a stage without `quantize` follows one that has it: it would undo what the student learned there."""
-    for number, (before, after) in enumerate(pairwise(stages)):
-        precision = getattr(before, "quantize", None)
-        if precision is None or getattr(after, "quantize", None) is not None:
-            continue
-        fact = f"stages[{number}].quantize: stages[{number + 1}] goes on in full precision, and what is learned for {precision} is lost"
-        raise ValueError(f"{fact}; {'quantize it too, or put it first' if isinstance(after, Stage) else 'leave quantize out'}")
 
 
 def stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool) -> None:

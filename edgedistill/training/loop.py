@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from edgedistill import objectives, recipe
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
-from edgedistill.students.fake_quantization import FakeQuantization
 from edgedistill.students.output import own
 from edgedistill.training import checkpoint, checks, plain_attention, resume
 from edgedistill.training.by_length import embed_by_length
@@ -161,7 +160,7 @@ class Loop:
         self._hand_over()
 
     def set_up(self) -> None:
-        """Module, optimizers, average and fake quantization, new or from the last checkpoint."""
+        """Module, optimizers and average, new or from the last checkpoint."""
         device = self.accelerator.device
         self.module = self._trained_module().to(device)
         _choose_trained_weights(self.student, self.only_embeddings)
@@ -169,9 +168,6 @@ class Loop:
         self.initial = {k: v.detach().clone() for k, v in self.student.state_dict().items()} if self.stage.initial_share else {}
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = Average(self.student, self.stage.ema) if self.stage.ema else None
-        self.quantization = FakeQuantization(self.student, self.stage.quantize) if self.stage.quantize else None
-        if self.quantization:
-            self.metrics.log(f"{self.stage.name}: trains and scores the student as {self.stage.quantize} computes it")
         if self.selection:
             self.selection.start_stage()
         found = resume.unfinished_stage(self.run.checkpoints, self.number)
@@ -231,8 +227,6 @@ class Loop:
             self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
         for optimizer in self.optimizers:
             optimizer.step()
-        if self.quantization:
-            self.quantization.weights_changed()
         if targets is not None:
             objectives.update_queues(self.module.objective, targets)
         if self.average:
@@ -253,8 +247,7 @@ class Loop:
             self.student.load_state_dict(current)
         self.metrics.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
         at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
-        scored = f"{self.selection.name} {score:.4f}" + (f" in {self.stage.quantize}" if self.stage.quantize else "")
-        self.metrics.log(f"{at}, mean loss {loss:.4f}, {scored}, {rate:,.0f} texts/s")
+        self.metrics.log(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
         return score
 
     def _save(self) -> None:
@@ -288,12 +281,8 @@ class Loop:
             self.student.load_state_dict(self.average.weights)
         if self.initial:
             self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), self.stage.initial_share))
-        if self.quantization:
-            self.quantization.remove()
         self.student.eval()
         ended = {"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch}
-        if self.stage.quantize:
-            ended["quantize"] = self.stage.quantize
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))
         if self.accelerator.is_main_process:
             result = {"handed_over": self.student.state_dict()}
