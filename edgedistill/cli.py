@@ -468,37 +468,19 @@ def embed(
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
-@app.command(epilog=_example("edgedistill verify bundles/bert-2x128 --simulate avx2"))
+@app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
 def verify(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")],
-    simulate: Annotated[
-        str | None,
-        typer.Option(
-            "--simulate",
-            metavar="PROCESSOR",
-            help="avx2: also embed the golden texts as x86 processors without VNNI do, whose int8 products saturate.",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
 
     Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored at export.
     """
-    from edgedistill.errors import require
     from edgedistill.runtime import verify as verification
 
-    if simulate not in (None, "avx2"):
-        raise UserError(f"--simulate: {unknown_name('processor', simulate, ('avx2',))}")
     found = verification.verify(bundle)
-    text = verification.summary(bundle, found)
-    if simulate is not None:
-        require("onnx", "verify --simulate", "train")
-        from edgedistill.quantization import saturation
-
-        found["simulated"] = saturation.report(bundle)
-        text += "\n" + saturation.summary(found["simulated"])
-    print_result(found, as_json, text)
+    print_result(found, as_json, verification.summary(bundle, found))
 
 
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))

@@ -16,7 +16,6 @@ __all__ = [
     "known_precisions",
     "mixed_precision",
     "sample_texts",
-    "saturation",
     "sensitivity",
     "w8",
 ]

@@ -122,17 +122,42 @@ def test_a_static_table_is_the_same_rows_in_both(graphs: dict[str, onnx.ModelPro
     assert np.allclose(alone, run(made, ids, mask), atol=1e-6)
 
 
-def test_no_pair_of_int8_weights_can_saturate_16_bits(graphs: dict[str, onnx.ModelProto]) -> None:
-    """The largest activations, 255, at two neighbouring inputs; and the weights use more than 7 bits."""
-    made = quantization.convert(graphs["bert"], "int8")
-    weights = {node.input[1] for node in made.graph.node if node.op_type == "MatMulIntegerToFloat"}
-    arrays = [numpy_helper.to_array(constant).astype(int) for constant in made.graph.initializer if constant.name in weights]
-    assert len(arrays) == 13  # the head's serves tokens and their mean
-    for array in arrays:
-        signed = [np.clip(array, 0, None), np.clip(array, None, 0)]
-        pairs = [255 * (each[0::2][: len(each) // 2] + each[1::2]) for each in signed]
-        assert min(pair.min() for pair in pairs) >= -(2**15) and max(pair.max() for pair in pairs) < 2**15
-    assert max(np.abs(array).max() for array in arrays) > 64
+def saturates(weights: np.ndarray) -> bool:
+    """Whether uint8 activations times these int8 weights (K, N) can leave int16, where AVX2's vpmaddubsw adds neighbours 2k and 2k + 1."""
+    wide = np.pad(weights.astype(int), ((0, len(weights) % 2), (0, 0)))
+    ends = [255 * (each[0::2] + each[1::2]) for each in (np.clip(wide, 0, None), np.clip(wide, None, 0))]
+    return bool(ends[0].max() >= 2**15 or ends[1].min() < -(2**15))
+
+
+def test_what_saturates_by_hand() -> None:
+    """255 · 128 = 32,640 fits, 255 · 129 does not; weights of two signs, or of two pairs, never meet."""
+    for fits in ([64, 64], [127, 1], [-127, -1], [127, -127], [1, 127, 127, 1], [-64, -64, 5]):
+        assert not saturates(np.array([fits], np.int8).T), fits
+    for leaves in ([65, 64], [-65, -64], [0, 0, 127, 2]):
+        assert saturates(np.array([leaves], np.int8).T), leaves
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_weights_are_stored_so_that_they_can_saturate(seed: int) -> None:
+    """Of any shape, size, sign and spread; and each is within half a step of what it was."""
+    draw = np.random.default_rng(seed)
+    weight = draw.standard_t(draw.choice([1, 3, 30]), (draw.integers(1, 40), draw.integers(1, 20))) * 10.0 ** draw.integers(-8, 9)
+    weight = np.stack([weight, np.abs(weight), -np.abs(weight)])[draw.integers(3)].astype(np.float32)
+    weight[draw.random(weight.shape) < draw.choice([0, 0.5])] = draw.choice([0, np.abs(weight).max()])  # ties at the largest
+    values, scale = int8.quantize_weights(weight)
+    assert values.dtype == np.int8 and not saturates(values)
+    assert (np.abs(values * scale - weight) <= 0.5001 * scale).all()
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_no_graph_has_int8_weights_that_can_saturate(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+    """With channels scaled by what was measured, too; and they use more than 7 bits."""
+    made = quantization.convert(graphs[name], "int8", SAMPLES)
+    read = {node.input[1] for node in made.graph.node if node.op_type == "MatMulIntegerToFloat"}
+    arrays = [numpy_helper.to_array(constant) for constant in made.graph.initializer if constant.name in read]
+    assert len(arrays) == len(read) == {"bert": 13}.get(name, len(read))  # the head's serves tokens and their mean
+    assert not any(saturates(array) for array in arrays)
+    assert not arrays or max(np.abs(array.astype(int)).max() for array in arrays) > 64
 
 
 def test_int8_weights_by_hand() -> None:
