@@ -83,8 +83,7 @@ class BundleRun(run.Run):
 def open_finished(name: str, place: str) -> run.Run:
     """A finished student: the folder of a run, or the name or folder of a bundle. place: the recipe's field that names it.
 
-    Raises UserError where it is neither, or a classifier, a teacher, or an older bundle without its student's shape; CheckFailed for a
-    bundle that fails the runtime's checks.
+    Raises UserError where it is neither, or a classifier or a teacher; CheckFailed for a bundle that fails the runtime's checks.
     """
     if run.is_run(name):
         opened = run.open_run(Path(name), place)
@@ -110,9 +109,7 @@ def _open_bundle(name: str, place: str) -> BundleRun:
         raise UserError(f"{at} is a classifier, whose weights are not read back; give a student that embeds")
     if about["kind"] not in kinds.KINDS:
         raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
-    shape = about.get("student")
-    if shape is None:
-        raise UserError(f"{at} was exported before bundles held their student's shape; export its run again, or give that run")
+    shape = about.get("student", {})
     _check_layers(shape, at)
     precision = next((each for each in EXACT_FIRST if each in about["precisions"]), None)
     opened = bundle.load(folder, asked or precision, threads=1)

@@ -26,8 +26,6 @@ FORMAT = 1  # part of every cache key: raise it when what is written changes
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = "paragraphs of their lines", "passages of their texts", "Python's documentation"
 ADDED = (PARAGRAPHS, PASSAGES, DOCUMENTATION)
-# Younger than the caches: at their default they are left out of the key.
-YOUNGER_OPTIONS = ("paragraphs", "limits", "passages", "documentation_texts")
 
 Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
@@ -139,9 +137,7 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     """
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, session.data)
-    left_out = {"seed", "licences"} | {name for name in YOUNGER_OPTIONS if not getattr(spec, name, True)}
-    left_out |= {"unit"} if getattr(spec, "unit", "") == "line" else set()
-    options = spec.cache_identity(exclude=left_out)
+    options = spec.model_dump(mode="json", exclude={"seed", "licences"})
     content = [source.content_id for source in sources] + _documentation_id(spec)
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name

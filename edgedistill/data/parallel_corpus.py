@@ -73,7 +73,8 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     tables = pair_tables.open_tables(spec, session.data)
     excluded = readers.matching_files(spec.exclude, session.data, "corpus.exclude")
     content = [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
-    name = files.cache_key(format=FORMAT, spec=spec.cache_identity(exclude={"seed", "licences"}), seed=seed, made_of=content)
+    options = spec.model_dump(mode="json", exclude={"seed", "licences"})
+    name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=content)
     folder = session.cache / "parallel" / name
     if not (folder / "parallel.json").exists():
         session.log(f"reading pairs from {len(tables)} table(s)")

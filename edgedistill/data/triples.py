@@ -42,7 +42,7 @@ def build(spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], sessi
     tables = readers.matching_files(spec.files, session.data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
     excluded = readers.matching_files(exclude, session.data, "corpus.exclude")
     content = [[files.sha256_file(path) for path in paths] for paths in (tables, excluded)]
-    folder = session.cache / "triples" / files.cache_key(format=FORMAT, spec=spec.cache_identity(), made_of=content)
+    folder = session.cache / "triples" / files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
     if not (folder / "triples.json").exists():
         with files.new_folder(folder) as temporary:
             meta = _build(spec, tables, excluded_digests(excluded), place, temporary)

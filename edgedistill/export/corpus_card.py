@@ -33,8 +33,7 @@ def earlier(manifest: dict[str, Any]) -> str:
     parts = ["### Earlier training", "The student had been trained before; what it learned there is part of it."] if trainings else []
     for each in trainings:
         parts += [f"By the recipe `{teacher_card.cell(each['recipe'])}`:", teacher_card.table({"run": each})]
-        triples = each.get("triples", [])  # records of older versions have none
-        parts += [_table(each["sources"], triples)] if each["sources"] or triples else ["Its text files were not recorded."]
+        parts += [_table(each["sources"], each["triples"])] if each["sources"] or each["triples"] else ["Its text files were not recorded."]
     return "\n\n".join(part for part in parts if part)
 
 

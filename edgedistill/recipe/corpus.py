@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -94,8 +94,6 @@ class Files(Section):
     .parquet (one per row), each also as .gz.
     """
 
-    KEYED_AS: ClassVar[dict[str, str]] = {"passages": "pieces"}
-
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
@@ -139,8 +137,6 @@ class Documentation(Section):
 
 class Pairs(Section):
     """Texts and their translations: tables (.tsv, .csv, .jsonl, .parquet, each also as .gz) or a hub data set."""
-
-    KEYED_AS: ClassVar[dict[str, str]] = {"score_column": "score", "min_score": "least"}
 
     name: str | None = Field(None, description="What a stage's `pairs` call these. Default: the two languages, such as en-de.")
     files: list[str] = Field([], description="Paths or globs. Relative ones start from --data.")

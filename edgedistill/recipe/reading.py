@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.recipe import corpus, finetuning, objectives, renamed_keys, stages, students, targets, views
+from edgedistill.recipe import aliases, corpus, finetuning, objectives, stages, students, targets, views
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 
@@ -162,10 +162,8 @@ def _line(place: str, problem: Any) -> str:
     where = _where(problem["loc"])
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "union_tag_invalid":
-        what, tag = _what(problem["loc"]), str(context["tag"])
+        what = _what(problem["loc"])
         known = KINDS.get(what, {}) or [t.strip(" '") for t in context["expected_tags"].split(",")]
-        if renamed_keys.RENAMED_KINDS.get(tag) in known:
-            return f"{place}: {where}.kind: {tag!r} was renamed; use {renamed_keys.RENAMED_KINDS[tag]!r}"
         return f"{place}: {where}.kind: {unknown_name('stage' if what == 'stages' else what, context['tag'], known)}"
     if kind == "union_tag_not_found":
         what = _what(problem["loc"])
@@ -178,8 +176,6 @@ def _line(place: str, problem: Any) -> str:
         return f"{place}: {where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
     fact = fact[0].lower() + fact[1:]
-    if kind == "literal_error" and problem["input"] in renamed_keys.RENAMED_VALUES:
-        return f"{place}: {where}: {problem['input']!r} was renamed; use {renamed_keys.RENAMED_VALUES[problem['input']]!r}"
     got = f", not {problem['input']!r}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
     return f"{place}: {where + ': ' if where else ''}{fact}{got}"
 
@@ -247,11 +243,9 @@ def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
 
 
 def _unknown_key(loc: tuple[Any, ...]) -> str:
-    """Name the key to use instead where it was renamed or is known by another name, else the nearest one."""
+    """Name the key to use instead where other tools call it so, else the nearest one."""
     known, key = _keys(loc[:-1]), str(loc[-1])
-    if name := renamed_keys.new_name(_section(loc[:-1]), key, known):
-        return f"this key was renamed; use `{name}`"
-    if name := renamed_keys.own_name(key, known):
+    if name := aliases.own_name(key, known):
         return f"no key {key!r}; did you mean {name!r}?"
     return unknown_name("key", key, known)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -56,8 +56,6 @@ class Trim(Section):
 
 class Unigram(Section):
     """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the same tokenizer."""
-
-    KEYED_AS: ClassVar[dict[str, str]] = {"vocabulary_size": "pieces"}
 
     vocabulary_size: int = Field(32_000, ge=200, description="Maximum vocabulary size, including special tokens and single characters.")
     lowercase: bool = Field(False, description="Lowercase the texts, for an uncased teacher.")

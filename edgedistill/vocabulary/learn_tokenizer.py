@@ -63,7 +63,7 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
     """
     content = {
         "corpora": [each.fingerprint for each in corpora],
-        "spec": spec.cache_identity(),
+        "spec": spec.model_dump(mode="json"),
         "tokenizers": tokenizers.__version__,
     }
     folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=max_tokens, **content)

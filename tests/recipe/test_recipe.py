@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
-from edgedistill.recipe import renamed_keys
+from edgedistill.recipe import aliases
 
 GOOD: dict[str, Any] = {
     "name": "x",
@@ -348,36 +348,6 @@ def test_views_and_triples_that_are_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"promise": {}}, "promise: this key was renamed; use `requirements`"),
-        ({"student": {**GOOD["student"], "codes": 8}}, "student.codes: this key was renamed; use `pq_bytes`"),
-        ({"student": {**GOOD["student"], "positions": 64}}, "student.positions: this key was renamed; use `max_positions`"),
-        ({"student": {"kind": "recurrent", "positions": "pad"}}, "student.positions: this key was renamed; use `position_ids`"),
-        ({"student": {"kind": "static", "weights": "sif"}}, "student.weights: this key was renamed; use `token_weights`"),
-        (
-            {"student": {**GOOD["student"], "unigram": {"pieces": 900}}},
-            "student.unigram.pieces: this key was renamed; use `vocabulary_size`",
-        ),
-        ({"student": {**GOOD["student"], "embeddings": {"weigh": "counts"}}}, "embeddings.weigh: this key was renamed; use `weighting`"),
-        ({"student": {**GOOD["student"], "embeddings": {"of": "words"}}}, "embeddings.of: 'words' was renamed; use 'token_embeddings'"),
-        ({"teacher": {"vectors": "x.npy"}}, "teacher.vectors: this key was renamed; use `embeddings`"),
-        ({"corpus": {"texts": ["a.txt"], "pieces": {}}}, "corpus.pieces: this key was renamed; use `passages`"),
-        ({"corpus": {"kind": "prose"}}, "corpus.kind: 'prose' was renamed; use 'documentation'"),
-        (
-            {"targets": {"dims": 4, "reduce": {"kind": "pca", "power": 1}}},
-            "targets.reduce.power: this key was renamed; use `variance_exponent`",
-        ),
-        ({"stages": [{**GOOD["stages"][0], "longest": 9}]}, "stages[0].longest: this key was renamed; use `skip_longer_than`"),
-        ({"select": {"within": 0.1}}, "select.within: this key was renamed; use `tolerance`"),
-    ],
-    ids=lambda value: value[:30] if isinstance(value, str) else None,
-)
-def test_a_renamed_key_is_refused_with_its_new_name(changes: dict[str, Any], says: str) -> None:
-    assert any(says in line for line in problems(**changes)), problems(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
         ({"stages": [{**GOOD["stages"][0], "lr": 1e-3}]}, "stages[0].lr: no key 'lr'; did you mean 'learning_rate'?"),
         ({"stages": [{**GOOD["stages"][0], "batch_size": 8}]}, "stages[0].batch_size: no key 'batch_size'; did you mean 'batch'?"),
         (
@@ -392,16 +362,7 @@ def test_what_other_tools_call_a_key_leads_to_ours(changes: dict[str, Any], says
     assert any(says in line for line in problems(**changes)), problems(**changes)
 
 
-def test_every_renamed_key_and_alias_leads_to_a_key_that_exists() -> None:
-    known = {key for section in json.loads(recipe.schema())["$defs"].values() for key in section.get("properties", {})} | {"requirements"}
-    targets = {name for section in renamed_keys.RENAMED.values() for names in section.values() for name in names.split(" or ")}
-    assert targets | set(renamed_keys.ALIASES.values()) <= known
-    assert not set(renamed_keys.ALIASES) & known
-
-
-def test_cache_keys_outlive_renamed_keys() -> None:
-    pairs = recipe.Pairs(files=["a.tsv"], columns=("en", "de"), score_column="margin", min_score=1.0)
-    found = recipe.Parallel(kind="parallel", pairs=[pairs]).cache_identity(exclude={"seed"})
-    assert (found["pairs"][0]["score"], found["pairs"][0]["least"]) == ("margin", 1.0) and "seed" not in found
-    assert recipe.Unigram().cache_identity() == {"pieces": 32_000, "lowercase": False, "sample": 1_000_000}
-    assert "min_score" in pairs.model_dump()
+def test_every_alias_leads_to_a_key_that_exists_and_is_none_itself() -> None:
+    known = {key for section in json.loads(recipe.schema())["$defs"].values() for key in section.get("properties", {})}
+    assert set(aliases.ALIASES.values()) <= known
+    assert not set(aliases.ALIASES) & known

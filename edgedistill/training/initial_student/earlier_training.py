@@ -41,7 +41,7 @@ class EarlierTraining(BaseModel):
     recipe: str
     teachers: list[EarlierTeacher]
     sources: list[EarlierSource]
-    triples: list[EarlierTriples] = []
+    triples: list[EarlierTriples]
 
 
 class _Texts(BaseModel):
