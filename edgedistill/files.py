@@ -19,14 +19,14 @@ from edgedistill.errors import UserError, closest_names, unknown_name
 PACKAGE = Path(__file__).resolve().parent
 SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
     "recipe": ("recipes", "**/*.yaml"),
-    "target": ("export", "*/target.yaml"),
+    "runner": ("export", "*/README.md"),
     "suite": ("bench/suites", "*/suite.yaml"),
     "bundle": ("bundles", "*/manifest.json"),  # under shipped/ in a checkout too
 }
 
 
 def shipped_folder(what: str) -> Path:
-    """The folder of the shipped recipes, targets, suites or bundles, in an installed wheel or in a checkout."""
+    """The folder of the shipped recipes, runners, suites or bundles, in an installed wheel or in a checkout."""
     folder = SHIPPED[what][0]
     inside = PACKAGE / "shipped" / folder
     return inside if inside.is_dir() else PACKAGE.parent / folder

@@ -67,7 +67,7 @@ def web(graphs: list[bytes], ids: Ids) -> list[float]:
 
 def web_folder() -> Path:
     """The folder of the web runner."""
-    return files.shipped_folder("target") / "web"
+    return files.shipped("runner")["web"].parent
 
 
 def check_target(target: str) -> None:

@@ -22,7 +22,7 @@ from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     """The costs of several recipes, as `cost`, with their estimated training time. Warnings go to the log.
 
-    Raises one UserError with the problems of all of them before anything is measured; see `inspection.inspect`.
+    Raises one UserError with the problems of all of them before anything is measured; see `recipe_inspection.inspect`.
     """
     found = []
     for inspected in inspect_all(specs, session):
@@ -36,7 +36,7 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded or trained.
 
     `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see `size_and_latency`.
-    Raises UserError as `inspection.inspect`.
+    Raises UserError as `recipe_inspection.inspect`.
     """
     return _cost(inspect(spec, session), session, timed=False)
 

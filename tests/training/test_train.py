@@ -84,7 +84,7 @@ TWO_STAGES = [
     {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "steps": STEPS, "batch": 16, "bucket": 4},
 ]
 PROCESSES = multiprocessing.get_context("forkserver")  # torch, which takes seconds, is loaded once for all that are killed
-PROCESSES.set_forkserver_preload(["tests.test_train"])
+PROCESSES.set_forkserver_preload([__name__])
 SELECT = {"suite": "SUITE", "every": 25}
 
 
