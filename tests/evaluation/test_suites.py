@@ -12,7 +12,7 @@ import pytest
 from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.html_report import html_tables
+from edgedistill.evaluation.html_report import page
 from edgedistill.evaluation.plots import tradeoff
 from edgedistill.evaluation.suites import MEASURES, cosines, sts, suite_yaml, transfer
 from tests.evaluation.test_scoring import TABLE, encode, write_suite
@@ -264,6 +264,6 @@ def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
 
 def test_the_page_reads_the_number_that_was_averaged() -> None:
     found = {"kind": "bitext", "average": 0.5, "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}}}
-    assert html_tables.task_score(found, "en-de") == 0.5
+    assert page.task_score(found, "en-de") == 0.5
     assert tradeoff.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
-    assert html_tables.task_score({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25
+    assert page.task_score({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25
