@@ -31,9 +31,14 @@ class GraphEditor:
         return is_product(node, self.constants)
 
     def constant(self, array: np.ndarray, name: str) -> str:
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(array, name)
-        return name
+        """Write a constant; returns its name, another than this where the graph has other values under it.
+
+        Writers number their constants, width_24, and quantizers name theirs after sizes.
+        """
+        new = numpy_helper.from_array(array, name)
+        while self.constants.setdefault(new.name, new) != new:
+            new.name += "_"
+        return new.name
 
     def replace(self, name: str, array: np.ndarray) -> None:
         """Give a constant other values."""

@@ -123,7 +123,7 @@ def test_a_static_table_is_the_same_rows_in_both(graphs: dict[str, onnx.ModelPro
 
 
 def saturates(weights: np.ndarray) -> bool:
-    """Whether uint8 activations times these int8 weights (K, N) can leave int16, where AVX2's vpmaddubsw adds neighbours 2k and 2k + 1."""
+    """Whether uint8 activations times int8 weights (K, N) can leave int16, where AVX2 adds the products of rows 2k and 2k + 1."""
     wide = np.pad(weights.astype(int), ((0, len(weights) % 2), (0, 0)))
     ends = [255 * (each[0::2] + each[1::2]) for each in (np.clip(wide, 0, None), np.clip(wide, None, 0))]
     return bool(ends[0].max() >= 2**15 or ends[1].min() < -(2**15))
@@ -141,7 +141,8 @@ def test_what_saturates_by_hand() -> None:
 def test_no_weights_are_stored_so_that_they_can_saturate(seed: int) -> None:
     """Of any shape, size, sign and spread; and each is within half a step of what it was."""
     draw = np.random.default_rng(seed)
-    weight = draw.standard_t(draw.choice([1, 3, 30]), (draw.integers(1, 40), draw.integers(1, 20))) * 10.0 ** draw.integers(-8, 9)
+    shape = draw.integers(1, 40), draw.integers(1, 20)
+    weight = draw.standard_t(draw.choice([1, 3, 30]), shape) * 10.0 ** draw.integers(-8, 9)
     weight = np.stack([weight, np.abs(weight), -np.abs(weight)])[draw.integers(3)].astype(np.float32)
     weight[draw.random(weight.shape) < draw.choice([0, 0.5])] = draw.choice([0, np.abs(weight).max()])  # ties at the largest
     values, scale = int8.quantize_weights(weight)
@@ -166,6 +167,18 @@ def test_int8_weights_by_hand() -> None:
     values, scale = int8.quantize_weights(weight)
     assert np.allclose(scale, [0.01, 2 / 127])
     assert values.tolist() == [[127, 64], [0, 64], [50, 64], [-1, -64]]
+
+
+@pytest.mark.parametrize("precision", ["int8", "w4"])
+def test_a_graphs_own_names_are_not_taken_for_a_precisions(precision: str) -> None:
+    """Writers number their constants, width_24, and quantizers name theirs after sizes: heads of all those numbers."""
+    plain = graph.build(make_bert(num_hidden_layers=1))
+    short = [each.name.rpartition("_")[2] for each in plain.graph.initializer if np.prod(each.dims) < 5]
+    ids, mask = some_ids(3, 6)
+    for dims in sorted({int(number) for number in short} - {0}):
+        fp32 = graph.build(make_bert(head=dims, num_hidden_layers=1))
+        found = run(quantization.convert(fp32, precision), ids, mask)
+        assert found.shape == (3, dims) and (dims < 16 or cosines(found, run(fp32, ids, mask)).min() > 0.8)
 
 
 def test_channels_of_one_weight_share_their_scales() -> None:
