@@ -1,4 +1,4 @@
-"""An arm's effective recipe: the shipped one with the changes of the paper's file, and what it is composed of, to compare arms by."""
+"""An arm's effective recipe: one of bases/ or a shipped one, with the changes of the paper's file, and what it is composed of, to compare arms by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ranking_claims import Paper, slug
+from ranking_claims import FOLDER, Paper, slug
 
 from edgedistill import recipe
 
@@ -36,7 +36,8 @@ def with_teacher(spec: recipe.Recipe, folder: Path | None) -> recipe.Recipe:
 
 @cache
 def _read(name: str, changes: tuple[str, ...]) -> recipe.Recipe:
-    return recipe.read(name, list(changes))
+    base = FOLDER / "bases" / f"{name}.yaml"
+    return recipe.read(base if base.is_file() else name, list(changes))
 
 
 def composition_of(paper: Paper, variant: str, seed: int) -> dict[str, Any]:

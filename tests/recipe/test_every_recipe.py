@@ -1,4 +1,4 @@
-"""Every recipe that ships, its numbers made small, goes the whole way on a tiny model: checked, ten steps a stage, exported, measured."""
+"""Every recipe that ships and every base of a reproduction, its numbers made small, goes the whole way on a tiny model: checked, ten steps a stage, exported, measured."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ FREE_PAIRS = {
     "fr": "tatoeba ntrex pud tico19",
     "nl": "tatoeba ntrex",
 }
+BASES = {path.stem: path for path in (Path(__file__).parents[2] / "bench" / "reproduction" / "bases").glob("*.yaml")}
+RECIPES = files.shipped("recipe") | BASES
 WIDTH = 32  # of the tiny teacher, in place of 384
 DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
 SMALL = {
@@ -85,7 +87,7 @@ class Tiny:
 
     def spec(self, name: str) -> recipe.Recipe:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
-        made = _small(yaml.safe_load(files.shipped("recipe")[name].read_text(encoding="utf-8")))
+        made = _small(yaml.safe_load(RECIPES[name].read_text(encoding="utf-8")))
         made.pop("requirements", None)
         if made.get("corpus", {}).get("kind") == "documentation":
             made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
@@ -293,7 +295,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     os.environ.pop("EDGEDISTILL_CACHE") if before is None else os.environ.update(EDGEDISTILL_CACHE=before)
 
 
-@pytest.mark.parametrize("name", sorted(files.shipped("recipe")))
+@pytest.mark.parametrize("name", sorted(RECIPES))
 def test_the_whole_way(tiny: Tiny, name: str) -> None:
     spec = tiny.spec(name)
     if name == "congen-2x128-synonym" and not wordnet_is_here():
@@ -311,7 +313,7 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     folder = tiny.folder / "bundles" / name
     # a whitened direction of a tiny teacher is noise, which eight bits do not keep
     bundle_writer.export(out, ["fp32" if spec.student.kind == "teacher" else "w8"], folder, quiet)
-    kind = (files.shipped("recipe")[name].parent.name, spec.student.kind)
+    kind = (RECIPES[name].parent.name, spec.student.kind)
     suite = "task" if spec.finetuning is not None else "sts-dev"
     if kind in tiny.measured:  # latency asks two more processes, and is no different for the next of its kind
         opened: Any = bundle.load(folder)
