@@ -49,6 +49,7 @@ class Run:
         self.shape = shape
         self.info = info
         self.remote_code = remote_code
+        self.model_folder = folder / "model"  # where the student is a whole model
 
     @property
     def kind(self) -> str:
@@ -102,7 +103,7 @@ class Run:
     def student(self) -> nn.Module:
         """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
         if self.kind in ("teacher", "reduced"):
-            teacher = sentence_transformer.read(self.folder / "model", self.shape.get("pooling"), self.remote_code)
+            teacher = sentence_transformer.read(self.model_folder, self.shape.get("pooling"), self.remote_code)
             if (self.folder / "student.safetensors").exists():  # fine-tuned
                 teacher.load_state_dict(load_file(self.folder / "student.safetensors"))
             if self.kind == "teacher":

@@ -16,7 +16,9 @@ from edgedistill.export.manifest_writer import manifest, seal
 from edgedistill.quantization import PRECISIONS, TokenIds, known_precisions, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle
+from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
+from edgedistill.students import model_folder
 
 Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
@@ -70,6 +72,10 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     student = run.student()
     golden = golden_parity.by_torch(run, student)
     model, measured = graph.build(student), sample_texts.samples(golden_parity.reader(run), golden.ids)
+    _check_operators(model, student)
+    if run.model_folder.is_dir() and not (source := model_folder.read(run.model_folder)).is_unit and source.similarity != "cosine":
+        fact = f"embeddings as they are, compared by {source.similarity} (similarity_fn_name)"
+        log(f"{run.recipe.name}: the model gives {fact}; the bundle's have unit length, so it ranks by cosine, in another order")
 
     def convert(precision: str) -> tuple[onnx.ModelProto, str]:
         quantized, kept = _quantized(model, precision, measured, golden.ids)
@@ -180,6 +186,14 @@ def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[s
         "weights": PRECISIONS[precision].description,
         "operators": _operators(model),
     }
+
+
+def _check_operators(model: onnx.ModelProto, student: Any) -> None:
+    """Raise UserError for a traced graph with operators that bundles may not use."""
+    allowed = {operators.full_name(*each) for each in operators.ALLOWED}
+    if unknown := [name for name in _operators(model) if name not in allowed]:
+        fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
+        raise UserError(f"{type(student.model).__name__}: {fact}; {model_folder.TEACH}")
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:

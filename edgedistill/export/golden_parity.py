@@ -16,6 +16,7 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run
 from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle
+from edgedistill.students.model_folder import opening
 
 
 class GoldenTexts(NamedTuple):
@@ -38,12 +39,13 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
-    Raises UserError where the tokenizer has more tokens than the student's embedding table.
+    Raises UserError where the tokenizer has token ids that the student's embedding table does not.
     """
     tokenizer: Any = run.tokenizer()
-    tokens, rows = len(tokenizer), library_files.vocabulary_size(student)
-    if tokens > rows:
-        raise UserError(f"{run.tokenizer_folder}: {tokens} tokens, but an embedding table of {rows}; restore this student's tokenizer")
+    largest, rows = max(tokenizer.get_vocab().values(), default=0), library_files.vocabulary_size(student)
+    if largest >= rows:
+        fact = f"token ids up to {largest}, but an embedding table of {rows} rows"
+        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
 
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
@@ -51,7 +53,8 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     texts = golden_texts(count, run.max_tokens)
     truncated = [count(text) > run.max_tokens for text in texts]
     ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
-    with torch.inference_mode():
+    fails = opening(type(student).__name__, "torch cannot embed with it", "open it in transformers, and see there")
+    with fails, torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
     return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
 

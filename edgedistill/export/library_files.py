@@ -12,16 +12,9 @@ from torch import nn
 from edgedistill import files, graph
 from edgedistill.export import static_layout
 from edgedistill.run import Run
+from edgedistill.students import model_folder
 from edgedistill.students.output import own
 
-POOLINGS = {  # ours -> the flag in sentence-transformers' 1_Pooling/config.json
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-    "weighted_mean": "pooling_mode_weightedmean_tokens",
-    "last": "pooling_mode_lasttoken",
-}
 DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # of config.json: they describe another copy of the model
 
 
@@ -86,6 +79,8 @@ def _tokenizer(folder: Path, run: Run) -> None:
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config = {key: value for key, value in config.items() if key not in ("is_local", "local_files_only", "name_or_path", "max_length")}
+    if "padding_side" in config:
+        config["padding_side"] = "right"  # as graphs read it; what it was in the model changes no text by itself
     files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
@@ -114,9 +109,11 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     ]
     files.write_json(folder / "modules.json", modules)
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False})
-    files.write_json(folder / "config_sentence_transformers.json", static_layout.sentence_settings(run))
-    flags = {flag: ours in poolings for ours, flag in POOLINGS.items()}
-    files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags, "include_prompt": True})
+    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    files.write_json(folder / "config_sentence_transformers.json", static_layout.sentence_settings(run, source))
+    pools_prompt = source.pools_prompt if source else True
+    pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": pools_prompt}
+    files.write_json(folder / "1_Pooling" / "config.json", pooling)
     for at, (linear, activation) in enumerate(dense, start=2):
         dense_folder = folder / f"{at}_Dense"
         files.write_json(
@@ -133,6 +130,15 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
         save_file(weights, dense_folder / "model.safetensors")
     (folder / names[-1]).mkdir()
     files.write_json(folder / names[-1] / "config.json", {})
+
+
+def _pooling(poolings: list[str]) -> dict[str, Any]:
+    """Flags, which any version of sentence-transformers reads; joined in another order than the flags', poolings need its newer list."""
+    flags = {flag: ours in poolings for flag, (_, ours) in model_folder.POOLINGS.items()}
+    if poolings == [ours for _, ours in model_folder.POOLINGS.values() if ours in poolings]:
+        return flags
+    names = {ours: name for name, ours in model_folder.POOLINGS.values()}
+    return {"pooling_mode": [names[ours] for ours in poolings]}
 
 
 def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:

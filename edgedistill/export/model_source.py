@@ -12,10 +12,10 @@ from typing import Any, get_args
 from torch import nn
 from transformers.models.auto import modeling_auto
 
-from edgedistill import files, recipe, run
+from edgedistill import recipe, run
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
-from edgedistill.students import kinds, sentence_transformer
+from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import locate_teacher, tokenizer_files
 from edgedistill.training import teacher_record
@@ -31,6 +31,7 @@ class ModelRun(run.Run):
         info["teachers"] = teacher_record.record(spec, None)
         super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
         self._teacher = teacher
+        self.model_folder = teacher.folder
         tokenizer_files.save_tokenizer(teacher.tokenizer, self.tokenizer_folder)
 
     def student(self) -> nn.Module:
@@ -73,7 +74,7 @@ def _is_model(source: str) -> bool:
     """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where there is no such folder."""
     folder = Path(source)
     if folder.is_dir():
-        return (folder / "modules.json").exists() or (folder / "config.json").exists()
+        return any((folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json"))
     return source.startswith("packaged:") or (locate_teacher.HUB_ID.fullmatch(source) is not None and not source.startswith("runs/"))
 
 
@@ -88,14 +89,13 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
 
     purpose: what only encoders can do, for the error.
     """
-    transformer, chain = sentence_transformer.layout(folder)
-    config = files.read_json(transformer / "config.json")
-    found = _decoder(config)
+    opened = model_folder.read(folder)
+    found = _decoder(opened.config)
     if found:
         raise UserError(f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
-    if not chain and pooling is None:
+    if not opened.chain and pooling is None:
         raise UserError(f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max or last)")
-    if chain and pooling is not None:
+    if opened.chain and pooling is not None:
         raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out")
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from edgedistill import files
 from edgedistill.run import Run
+from edgedistill.students.model_folder import ModelFolder
 from edgedistill.students.static import StaticStudent
 
 FOLDER = "0_StaticEmbedding"  # where both libraries look
@@ -53,10 +54,18 @@ def write(folder: Path, run: Run, student: StaticStudent) -> None:
     files.write_json(folder / "config_sentence_transformers.json", {**sentence_settings(run), **settings})
 
 
-def sentence_settings(run: Run) -> dict[str, Any]:
-    """config_sentence_transformers.json: the prompt, and that embeddings are compared by cosine."""
-    prompts = {"default": run.prompt} if run.prompt else {}
-    return {"prompts": prompts, "default_prompt_name": next(iter(prompts), None), "similarity_fn_name": "cosine"}
+def sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, Any]:
+    """config_sentence_transformers.json: the prompts, which of them comes before every text, and how embeddings are compared.
+
+    source: the model that the student is, whose named prompts stay usable, and whose way to compare embeddings where it gives the
+    same order for embeddings of unit length.
+    """
+    prompts = source.prompts if source else {}
+    if run.prompt and run.prompt not in prompts.values():
+        prompts = {**prompts, "default": run.prompt}
+    default = next((name for name, text in prompts.items() if text == run.prompt), None) if run.prompt else None
+    similarity = source.similarity if source and source.is_unit else "cosine"
+    return {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
 
 
 def truncation(max_tokens: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from edgedistill.graph.torch_parity import compare
 from edgedistill.graph.writer import MICROSOFT, OPSET, after_pooling, head_on_tokens
+from edgedistill.students.model_folder import TEACH, opening
 
 FUSED_COSINE = 0.99999  # to torch; the fused graph is used above it, the plain one otherwise
 
@@ -48,7 +49,8 @@ def write(student: Any) -> onnx.ModelProto:
     example: Tensor = torch.ones((2, 5), dtype=torch.long)
     file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
     options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
-    with warnings.catch_warnings(), torch.inference_mode():
+    cannot = opening(type(copied.model).__name__, "an architecture that cannot be written as a graph", TEACH)
+    with cannot, warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
         torch.onnx.export(_Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options)
     plain = onnx.load_from_string(file.getvalue())

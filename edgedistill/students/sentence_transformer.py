@@ -8,31 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
-from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.students import model_folder
+from edgedistill.students.model_folder import DOWNLOAD, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
 
-# sentence-transformers' pooling names, old flags and new `pooling_mode` values -> ours
-POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_weightedmean_tokens": "weighted_mean",
-    "pooling_mode_lasttoken": "last",
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weighted_mean",
-    "lasttoken": "last",
-}
 ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": nn.Tanh,
     "torch.nn.modules.linear.Identity": nn.Identity,
@@ -40,7 +25,6 @@ ACTIVATIONS = {
     "torch.nn.modules.activation.GELU": nn.GELU,
     "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
 }
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class PretrainedEncoder(nn.Module):
@@ -87,30 +71,39 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
 
     Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or given twice.
     """
-    transformer, chain = layout(folder)
-    if not any((transformer / name).exists() for name in WEIGHTS):
-        raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); download all of it")
-    poolings, dense = _modules(folder, chain, pooling)
-    options = {} if "cls_pooler" in poolings else without_pooler(transformer)
-    model = load_model(transformer, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
-    if chain and (kept := kept_dims(folder)) is not None:
-        dense = _truncated(dense, int(model.config.hidden_size) * len(poolings), kept)
+    opened = model_folder.read(folder)
+    if not any((opened.transformer / name).exists() for name in WEIGHTS):
+        raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); {DOWNLOAD}")
+    if opened.config.get("is_encoder_decoder"):
+        raise UserError(f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}")
+    poolings = _poolings(opened, pooling)
+    options = {} if "cls_pooler" in poolings else without_pooler(opened)
+    model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
+    dense, width = list[nn.Sequential](), int(model.config.hidden_size) * len(poolings)
+    for module in opened.chain:
+        if module.kind == "Dense":
+            dense.append(_dense(module, width))
+            width = int(module.config["out_features"])
+    if opened.kept_dims is not None:
+        dense = _truncated(dense, width, opened.kept_dims)
     return PretrainedEncoder(model, poolings, dense).eval()
 
 
-def load_model(folder: Path, **options: Any) -> Any:
+def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: Any) -> Any:
     """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would draw the rest at random."""
-    try:
-        with quiet():
-            model, found = AutoModel.from_pretrained(folder, output_loading_info=True, **{"trust_remote_code": False, **options})
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: its weights do not open: {str(error).strip().splitlines()[0]}; download all of it") from error
+    model_folder.check_architecture(opened, trust_remote_code)
+    options |= {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    asked = {opened.config.get("attn_implementation"), opened.config.get("_attn_implementation")}
+    with opening(opened.folder, "its weights do not open"), quiet():
+        if not asked <= {None, "sdpa", "eager"}:  # such as flash attention: the same attention for another machine
+            options["config"] = AutoConfig.from_pretrained(opened.transformer, trust_remote_code=trust_remote_code)
+            options["config"].attn_implementation = options["config"]._attn_implementation = "eager"
+        model, found = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
     if missing:
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
-        raise UserError(
-            f"{folder}: {len(missing)} of the tensors that config.json asks for are not in its weights ({some}); download all of it"
-        )
+        fact = f"{len(missing)} of the tensors that config.json asks for are not in its weights ({some})"
+        raise UserError(f"{opened.folder}: {fact}; {DOWNLOAD}, or correct config.json")
     return model
 
 
@@ -128,72 +121,39 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def layout(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """(the transformer's folder, the modules after it); without modules.json it is a plain AutoModel, with no modules after it.
-
-    Raises UserError for a folder that does not exist or holds no config.json.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such model folder; give a folder, packaged:NAME, or a hub id with a revision")
-    modules = folder / "modules.json"
-    chain = files.read_json(modules) if modules.exists() else []
-    transformer = folder / chain[0]["path"] if chain else folder
-    if not (transformer / "config.json").exists():
-        raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
-    return transformer, chain[1:]
-
-
-def _modules(folder: Path, chain: list[dict[str, Any]], pooling: str | None) -> tuple[list[str], list[nn.Sequential]]:
-    if not chain:
+def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
+    if not opened.chain:
         if pooling is None:
-            raise UserError(f"{folder}: a plain model does not define its pooling; set teacher.pooling (mean, cls, cls_pooler, max, last)")
-        return [pooling], []
+            choices = "mean, cls, cls_pooler, max, last"
+            raise UserError(f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})")
+        return [pooling]
     if pooling is not None:
-        raise UserError(f"{folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling out")
-    poolings, dense, unit = [], [], False
-    for module in chain:
-        kind = module["type"].rsplit(".", 1)[-1]
-        if kind not in ("Pooling", "Dense", "Normalize", "Dropout") or (unit and kind == "Dense"):
-            raise UserError(f"{folder}: {unknown_name('module', kind, ['Transformer', 'Pooling', 'Dense', 'Normalize'])} in modules.json")
-        config = folder / module["path"] / "config.json"
-        if kind == "Pooling":
-            poolings = _poolings(files.read_json(config), folder)
-        elif kind == "Dense":
-            dense.append(_dense(files.read_json(config), config.parent))
-        unit |= kind == "Normalize"
-    return poolings, dense
+        raise UserError(f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling out")
+    return opened.poolings
 
 
-def _poolings(config: dict[str, Any], folder: Path) -> list[str]:
-    names = config.get("pooling_mode") or [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
-    names = [names] if isinstance(names, str) else list(names)
-    for name in names:
-        if name not in POOLINGS:
-            raise UserError(f"{folder}: {unknown_name('pooling', name, POOLINGS)}")
-    return [POOLINGS[name] for name in names]
-
-
-def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
+def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
+    """A Dense module for embeddings of `width` dimensions."""
+    config, folder = module.config, module.folder
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")  # sentence-transformers' own default
-    if config.get("use_residual") or config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        fact = "a Dense layer of another form (use_residual, or in front of the pooling), which is not supported here"
-        raise UserError(f"{folder}: {fact}; embed with sentence-transformers, and give the file as teacher.embeddings")
     if activation not in ACTIVATIONS:
         raise UserError(f"{folder}: {unknown_name('activation', activation, ACTIVATIONS)}")
-    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-    if (folder / "model.safetensors").exists():
-        weights = load_file(folder / "model.safetensors")
-    else:
-        weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    linear.load_state_dict({name.removeprefix("linear."): value.float() for name, value in weights.items()})
+    if config.get("in_features") != width or "out_features" not in config:
+        fact = f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind {width} dimensions"
+        raise UserError(f"{folder / 'config.json'}: {fact}; {DOWNLOAD}")
+    linear = nn.Linear(width, config["out_features"], bias=config.get("bias", True))
+    found = next((folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()), None)
+    if found is None:
+        raise UserError(f"{folder}: a Dense layer without weights (neither model.safetensors nor pytorch_model.bin); {DOWNLOAD}")
+    with opening(found, "its weights do not open"):
+        safe = found.suffix == ".safetensors"
+        weights = load_file(found) if safe else torch.load(found, map_location="cpu", weights_only=True)
+        weights = {name.removeprefix("linear."): value.float() for name, value in weights.items()}
+        shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (weights, linear.state_dict())]
+        if shapes[0] != shapes[1]:
+            raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
+        linear.load_state_dict(weights)
     return nn.Sequential(linear, ACTIVATIONS[activation]())
-
-
-def kept_dims(folder: Path) -> int | None:
-    """How many of its dimensions a Matryoshka model keeps, by its own settings; None for all."""
-    settings = folder / "config_sentence_transformers.json"
-    kept = files.read_json(settings).get("truncate_dim") if settings.exists() else None
-    return kept if isinstance(kept, int) and kept > 0 else None
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
@@ -212,16 +172,10 @@ def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequ
     return [*dense[:-1], nn.Sequential(linear, dense[-1][1] if dense else nn.Identity())]
 
 
-def prompt_is_pooled(folder: Path) -> bool:
-    """Whether a prompt's tokens are part of the pooling, as they are unless the model's own settings leave them out."""
-    paths = [folder / module["path"] / "config.json" for module in layout(folder)[1] if module["type"].endswith("Pooling")]
-    return all(files.read_json(path).get("include_prompt", True) for path in paths)
-
-
-def without_pooler(transformer: Path) -> dict[str, bool]:
+def without_pooler(opened: ModelFolder) -> dict[str, bool]:
     """The option of `load_model` that leaves BERT's pooler out, where the pooling does not read it; other models do not know it."""
     with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
-    return {"add_pooling_layer": False} if files.read_json(transformer / "config.json").get("model_type") in with_pooler else {}
+    return {"add_pooling_layer": False} if opened.config.get("model_type") in with_pooler else {}
 
 
 def parameters(encoder: PretrainedEncoder) -> dict[str, int]:

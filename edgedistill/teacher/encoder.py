@@ -17,7 +17,7 @@ from edgedistill.quantization.sample_texts import Reader
 from edgedistill.runtime.batching import longest_first
 from edgedistill.runtime.bundle import BATCH_TOKENS
 from edgedistill.session import QUIET, Session
-from edgedistill.students import sentence_transformer
+from edgedistill.students import model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
 from edgedistill.teacher.locate_teacher import MODEL_FILES, locate
 from edgedistill.teacher.model_files import UnchangedFiles
@@ -66,12 +66,14 @@ class TeacherEncoder:
 
     def model_identity(self) -> dict[str, Any]:
         """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling, prompt and max tokens."""
+        settings = model_folder.read(self.folder)
         return {
             "model": self.files.sha256(),
             "pooling": self.module.poolings,
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
-            **({"dims": kept} if (kept := sentence_transformer.kept_dims(self.folder)) is not None else {}),
+            **({"dims": kept} if (kept := settings.kept_dims) is not None else {}),
+            **({"lower_case": True} if settings.lower_case else {}),
         }
 
     def prepare(self, session: Session = QUIET) -> None:
@@ -126,7 +128,13 @@ class TeacherEncoder:
 
 
 def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
-    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow."""
+    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow.
+
+    Raises UserError for a teacher that keeps the end of a long text: runs and bundles keep its start.
+    """
+    if teacher.tokenizer.truncation_side != "right":
+        fact = "truncation_side: left, which keeps the end of a long text, where bundles keep the start"
+        raise UserError(f"{teacher.folder}: {fact}; set it to right in its tokenizer files, or teach a student with it")
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)
     most = min(spec.max_tokens or limit, limit)
     return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}

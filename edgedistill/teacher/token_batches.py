@@ -13,7 +13,7 @@ def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens:
     """Token ids of each text, special tokens included, truncated at max_tokens; (n_i,) int32 each."""
     backend: Any = tokenizer.backend_tokenizer
     backend.no_padding()
-    backend.enable_truncation(max_tokens)
+    backend.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
 
 

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
+from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.students import sentence_transformer
+from edgedistill.students import model_folder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
+from edgedistill.students.model_folder import ModelFolder, opening
 
+# Model types whose positions start after the padding id, those too whose layers a student cannot take.
+FROM_PADDING = (*COUNTED_FROM_PADDING, *"data2vec-text esm ibert longformer luke roberta-prelayernorm xlm-roberta-xl xmod".split())
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a model folder; in a sentence-transformers layout, that of its transformer.
+    """The fast tokenizer of a model folder, as sentence-transformers sets it up; in its layout, that of its transformer.
 
-    Raises UserError: no tokenizer, one that cannot be read, a slow one, or one that does not belong to the model.
+    Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the model, or a setting that
+    other readers of its tokenizer.json would not follow.
     """
-    transformer, _ = sentence_transformer.layout(folder)
-    if not trust_remote_code and not any((transformer / name).exists() for name in TOKENIZER_FILES):
+    opened = model_folder.read(folder)
+    model_folder.check_architecture(opened, trust_remote_code)
+    if not trust_remote_code and not any((opened.transformer / name).exists() for name in TOKENIZER_FILES):
         # transformers would silently make a tokenizer with an empty vocabulary
         raise UserError(f"{folder}: a model without a tokenizer (none of {', '.join(TOKENIZER_FILES)}); add its tokenizer files")
-    try:
-        loaded = AutoTokenizer.from_pretrained(transformer, use_fast=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder}: its tokenizer cannot be read: {str(error).splitlines()[0]}; it must come with the model") from error
+    options = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
+    with opening(folder, "its tokenizer cannot be read", "it must come with the model: download it again"):
+        loaded: Any = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
     if not loaded.is_fast:
         raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json next to the model")
-    vocabulary_size = files.read_json(transformer / "config.json").get("vocab_size")
-    if vocabulary_size is not None and len(loaded) > vocabulary_size:
-        sizes = f"the tokenizer has {len(loaded):,} tokens, the model's embedding table {vocabulary_size:,}"
-        raise UserError(f"{folder}: {sizes}; use the tokenizer that belongs to the model")
+    _check(loaded, opened)
+    own: Any = loaded.backend_tokenizer.normalizer
+    steps = [own] * (own is not None)
+    if isinstance(own, normalizers.Sequence):
+        steps = list(iter(own))
+    if opened.lower_case and not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        loaded.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
     return loaded
+
+
+def _check(loaded: Any, opened: ModelFolder) -> None:
+    """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json, does not have."""
+    if loaded.split_special_tokens:
+        place = opened.transformer / "tokenizer_config.json"
+        raise UserError(f"{place}: split_special_tokens: true is not supported here; {model_folder.ELSEWHERE}")
+    rows, largest = opened.config.get("vocab_size"), max(loaded.get_vocab().values(), default=0)
+    if rows is not None and largest >= rows:
+        fact = f"the tokenizer has token ids up to {largest:,}, the model's embedding table {rows:,} rows"
+        raise UserError(f"{opened.folder}: {fact}; use the tokenizer that belongs to the model")
+    if "token_type_ids" in loaded.model_input_names and any(loaded.backend_tokenizer.encode("a").type_ids):
+        fact = "tokenizer.json gives the tokens of a text other types than 0 (post_processor)"
+        raise UserError(f"{opened.transformer}: {fact}, which is not supported here; {model_folder.ELSEWHERE}")
+
+
+def from_the_start(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, or a copy of one that keeps the end of a long text (truncation_side: left) that keeps its start, as students do."""
+    if tokenizer.truncation_side == "right":
+        return tokenizer
+    copied = copy.deepcopy(tokenizer)
+    copied.truncation_side = copied.init_kwargs["truncation_side"] = "right"
+    return copied
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -50,33 +82,24 @@ def prompt_of(spec: recipe.Teacher, folder: Path) -> str:
 
     Raises UserError for a name that the model does not have, and for a model that does not pool a prompt's tokens.
     """
-    prompt = _prompt(spec, folder)
-    if prompt and not sentence_transformer.prompt_is_pooled(folder):
+    opened = model_folder.read(folder)
+    if spec.prompt_name is not None and spec.prompt_name not in opened.prompts:
+        raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, opened.prompts)}")
+    prompt = spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
+    if prompt and not opened.pools_prompt:
         fact = "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not supported here"
-        raise UserError(f"{folder}: {fact}; embed with sentence-transformers, and give the file as teacher.embeddings")
+        raise UserError(f"{folder}: {fact}; {model_folder.ELSEWHERE}")
     return prompt
 
 
-def _prompt(spec: recipe.Teacher, folder: Path) -> str:
-    own = folder / "config_sentence_transformers.json"
-    config = files.read_json(own) if own.exists() else {}
-    prompts = config.get("prompts") or {}
-    if spec.prompt_name is None:
-        return spec.prompt or prompts.get(config.get("default_prompt_name") or "", "")
-    if spec.prompt_name not in prompts:
-        raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, prompts)}")
-    return str(prompts[spec.prompt_name])
-
-
 def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The longest input, in tokens, that a model's files allow."""
-    transformer, _ = sentence_transformer.layout(folder)
-    config = files.read_json(transformer / "config.json")
-    limits = [int(tokenizer.model_max_length)]
-    sentence_bert = transformer / "sentence_bert_config.json"
-    if sentence_bert.exists() and (own := files.read_json(sentence_bert).get("max_seq_length")):
-        limits.append(int(own))
-    if "max_position_embeddings" in config:
-        offset = int(config.get("pad_token_id") or 0) + 1 if config.get("model_type") in COUNTED_FROM_PADDING else 0
-        limits.append(int(config["max_position_embeddings"]) - offset)
-    return min(limits)
+    """The longest input, in tokens: sentence-transformers' setting where the model has one, otherwise the tokenizer's own limit.
+
+    Neither can be above the positions that the model has.
+    """
+    opened = model_folder.read(folder)
+    limit, positions = opened.max_tokens or int(tokenizer.model_max_length), opened.config.get("max_position_embeddings")
+    if positions is None or positions < 0:  # XLNet's -1: no limit
+        return limit
+    offset = int(opened.config.get("pad_token_id") or 0) + 1 if opened.config.get("model_type") in FROM_PADDING else 0
+    return min(limit, int(positions) - offset)

@@ -21,6 +21,7 @@ from edgedistill.data import readers
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle_location
 from edgedistill.session import QUIET, Session
+from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 from edgedistill.teacher import locate_teacher, token_batches, tokenizer_files
@@ -56,9 +57,10 @@ def trim(model: str, corpus: TrimCorpus, out: Path, session: Session = QUIET, re
     _check_model(model, revision)
     folder = locate_teacher.locate(recipe.Teacher(model=model, revision=revision))
     tokenizer = tokenizer_files.load_tokenizer(folder)
-    transformer, _ = encoder.layout(folder)
+    opened = model_folder.read(folder)
+    transformer = opened.transformer
     config = files.read_json(transformer / "config.json")
-    prompts = _prompts(folder)
+    prompts = ["", *dict.fromkeys(prompt for prompt in opened.prompts.values() if prompt)]  # what may come before a text
     texts = _sources(corpus.texts, session.data, "--corpus", prompts)
     report_texts = _sources(corpus.report_texts, session.data, "--report", prompts)
     session.log(f"{model}: counting the tokens of {len(texts)} file(s)")
@@ -93,13 +95,6 @@ def _check_model(model: str, revision: str | None) -> None:
     if not model.startswith("packaged:") and not Path(model).is_dir() and revision is None:
         way_out = "if it is a hub id, add --revision" if locate_teacher.HUB_ID.fullmatch(model) else "give a folder or a hub id"
         raise UserError(f"{model}: no such folder; {way_out}")
-
-
-def _prompts(folder: Path) -> list[str]:
-    """What may come before a text: nothing, and each of the model's own prompts."""
-    own = folder / "config_sentence_transformers.json"
-    prompts = (files.read_json(own).get("prompts") or {}) if own.exists() else {}
-    return ["", *dict.fromkeys(prompt for prompt in prompts.values() if prompt)]
 
 
 def _sources(patterns: Sequence[str], data: Path | None, option: str, prompts: list[str]) -> list[trim_report.NamedTexts]:
@@ -149,7 +144,7 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def _weights(transformer: Path) -> list[str]:
     """The files that hold the transformer's weights: one, or those an index names."""
-    name = next(name for name in encoder.WEIGHTS if (transformer / name).exists())
+    name = next(name for name in model_folder.WEIGHTS if (transformer / name).exists())
     return sorted(set(files.read_json(transformer / name)["weight_map"].values())) if name.endswith(".index.json") else [name]
 
 
@@ -158,12 +153,14 @@ def _trimmed_tensors(folder: Path, transformer: Path, old_ids: np.ndarray) -> di
 
     Raises UserError: no weights, no embedding table among them.
     """
-    if not any((transformer / name).exists() for name in encoder.WEIGHTS):
-        raise UserError(f"{folder}: a model without weights (none of {', '.join(encoder.WEIGHTS)}); fetch it whole")
+    if not any((transformer / name).exists() for name in model_folder.WEIGHTS):
+        raise UserError(f"{folder}: a model without weights (none of {', '.join(model_folder.WEIGHTS)}); fetch it whole")
     tensors: dict[str, Tensor] = {}
     for name in _weights(transformer):
         path = transformer / name
-        tensors |= load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        with model_folder.opening(path, "its weights do not open"):
+            safe = path.suffix == ".safetensors"
+            tensors |= load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     table, rows = _embedding_table(transformer)
     kept, found = torch.from_numpy(old_ids), False
     for name, tensor in tensors.items():

@@ -18,7 +18,7 @@ from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.students import kinds
+from edgedistill.students import kinds, model_folder
 from edgedistill.students.bert_layers import position_rows
 from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
@@ -85,7 +85,7 @@ def batch(tokenizer: PreTrainedTokenizerBase, texts: list[str] = TEXTS) -> tuple
 
 
 def opened(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    return load_model(folder, dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(folder)
+    return load_model(model_folder.read(folder), dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(folder)
 
 
 def pooled(model: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:

@@ -53,6 +53,7 @@ def build(
 
 def _kept(tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None) -> PreTrainedTokenizerBase:
     """The tokenizer, written to the unfinished run's folder if there is one. trimming: the content of trim.json."""
+    tokenizer = tokenizer_files.from_the_start(tokenizer)
     if folder:
         with files.new_folder(folder) as temporary:
             tokenizer_files.save_tokenizer(tokenizer, temporary)

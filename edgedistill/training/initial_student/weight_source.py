@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import files, recipe, run
+from edgedistill import recipe, run
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bert_layers, modernbert, recurrent, sentence_transformer
+from edgedistill.students import bert, bert_layers, model_folder, modernbert, recurrent, sentence_transformer
 from edgedistill.students.bert_layers import EncoderLayers
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
@@ -90,14 +90,14 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
 def _of_folder(student: recipe.Bert | recipe.Recurrent, tokenizer: PreTrainedTokenizerBase) -> WeightSource:
     """The encoder of a model folder or hub id."""
     folder = find_model(student.weights, student.revision, "student.weights")
-    transformer, _ = sentence_transformer.layout(folder)
-    model_type = str(files.read_json(transformer / "config.json").get("model_type"))
+    opened = model_folder.read(folder)
+    model_type = str(opened.config.get("model_type"))
     if model_type not in [known for known, _ in _known(student).values()]:
         raise _unknown(student, str(folder), model_type)
-    options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(transformer)
-    model = sentence_transformer.load_model(transformer, dtype=torch.float32, **options)
+    options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(opened)
+    model = sentence_transformer.load_model(opened, dtype=torch.float32, **options)
     layers = _layers(student, model, str(folder))
-    bare = not any((transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
+    bare = not any((opened.transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
     if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to belong to the tokenizer that is named
         return WeightSource(layers, _named_tokenizer(student))
     of_weights = tokenizer_files.load_tokenizer(folder)
