@@ -358,7 +358,7 @@ def _check_marks(transformer: Path) -> None:
     """Raise UserError for a byte order mark in a file that transformers itself reads."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         place = transformer / name
-        if place.exists() and place.open("rb").read(3) == BOM_UTF8:
+        if place.exists() and place.read_bytes().startswith(BOM_UTF8):
             raise UserError(f"{place}: begins with a byte order mark, which transformers does not read; save it as UTF-8 without")
 
 

@@ -93,9 +93,9 @@ def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: 
     """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
     options |= {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
-    asked = {opened.config.get("attn_implementation"), opened.config.get("_attn_implementation")}
+    asked = [opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")]
     with opening(opened.folder, "its weights do not open"), quiet():
-        if not asked <= {None, "sdpa", "eager"}:  # such as flash attention: the same attention for another machine
+        if any(each not in (None, "sdpa", "eager") for each in asked):  # such as flash attention: the same attention for another machine
             options["config"] = AutoConfig.from_pretrained(opened.transformer, trust_remote_code=trust_remote_code)
             options["config"].attn_implementation = options["config"]._attn_implementation = "eager"
         model, found = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)

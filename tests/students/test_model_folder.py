@@ -1,0 +1,423 @@
+"""What a model folder says: honoured as sentence-transformers does, in our files for it too, or refused by the setting's name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from edgedistill import files, graph, recipe
+from edgedistill.errors import UserError
+from edgedistill.export import bundle_writer, library_files, model_source
+from edgedistill.students import model_folder
+from edgedistill.teacher import tokenizer_files
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World
+
+TEXTS = ["The Cat eats a RED apple", "a letter", "the dog watches the garden wall. " * 12 + "Our Doctor finds İstanbul"]
+TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
+OWN = "sentence_bert_config.json"
+SETTINGS = "config_sentence_transformers.json"
+FLAGS = "1_Pooling/config.json"
+Change = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def cased(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny teacher with a tokenizer that keeps capitals, which it does not know."""
+    folder = tmp_path_factory.mktemp("cased") / "model"
+    shutil.copytree(world.teacher, folder)
+    raw = files.read_json(folder / "tokenizer.json")
+    edit("tokenizer.json", normalizer={**raw["normalizer"], "lowercase": False, "strip_accents": False})(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(cased: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(cased, tmp_path / "model"))
+
+
+def edit(name: str, **values: Any) -> Change:
+    def change(folder: Path) -> None:
+        before = files.read_json(folder / name) if (folder / name).exists() else {}
+        files.write_json(folder / name, {**before, **values})
+
+    return change
+
+
+def write(name: str, value: Any) -> Change:
+    """value: JSON, or a file's text or bytes."""
+
+    def change(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        data = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value)).encode()
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+def chain(*kinds: str) -> Change:
+    """modules.json: `Kind`, or `a.type.Kind`, of sentence_transformers otherwise; in folders named after kind and place."""
+    entries = [
+        {"idx": at, "name": str(at), "path": f"{at}_{kind.rpartition('.')[2]}" if at else "", "type": kind if "." in kind else f"{ST}.{kind}"}
+        for at, kind in enumerate(kinds)
+    ]
+    return write("modules.json", entries)
+
+
+ST = "sentence_transformers.models"
+
+
+def all_of(*changes: Change) -> Change:
+    return lambda folder: [change(folder) for change in changes]
+
+
+def dense(width: int, dims: int, at: int = 2, **values: Any) -> Change:
+    """A Dense layer of seeded weights in its folder."""
+
+    def change(folder: Path) -> None:
+        config = {"in_features": width, "out_features": dims, "bias": True, "activation_function": TANH, **values}
+        write(f"{at}_Dense/config.json", config)(folder)
+        draw = torch.Generator().manual_seed(at)
+        weights = {"linear.weight": torch.randn(dims, width, generator=draw), "linear.bias": torch.randn(dims, generator=draw)}
+        save_file(weights, folder / f"{at}_Dense/model.safetensors")
+
+    return change
+
+
+def renamed(name: str, limit: int = 16) -> Change:
+    """The limit under another of the seven names, which an empty file before it does not hide."""
+    return all_of(write(OWN, {}), write(f"sentence_{name}_config.json", {"max_seq_length": limit}))
+
+
+def in_a_folder(folder: Path) -> None:
+    """The transformer in a folder of its own, as sentence-transformers 1 saved it."""
+    (folder / "0_Transformer").mkdir()
+    for path in [path for path in folder.iterdir() if path.is_file() and path.name != "modules.json"]:
+        path.rename(folder / "0_Transformer" / path.name)
+    entries = files.read_json(folder / "modules.json")
+    write("modules.json", [{**entries[0], "path": "0_Transformer"}, *entries[1:]])(folder)
+
+
+def with_mark(name: str) -> Change:
+    return lambda folder: (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+
+
+def no_limit(folder: Path) -> None:
+    """null, and no limit of the tokenizer: that of the positions."""
+    edit(OWN, max_seq_length=None)(folder)
+    edit("tokenizer_config.json", model_max_length=10**30)(folder)
+
+
+NO_FLAG = {flag: False for flag in model_folder.POOLINGS}
+IN_FILE_ORDER = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}
+HONOURED: dict[str, Change] = {
+    "do_lower_case": edit(OWN, do_lower_case=True),
+    "a limit above the tokenizer's": all_of(edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)),
+    "no limit": no_limit,
+    "the tokenizer's limit": all_of(edit(OWN, max_seq_length=None), edit("tokenizer_config.json", model_max_length=20)),
+    "model_max_length in tokenizer_args": edit(OWN, tokenizer_args={"model_max_length": 12}),
+    **{name: renamed(name) for name in ("roberta", "xlm-roberta", "xlnet")},
+    "the first of two names": all_of(write("sentence_roberta_config.json", {"max_seq_length": 8}), edit(OWN, max_seq_length=30)),
+    "a folder of its own": in_a_folder,
+    "flags in another order": write(FLAGS, IN_FILE_ORDER),
+    "a list of poolings": write(FLAGS, {"embedding_dimension": 32, "pooling_mode": ["mean", "cls"]}),
+    "each pooling": write(FLAGS, {"word_embedding_dimension": 32, **dict.fromkeys(NO_FLAG, True)}),
+    "no flag": write(FLAGS, {"word_embedding_dimension": 32, **NO_FLAG}),
+    "poolings and Dense": all_of(chain("Transformer", "Pooling", "Dense", "Normalize"), write(FLAGS, IN_FILE_ORDER), dense(96, 20)),
+    "two Dense layers": all_of(
+        chain("Transformer", "Pooling", "Dense", "Dense"), dense(32, 20), dense(20, 8, 3, activation_function=IDENTITY)
+    ),
+    "Dropout": chain("Transformer", "Pooling", "Dropout", "Normalize"),
+    "truncate_dim": write(SETTINGS, {"truncate_dim": 10}),
+    "a default prompt": write(SETTINGS, {"prompts": {"query": "the dog ", "none": None}, "default_prompt_name": "query"}),
+    "an empty default prompt": write(SETTINGS, {"prompts": {}, "default_prompt_name": "document"}),
+    "model_args without effect": edit(OWN, model_args={"torch_dtype": "float32"}, config_args={"trust_remote_code": True}),
+    "the settings that version 6 writes": edit(
+        OWN,
+        transformer_task="feature-extraction",
+        modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+        module_output_name="token_embeddings",
+        unpad_inputs=False,
+    ),
+    "padding_side": edit("tokenizer_config.json", padding_side="left"),
+    "truncation in tokenizer.json": edit(
+        "tokenizer.json", truncation={"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+    ),
+}
+
+
+def by_sentence_transformers(folder: Path, **options: Any) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    opened = SentenceTransformer(str(folder), device="cpu")
+    return np.asarray(opened.encode(TEXTS, normalize_embeddings=True, batch_size=1, **options))
+
+
+def teacher(folder: Path) -> TeacherEncoder:
+    return TeacherEncoder(recipe.Teacher(model=str(folder), dtype="fp32"))
+
+
+def files_for_sentence_transformers(folder: Path, out: Path) -> Path:
+    """What a bundle of the model holds for sentence-transformers, beside the model's own weights in place of a graph."""
+    with model_source.opened(str(folder)) as run:
+        out.mkdir()
+        library_files.write(out, run, run.student(), ["fp32"])
+    shutil.copy(next(folder.rglob("model.safetensors"), folder), out)
+    shutil.copy(model_folder.read(folder).transformer / "model.safetensors", out)
+    return out
+
+
+@pytest.mark.parametrize("change", HONOURED.values(), ids=HONOURED)
+def test_a_setting_gives_what_sentence_transformers_gives(folder: Path, tmp_path: Path, change: Change) -> None:
+    change(folder)
+    expected = by_sentence_transformers(folder)
+    opened = teacher(folder)
+    assert np.abs(opened.embed(TEXTS) - expected).max() < 1e-5
+    if graph.pools_to_embedding(opened.module) and len(opened.module.dense):
+        return  # the graph applies the head to each token, which these weights in its place do not
+    again = by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "bundle"))
+    assert np.abs(again - expected).max() < 1e-5
+
+
+def test_the_honoured_settings_differ(cased: Path) -> None:
+    """Without them the model gives something else: the comparison above would notice one that is ignored."""
+    ignored = by_sentence_transformers(cased)
+    for name in ("do_lower_case", "roberta", "a default prompt", "no flag", "padding_side"):
+        folder = cased.with_name(f"with {name}")
+        shutil.copytree(cased, folder)
+        HONOURED[name](folder)
+        same = np.abs(by_sentence_transformers(folder) - ignored).max() < 1e-5
+        assert same == (name in ("no flag", "padding_side")), name
+
+
+def test_left_truncation_is_the_teachers_alone(folder: Path, tmp_path: Path) -> None:
+    edit("tokenizer_config.json", truncation_side="left")(folder)
+    assert np.abs(teacher(folder).embed(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
+    with pytest.raises(UserError, match="truncation_side: left, which keeps the end of a long text, .*; set it to right"):
+        bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+    of_student = tokenizer_files.from_the_start(teacher(folder).tokenizer)
+    tokenizer_files.save_tokenizer(of_student, tmp_path / "student")
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "student")
+    assert saved(TEXTS[2], truncation=True, max_length=9)["input_ids"] == [*saved(TEXTS[2])["input_ids"][:8], saved.sep_token_id]
+
+
+PROMPTS = {"query": "the dog ", "document": "a child "}
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_named_prompts_stay_usable(folder: Path, tmp_path: Path, include_prompt: bool) -> None:
+    write(SETTINGS, {"prompts": PROMPTS})(folder)
+    edit(FLAGS, include_prompt=include_prompt)(folder)
+    bundle = files_for_sentence_transformers(folder, tmp_path / "bundle")
+    for name in PROMPTS:
+        expected = by_sentence_transformers(folder, prompt_name=name)
+        assert np.abs(by_sentence_transformers(bundle, prompt_name=name) - expected).max() < 1e-5
+    assert np.abs(by_sentence_transformers(bundle) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize(("unit", "written"), [(True, "manhattan"), (False, "cosine")])
+def test_export_reports_a_ranking_that_unit_length_changes(folder: Path, tmp_path: Path, unit: bool, written: str) -> None:
+    write(SETTINGS, {"similarity_fn_name": "manhattan"})(folder)
+    chain("Transformer", "Pooling", *(["Normalize"] if unit else []))(folder)
+    log: list[str] = []
+    bundle_writer.export(folder, ["fp32"], tmp_path / "b", log.append)
+    assert files.read_json(tmp_path / "b" / SETTINGS)["similarity_fn_name"] == written
+    assert any("compared by manhattan (similarity_fn_name); the bundle's have unit length" in line for line in log) == (not unit)
+
+
+def shard(name: str) -> Change:
+    return write("model.safetensors.index.json", {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}})
+
+
+def path_of_pooling(path: str) -> Change:
+    return write("modules.json", [{"name": "0", "path": "", "type": f"{ST}.Transformer"}, {"name": "1", "path": path, "type": f"{ST}.Pooling"}])
+
+
+def big_bird(folder: Path) -> None:
+    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.BigBirdConfig(**sizes, block_size=4, num_random_blocks=2, max_position_embeddings=64)
+    transformers.BigBirdModel(config).save_pretrained(folder)
+
+
+def types_of_one(folder: Path) -> None:
+    """As `[CLS]:1 $A:1` in a post-processor."""
+    pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 1}}, {"Sequence": {"id": "A", "type_id": 1}}]
+    special = {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}
+    edit("tokenizer.json", post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special})(folder)
+    edit("tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
+
+
+def vocabulary_above(folder: Path) -> None:
+    raw = files.read_json(folder / "tokenizer.json")
+    edit("tokenizer.json", model={**raw["model"], "vocab": {**raw["model"]["vocab"], "penguin": 278}})(folder)
+    edit("config.json", vocab_size=278)(folder)
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 1\n"
+SETTING_FILES = ("config.json", "modules.json", FLAGS, OWN, SETTINGS)
+DAMAGED: dict[str, Change] = {
+    f"{name} {what}": all_of(write(SETTINGS, {}), write(name, content))
+    for name in SETTING_FILES
+    for what, content in {
+        "a pointer": POINTER,
+        "empty": "",
+        "HTML": "<!DOCTYPE html>",
+        "latin-1": b'{"a": "\xe9"}',
+        "a number": "5",
+        "deep": "[" * 100_000,
+        "cut": '{"a": ',
+    }.items()
+}
+REFUSED: dict[str, tuple[Change, str]] = {
+    **{
+        f"{key} {value!r}": (edit(OWN, **{key: value}), f"{OWN}: {key}: ")
+        for key, value in {
+            "transformer_task": "fill-mask",
+            "module_output_name": "sentence_embedding",
+            "modality_config": {"message": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            "processing_kwargs": {"text": {"padding": "max_length"}},
+            "query_length": 8,
+            "query_expansion": {"length": 8},
+            "model_args": {"variant": "fp16"},
+            "tokenizer_args": {"truncation_side": "left"},
+            "config_args": {"num_hidden_layers": 1},
+            "tokenizer_name_or_path": "owner/name",
+            "max_seq_length": "64",
+            "do_lower_case": "yes",
+        }.items()
+    },
+    "a setting of tomorrow": (edit(OWN, max_length=8), f"{OWN}: no setting 'max_length'; did you mean 'max_seq_length'"),
+    "a pooling of tomorrow": (edit(FLAGS, pooling_mode_median=True), "no setting 'pooling_mode_median'; did you mean 'pooling_mode_mea"),
+    "a pooling mode of tomorrow": (edit(FLAGS, pooling_mode="median"), 'pooling_mode: "median" is not supported here'),
+    "two poolings": (chain("Transformer", "Pooling", "Pooling"), "the modules Pooling, Pooling in this order"),
+    "Dense in front": (chain("Transformer", "Dense", "Pooling"), "the modules Dense, Pooling in this order; supported is one Pooling"),
+    "Dense behind Normalize": (chain("Transformer", "Pooling", "Normalize", "Dense"), "the modules Pooling, Normalize, Dense in this"),
+    "no pooling": (chain("Transformer", "Normalize"), "the modules Normalize in this order"),
+    "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), r"module 1 is of another library \(pylate.models"),
+    "code of its own": (chain("custom_st.Transformer", "Pooling"), r"module 0 is of another library \(custom_st.Transformer\)"),
+    **{
+        kind: (chain("Transformer", "Pooling", kind), f"module 2 is {kind}; supported are a Transformer, then Pooling")
+        for kind in ("LayerNorm", "WeightedLayerPooling", "CNN", "LSTM", "WordWeights", "SpladePooling", "MultiVectorMask")
+    },
+    **{kind: (chain(kind, "Pooling"), f"model: .*{kind}.*; ") for kind in model_folder.OTHER_MODULES},
+    "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json: not there, and modules.json names"),
+    "Dense without weights": (
+        all_of(chain("Transformer", "Pooling", "Dense"), write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
+        "2_Dense: a Dense layer without weights",
+    ),
+    "Dense of another width": (all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4)), "in_features 64, .* behind 32 dimensions"),
+    "Dense with other weights": (
+        all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4), edit("2_Dense/config.json", in_features=32)),
+        r"2_Dense/model.safetensors: holds .*\(4, 64\).*, config.json asks for .*\(4, 32\)",
+    ),
+    **{
+        f"Dense: {key}": (all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, **{key: value})), f"2_Dense/config.json: .*{key}")
+        for key, value in {"use_residual": True, "module_input_name": "token_embeddings", "module_output_name": "x", "rank": 4}.items()
+    },
+    "Dense: another activation": (
+        all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, activation_function="os.system")),
+        "no activation 'os.system'",
+    ),
+    "Normalize: tokens": (write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}), "module_input_name: "),
+    **{path: (path_of_pooling(path), "modules.json: module 1 has a path outside the model's folder") for path in ("../x", "/x", "C:\\x")},
+    "two modules of one name": (write("modules.json", [{"path": "", "type": f"{ST}.Transformer", "name": ""}] * 2), "module 1 is Transf"),
+    "a module without a path": (write("modules.json", [{"type": f"{ST}.Transformer"}]), "modules.json: not a list of modules, each"),
+    "a shard outside": (shard("../../weights.safetensors"), "names a path outside the model's folder"),
+    "a shard that is not there": (shard("model-1.safetensors"), "names model-1.safetensors, which is not there; download the whole model"),
+    "an adapter beside": (write("adapter_config.json", {"base_model_name_or_path": "owner/base"}), r"adapter \(LoRA\) of 'owner/base'"),
+    "an adapter alone": (
+        all_of(write("adapter_config.json", {}), lambda folder: (folder / "config.json").unlink()),
+        "an adapter .*; merge it with peft",
+    ),
+    "a sparse encoder": (write(SETTINGS, {"model_type": "SparseEncoder"}), 'model_type: "SparseEncoder" is not supported'),
+    "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim: -1 is not supported here"),
+    "prompts of another form": (write(SETTINGS, {"prompts": ["a"]}), 'prompts: \\["a"\\] is not supported here'),
+    "a default prompt that is not there": (write(SETTINGS, {"default_prompt_name": "qury"}), "default_prompt_name: no prompt 'qury'"),
+    "requirements": (write(SETTINGS, {"requirements": {"transformers": ">=99"}}), "requirements: transformers>=99 is required"),
+    **{
+        method: (edit("config.json", quantization_config={"quant_method": method}), f"quantization_config: weights quantized by {method}")
+        for method in ("bitsandbytes", "gptq", "compressed-tensors")
+    },
+    "an architecture of tomorrow": (edit("config.json", model_type="bert2027"), "does not know its architecture .model_type 'bert2027'"),
+    "code in auto_map": (
+        edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
+        r"needs the Python code that comes with it \(auto_map\); read that code, and allow it with --trust-remote-code",
+    ),
+    "model2vec": (edit("config.json", model_type="model2vec"), "a table of static embeddings"),
+    "BigBird": (big_bird, "attention_type: block_sparse, which transformers turns into full attention"),
+    "T5": (write("config.json", transformers.T5Config(vocab_size=200).to_dict()), "an encoder with a decoder, which does not embed by"),
+    "a token id above the table": (vocabulary_above, "token ids up to 278, the model's embedding table 278 rows"),
+    "token types": (types_of_one, r"gives the tokens of a text other types than 0 \(post_processor\)"),
+    "split_special_tokens": (edit("tokenizer_config.json", split_special_tokens=True), "split_special_tokens: true is not supported"),
+    "another normalizer": (edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}), "its tokenizer cannot be read: data did"),
+    "weights that are a pointer": (write("model.safetensors", POINTER), "its weights do not open: "),
+    "a mark in config.json": (with_mark("config.json"), "config.json: begins with a byte order mark, .*; save it as UTF-8 without"),
+    "no file of settings": (lambda folder: (folder / "config.json").unlink(), "no config.json, so not a model folder"),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, says: str) -> None:
+    change(folder)
+    with pytest.raises(UserError, match=says) as caught:
+        teacher(folder)
+    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).startswith(str(folder)) and "; " in str(caught.value)
+
+
+@pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_named(request: pytest.FixtureRequest, folder: Path, change: Change) -> None:
+    change(folder)
+    name = request.node.callspec.id.split(" ")[0]
+    with pytest.raises(UserError, match=rf"^{folder / name}: [^;\n]+; download the whole model again$"):
+        teacher(folder)
+
+
+@pytest.mark.parametrize("name", ["modules.json", FLAGS, OWN, SETTINGS])
+def test_a_byte_order_mark_is_read(cased: Path, folder: Path, name: str) -> None:
+    write(SETTINGS, {})(folder)
+    with_mark(name)(folder)
+    assert np.array_equal(teacher(folder).embed(TEXTS), teacher(cased).embed(TEXTS))
+
+
+def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder: Path) -> None:
+    edit("config.json", _attn_implementation="flash_attention_2", attn_implementation="flash_attention_2")(folder)
+    assert np.abs(teacher(folder).embed(TEXTS) - teacher(cased).embed(TEXTS)).max() < 1e-6
+
+
+def test_every_setting_of_the_library_is_known() -> None:
+    """The library's own list of each module's settings; a new one is to be looked at."""
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    for module in (Transformer, Pooling, Dense, Normalize):
+        assert set(module.config_keys) <= model_folder.SETTINGS[module.__name__].keys()
+
+
+@pytest.mark.parametrize("change", ["do_lower_case", "roberta", "a default prompt", "flags in another order", "truncate_dim"])
+def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str) -> None:
+    HONOURED[change](folder)
+    assert teacher(folder).identity() != teacher(cased).identity()
+
+
+UNEXPORTED = {
+    "FNet": (transformers.FNetConfig, "an architecture that cannot be written as a graph: .*; a bundle is a graph, so teach a student"),
+    "ConvBert": (transformers.ConvBertConfig, r".* operators that a bundle may not use \(Conv\); a bundle is a graph, so teach a student"),
+}
+
+
+@pytest.mark.parametrize(("config", "says"), UNEXPORTED.values(), ids=UNEXPORTED)
+def test_an_architecture_without_a_graph_is_refused(folder: Path, tmp_path: Path, config: Any, says: str) -> None:
+    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    transformers.AutoModel.from_config(config(**sizes, embedding_size=32, max_position_embeddings=64)).save_pretrained(folder)
+    with pytest.raises(UserError, match=f"^{config.__name__.removesuffix('Config')}Model: {says}"):
+        bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+    assert not (tmp_path / "b").exists()
