@@ -9,6 +9,7 @@ __all__ = [
     "embedding_tables",
     "head",
     "kinds",
+    "model_folder",
     "modernbert",
     "narrow_bert",
     "output",

@@ -73,7 +73,8 @@ class TeacherEncoder:
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
             **({"dims": kept} if (kept := settings.kept_dims) is not None else {}),
-            **({"lower_case": True} if settings.lower_case else {}),
+            **({"lower_case": True} if settings.lower_case else {}),  # ignored before, under the key of the same files
+            **({"truncation": "left"} if self.tokenizer.truncation_side == "left" else {}),
         }
 
     def prepare(self, session: Session = QUIET) -> None:

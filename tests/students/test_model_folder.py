@@ -67,7 +67,12 @@ def write(name: str, value: Any) -> Change:
 def chain(*kinds: str) -> Change:
     """modules.json: `Kind`, or `a.type.Kind`, of sentence_transformers otherwise; in folders named after kind and place."""
     entries = [
-        {"idx": at, "name": str(at), "path": f"{at}_{kind.rpartition('.')[2]}" if at else "", "type": kind if "." in kind else f"{ST}.{kind}"}
+        {
+            "idx": at,
+            "name": str(at),
+            "path": f"{at}_{kind.rpartition('.')[2]}" if at else "",
+            "type": kind if "." in kind else f"{ST}.{kind}",
+        }
         for at, kind in enumerate(kinds)
     ]
     return write("modules.json", entries)
@@ -117,8 +122,13 @@ def no_limit(folder: Path) -> None:
     edit("tokenizer_config.json", model_max_length=10**30)(folder)
 
 
-NO_FLAG = {flag: False for flag in model_folder.POOLINGS}
-IN_FILE_ORDER = {"word_embedding_dimension": 32, "pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}
+NO_FLAG = dict.fromkeys(model_folder.POOLINGS, False)
+IN_FILE_ORDER = {
+    "word_embedding_dimension": 32,
+    "pooling_mode_lasttoken": True,
+    "pooling_mode_mean_tokens": True,
+    "pooling_mode_max_tokens": True,
+}
 HONOURED: dict[str, Change] = {
     "do_lower_case": edit(OWN, do_lower_case=True),
     "a limit above the tokenizer's": all_of(edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)),
@@ -239,7 +249,9 @@ def shard(name: str) -> Change:
 
 
 def path_of_pooling(path: str) -> Change:
-    return write("modules.json", [{"name": "0", "path": "", "type": f"{ST}.Transformer"}, {"name": "1", "path": path, "type": f"{ST}.Pooling"}])
+    return write(
+        "modules.json", [{"name": "0", "path": "", "type": f"{ST}.Transformer"}, {"name": "1", "path": path, "type": f"{ST}.Pooling"}]
+    )
 
 
 def big_bird(folder: Path) -> None:
@@ -252,7 +264,9 @@ def types_of_one(folder: Path) -> None:
     """As `[CLS]:1 $A:1` in a post-processor."""
     pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 1}}, {"Sequence": {"id": "A", "type_id": 1}}]
     special = {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}
-    edit("tokenizer.json", post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special})(folder)
+    edit("tokenizer.json", post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special})(
+        folder
+    )
     edit("tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
 
 

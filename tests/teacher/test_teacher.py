@@ -169,7 +169,7 @@ def test_a_dense_layer_of_another_form_is_refused(world: World, tmp_path: Path, 
     chain = files.read_json(folder / "modules.json")
     chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     files.write_json(folder / "modules.json", chain)
-    with pytest.raises(UserError, match="2_Dense: a Dense layer of another form .* not supported here; embed with sentence-transformers"):
+    with pytest.raises(UserError, match="2_Dense/config.json: .* is not supported here; embed with sentence-transformers"):
         load(folder)
 
 
@@ -183,7 +183,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     config = files.read_json(folder / "config.json")
     files.write_json(folder / "config.json", {**config, "vocab_size": 50})
     with pytest.raises(
-        UserError, match="the tokenizer has .* tokens, the model's embedding table 50; use the tokenizer that belongs to the model"
+        UserError, match="token ids up to 199, the model's embedding table 50 rows; use the tokenizer that belongs to the model"
     ):
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):

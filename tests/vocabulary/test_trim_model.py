@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.session import Session
-from edgedistill.students import sentence_transformer as encoder
 from edgedistill.teacher import encoder as teachers
 from edgedistill.vocabulary import trim_model, trim_report
 from tests.conftest import World, sentences
@@ -172,4 +171,3 @@ def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -
     (source / "model.safetensors").unlink()
     with pytest.raises(UserError, match="a model without weights"):
         trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
-    assert encoder.layout(source)[0] == source
