@@ -73,9 +73,10 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     golden = golden_parity.by_torch(run, student)
     model, measured = graph.build(student), sample_texts.samples(golden_parity.reader(run), golden.ids)
     _check_operators(model, student)
-    if run.model_folder.is_dir() and not (source := model_folder.read(run.model_folder)).is_unit and source.similarity != "cosine":
-        fact = f"embeddings as they are, compared by {source.similarity} (similarity_fn_name)"
-        log(f"{run.recipe.name}: the model gives {fact}; the bundle's have unit length, so it ranks by cosine, in another order")
+    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    if source and not source.is_unit and source.similarity != "cosine":
+        fact = f"the model's embeddings are of any length and compared by {source.similarity} (similarity_fn_name)"
+        log(f"{run.recipe.name}: {fact}; the bundle's have unit length, so they rank by cosine, perhaps in another order")
 
     def convert(precision: str) -> tuple[onnx.ModelProto, str]:
         quantized, kept = _quantized(model, precision, measured, golden.ids)

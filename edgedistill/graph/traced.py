@@ -49,14 +49,14 @@ def write(student: Any) -> onnx.ModelProto:
     example: Tensor = torch.ones((2, 5), dtype=torch.long)
     file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
     options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
-    cannot = opening(type(copied.model).__name__, "an architecture that cannot be written as a graph", TEACH)
-    with cannot, warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
-        torch.onnx.export(_Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options)
-    plain = onnx.load_from_string(file.getvalue())
-    fused = _fused(plain, student.model.config)
     config = student.model.config
-    same = _is_valid(fused) and compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE
+    with opening(type(copied.model).__name__, "an architecture that cannot be written as a graph", TEACH):
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
+            torch.onnx.export(_Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options)
+        plain = onnx.load_from_string(file.getvalue())
+        fused = _fused(plain, config)
+        same = _is_valid(fused) and compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE
     chosen = fused if same else plain
     _gemm_to_matmul(chosen.graph)
     _take_apart(chosen.graph)

@@ -181,7 +181,8 @@ def without_pooler(opened: ModelFolder) -> dict[str, bool]:
 def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
     """All embedding tables; the dense layers as the head; the rest is the encoder."""
     model: Any = encoder.model
-    embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
+    with opening(type(model).__name__, "an architecture without one embedding table", model_folder.ELSEWHERE):
+        embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
     embedding = sum(p.numel() for p in embeddings.parameters())
     head = sum(p.numel() for p in encoder.dense.parameters())
     total = sum(p.numel() for p in encoder.parameters())

@@ -428,6 +428,13 @@ UNEXPORTED = {
 }
 
 
+def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "num_hash_buckets": 64}
+    transformers.CanineModel(transformers.CanineConfig(**sizes, max_position_embeddings=64)).save_pretrained(folder)
+    with pytest.raises(UserError, match="^CanineModel: an architecture without one embedding table: "):
+        bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+
+
 @pytest.mark.parametrize(("config", "says"), UNEXPORTED.values(), ids=UNEXPORTED)
 def test_an_architecture_without_a_graph_is_refused(folder: Path, tmp_path: Path, config: Any, says: str) -> None:
     sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
