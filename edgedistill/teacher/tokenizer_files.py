@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import normalizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import recipe
 from edgedistill.errors import UserError, unknown_name
@@ -37,13 +37,25 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     if not loaded.is_fast:
         raise UserError(f"{folder}: only a slow Python tokenizer; save a tokenizer.json next to the model")
     _check(loaded, opened)
-    own: Any = loaded.backend_tokenizer.normalizer
+    return _lowered(loaded) if opened.lower_case else loaded
+
+
+def _lowered(tokenizer: Any) -> Any:
+    """The tokenizer with sentence-transformers' Lowercase in front of its normalizer, where there is none.
+
+    Of a class without a normalizer of its own: those of BERT and its relatives build theirs when a saved one is opened again.
+    """
+    backend = tokenizer.backend_tokenizer
+    own: Any = backend.normalizer
     steps = [own] * (own is not None)
     if isinstance(own, normalizers.Sequence):
         steps = list(iter(own))
-    if opened.lower_case and not any(isinstance(step, normalizers.Lowercase) for step in steps):
-        loaded.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
-    return loaded
+    if any(isinstance(step, normalizers.Lowercase) for step in steps):
+        return tokenizer
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    kept = ("model_max_length", "padding_side", "truncation_side", "model_input_names")
+    options = {**tokenizer.special_tokens_map, **{name: getattr(tokenizer, name) for name in kept}}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **options)
 
 
 def _check(loaded: Any, opened: ModelFolder) -> None:

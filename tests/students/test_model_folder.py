@@ -131,6 +131,9 @@ IN_FILE_ORDER = {
 }
 HONOURED: dict[str, Change] = {
     "do_lower_case": edit(OWN, do_lower_case=True),
+    "do_lower_case, a class with a normalizer of its own": all_of(
+        edit(OWN, do_lower_case=True), edit("tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False)
+    ),
     "a limit above the tokenizer's": all_of(edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)),
     "no limit": no_limit,
     "the tokenizer's limit": all_of(edit(OWN, max_seq_length=None), edit("tokenizer_config.json", model_max_length=20)),
