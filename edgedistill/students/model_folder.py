@@ -1,4 +1,4 @@
-"""What the settings of a model folder mean to sentence-transformers; one that would be ignored here is refused by its name."""
+"""The settings of a model folder, as sentence-transformers reads them; one that is not honoured here is refused by name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ from edgedistill import files
 from edgedistill.errors import UserError, first_line, unknown_name
 
 ELSEWHERE = "embed with sentence-transformers, and give the file as teacher.embeddings"
+INSTALL = "install what it names, or give a model that opens without"
 TEACH = "a bundle is a graph, so teach a student with it instead (edgedistill train)"
 DOWNLOAD = "download the whole model again"
-CHAIN = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # sentence-transformers' modules that are read here
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+CHAIN = (
+    "Transformer",
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "Dropout",
+)  # sentence-transformers' modules that are read here
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 # The settings of the Transformer module: the first of these that holds any.
-TRANSFORMER_FILES = [
-    f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-]
-POOLINGS = {  # sentence-transformers' flags, in the order in which it joins them whatever their order in the file: their name now, ours
+TRANSFORMER_FILES = [f"sentence_{name}_config.json" for name in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()]
+# sentence-transformers' flags, in the order in which it joins them whatever their order in the file: its new names, ours
+POOLINGS = {
     "pooling_mode_cls_token": ("cls", "cls"),
     "pooling_mode_max_tokens": ("max", "max"),
     "pooling_mode_mean_tokens": ("mean", "mean"),
@@ -38,7 +49,7 @@ POOLINGS = {  # sentence-transformers' flags, in the order in which it joins the
 POOLING_NAMES = dict(POOLINGS.values())
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 OTHER_MODULES = {  # what a first module of another kind is, and the way out
-    "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), which is no encoder; teach a `kind: static` student",
+    "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a `kind: static` student",
     "Router": "several encoders behind a Router; give the folder of the one that you need",
     "Asym": "several encoders behind an Asym; give the folder of the one that you need",
     "WordEmbeddings": f"word embeddings (WordEmbeddings), which are no encoder; {ELSEWHERE}",
@@ -74,7 +85,7 @@ def _one_of(*values: Any) -> Accepts:
 
 
 def _only(*keys: str) -> Accepts:
-    """Options for transformers that do not change embeddings; sentence-transformers replaces the first six by its own."""
+    """Options for transformers that do not change embeddings; the first six are replaced by sentence-transformers' own."""
     harmless = {"subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code", *keys}
     return lambda value: value is None or (isinstance(value, dict) and value.keys() <= harmless)
 
@@ -91,11 +102,12 @@ def _pooling_mode(value: Any) -> bool:
 
 
 def _prompts(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and all(text is None or isinstance(text, str) for text in value.values()))
+    texts = value.values() if isinstance(value, dict) else [0] * (value is not None)
+    return all(text is None or isinstance(text, str) for text in texts)
 
 
 _ON_EMBEDDING = _one_of("sentence_embedding", None)
-_MODEL_OPTIONS = _only("torch_dtype", "dtype", "attn_implementation", "device_map", "low_cpu_mem_usage", "add_pooling_layer")
+_MODEL_OPTIONS = _only(*"torch_dtype dtype attn_implementation device_map low_cpu_mem_usage add_pooling_layer".split())
 _TOKENIZER_OPTIONS = _only("use_fast", "model_max_length")
 
 
@@ -113,13 +125,16 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
         "module_output_name": _one_of("token_embeddings"),
         "processing_kwargs": _unset,
         "unpad_inputs": _anything,  # the same arithmetic without padding
-        **dict.fromkeys(("query_length", "document_length", "query_expansion", "tokenizer_name_or_path", "cache_dir"), _unset),
+        **dict.fromkeys(
+            ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path", "cache_dir"),
+            _unset,
+        ),
         **dict.fromkeys(("model_args", "model_kwargs"), _MODEL_OPTIONS),
         **dict.fromkeys(("tokenizer_args", "processor_kwargs"), _tokenizer_options),
         **dict.fromkeys(("config_args", "config_kwargs"), _only("use_cache")),
     },
     "Pooling": {
-        **dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), _anything),  # not used: the tokens have their width
+        **dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), _anything),  # the tokens have their width
         "pooling_mode": _pooling_mode,
         "include_prompt": _flag,
         **dict.fromkeys(POOLINGS, _one_of(True, False, None)),
@@ -136,7 +151,7 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
     "Normalize": {"module_input_name": _one_of("sentence_embedding"), "module_output_name": _ON_EMBEDDING},
     "Dropout": {"dropout": _anything},  # nothing is dropped when it embeds
 }
-MODEL_SETTINGS: dict[str, Accepts] = {  # of config_sentence_transformers.json; sentence-transformers ignores others
+MODEL_SETTINGS: dict[str, Accepts] = {  # of config_sentence_transformers.json; the library ignores others
     "model_type": _one_of("SentenceTransformer"),
     "prompts": _prompts,
     "default_prompt_name": lambda value: value is None or isinstance(value, str),
@@ -157,9 +172,9 @@ class Module(NamedTuple):
 class ModelFolder:
     """A model folder whose settings have been checked; nothing of its weights and tokenizer is open.
 
-    transformer: the folder of the transformer inside it. config: its config.json, with the defaults of its architecture.
+    transformer: the folder of the transformer inside it. config: its config.json, with its architecture's defaults.
     options: the settings of the Transformer module. chain: the modules behind it; none for a plain model.
-    settings: config_sentence_transformers.json. Options and settings are {} without a modules.json: sentence-transformers reads neither.
+    settings: config_sentence_transformers.json. Both are {} without a modules.json: sentence-transformers reads neither.
     """
 
     folder: Path
@@ -171,7 +186,7 @@ class ModelFolder:
 
     @property
     def poolings(self) -> list[str]:
-        """Our names of its poolings, in the order in which their embeddings are joined; [] for a plain model."""
+        """Our names of its poolings, in the order in which they are joined; [] for a plain model."""
         for module in self.chain:
             if module.kind == "Pooling":
                 named = module.config.get("pooling_mode")
@@ -192,7 +207,7 @@ class ModelFolder:
 
     @property
     def pools_prompt(self) -> bool:
-        """Whether a prompt's tokens are part of the pooling, as they are unless its own settings leave them out."""
+        """Whether a prompt's tokens are part of the pooling, as they are unless its settings leave them out."""
         return all(module.config.get("include_prompt", True) for module in self.chain)
 
     @property
@@ -202,12 +217,12 @@ class ModelFolder:
 
     @property
     def lower_case(self) -> bool:
-        """Whether sentence-transformers puts every text in lower case before the tokenizer's own normalizer."""
+        """Whether every text is put in lower case before the tokenizer's own normalizer."""
         return bool(self.options.get("do_lower_case"))
 
     @property
     def max_tokens(self) -> int | None:
-        """The limit that sentence-transformers' settings put in place of the tokenizer's; None where they have none."""
+        """The limit that its settings put in place of the tokenizer's; None where they have none."""
         of_tokenizer = self.options.get("tokenizer_args", self.options.get("processor_kwargs")) or {}
         limit = of_tokenizer.get("model_max_length", self.options.get("max_seq_length"))
         return None if limit is None else int(limit)
@@ -225,42 +240,53 @@ class ModelFolder:
 
 
 def read(folder: Path) -> ModelFolder:
-    """Read and check what the JSON files of a model folder say; nothing outside the folder is read, and no network.
+    """Read and check what the JSON files of a model folder say; nothing outside the folder is read.
 
-    Raises UserError: no such folder, no model, files that hold no JSON, and every module and setting that is not supported here.
+    Raises UserError: no such folder, no model, files that hold no JSON, a module or setting that is not supported here.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such model folder; give a folder, packaged:NAME, or a hub id with a revision")
+        way_out = "give a folder, packaged:NAME, or a hub id with a revision"
+        raise UserError(f"{folder}: no such model folder; {way_out}")
     modules = _modules(folder)
     transformer = folder / modules[0]["path"] if modules else folder
     for place in dict.fromkeys((folder, transformer)):
         if (place / "adapter_config.json").exists():
-            base = files.read_json_object(place / "adapter_config.json", DOWNLOAD).get("base_model_name_or_path")
-            fact = f"adapter_config.json: an adapter (LoRA) of {base!r}, whose weights are not merged into a model"
-            raise UserError(f"{place}: {fact}; merge it with peft (merge_and_unload), save that model, and give its folder")
+            adapter = files.read_json_object(place / "adapter_config.json", DOWNLOAD)
+            fact = f"an adapter (LoRA) of {adapter.get('base_model_name_or_path')!r}, not merged into a model"
+            way_out = "merge it with peft (merge_and_unload), save that model, and give its folder"
+            raise UserError(f"{place}: adapter_config.json: {fact}; {way_out}")
     if not (transformer / "config.json").exists():
         raise UserError(f"{folder}: no config.json, so not a model folder; give the folder that holds it")
     options = _options(transformer) if modules else {}
     config = _config(transformer, options)
     _check_shards(transformer)
     _check_marks(transformer)
-    return ModelFolder(folder, transformer, config, options, _chain(folder, modules[1:]), _settings(folder) if modules else {})
+    return ModelFolder(
+        folder,
+        transformer,
+        config,
+        options,
+        _chain(folder, modules[1:]),
+        _settings(folder) if modules else {},
+    )
 
 
 @contextmanager
-def opening(place: Path | str, what: str, way_out: str = DOWNLOAD) -> Iterator[None]:
-    """The border to the libraries that open a model folder's weights and tokenizer (torch, transformers, tokenizers, safetensors).
+def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str = INSTALL) -> Iterator[None]:
+    """The border to the libraries that open weights and tokenizers: torch, transformers, tokenizers, safetensors.
 
     Raises UserError for whatever they raise: it is about the files, and their exceptions have no common class.
+    install: the way out where a package is missing.
     """
     try:
         yield
     except (UserError, MemoryError):
         raise
     except Exception as error:
+        fact, advice = first_line(str(error).strip() or type(error).__name__), way_out
         if isinstance(error, ImportError):
-            way_out = "install what it names, or give a model that opens without"
-        raise UserError(f"{place}: {what}: {first_line(str(error).strip() or type(error).__name__)}; {way_out}") from error
+            advice = install
+        raise UserError(f"{place}: {what}: {fact}; {advice}") from error
 
 
 def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
@@ -272,14 +298,15 @@ def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
         fact = f"its architecture (model_type {kind!r}) needs the Python code that comes with it (auto_map)"
         raise UserError(f"{opened.folder}: {fact}; read that code, and allow it with --trust-remote-code")
     elif kind == "None":
-        raise UserError(f"{opened.transformer / 'config.json'}: no model_type; add the one of its architecture, such as bert")
+        way_out = "add the one of its architecture, such as bert"
+        raise UserError(f"{opened.transformer / 'config.json'}: no model_type; {way_out}")
     else:
         fact = f"transformers {transformers.__version__} does not know its architecture (model_type {kind!r})"
     raise UserError(f"{opened.folder}: {fact}; {ELSEWHERE}")
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each {type, path, …} with a path inside the folder; [] where there is no such file."""
+    """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no such file."""
     place = folder / "modules.json"
     entries = files.read_json(place, DOWNLOAD) if place.exists() else []
     named = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
@@ -290,16 +317,19 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
     for at, entry in enumerate(entries):
         kind = entry["type"].rsplit(".", 1)[-1]
         if _leaves(entry["path"]):
-            raise UserError(f"{place}: module {at} has a path outside the model's folder ({entry['path']!r}); correct the path")
+            fact = f"module {at} has a path outside the model's folder ({entry['path']!r})"
+            raise UserError(f"{place}: {fact}; correct the path")
         if not entry["type"].startswith("sentence_transformers."):
-            raise UserError(f"{place}: module {at} is of another library ({entry['type']}), whose code does not run here; {ELSEWHERE}")
+            fact = f"module {at} is of another library ({entry['type']}), whose code does not run here"
+            raise UserError(f"{place}: {fact}; {ELSEWHERE}")
         if at == 0 and kind in OTHER_MODULES:
             raise UserError(f"{folder}: {OTHER_MODULES[kind]}")
         if kind not in CHAIN or (at == 0) != (kind == "Transformer"):
-            fact = f"module {at} is {kind}; supported are a Transformer, then Pooling, and Dense, Normalize, Dropout behind it"
+            fact = f"module {at} is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
             raise UserError(f"{place}: {fact}; {ELSEWHERE}")
     if len({entry.get("name") for entry in entries}) < len(entries):
-        raise UserError(f"{place}: two modules of one name, of which sentence-transformers drops one; give each its own name")
+        fact = "two modules of one name, of which sentence-transformers drops one"
+        raise UserError(f"{place}: {fact}; give each its own name")
     return entries
 
 
@@ -313,8 +343,9 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
     """The modules behind the transformer: one Pooling first, no Dense behind Normalize."""
     kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
     order = [kind for kind in kinds if kind != "Dropout"]
-    if order and (order[0] != "Pooling" or order.count("Pooling") > 1 or ("Normalize", "Dense") in pairwise(order)):
-        fact = f"the modules {', '.join(kinds)} in this order; supported is one Pooling, then Dense layers, then Normalize"
+    first_only = order[:1] == ["Pooling"] and order.count("Pooling") == 1
+    if order and (not first_only or ("Normalize", "Dense") in pairwise(order)):
+        fact = f"the modules {', '.join(kinds)} in this order; supported is one Pooling, then Dense, then Normalize"
         raise UserError(f"{folder / 'modules.json'}: {fact}; {ELSEWHERE}")
     found = []
     for kind, entry in zip(kinds, entries, strict=True):
@@ -327,7 +358,7 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
 
 
 def _checked(place: Path, known: Mapping[str, Accepts], strict: bool = True) -> dict[str, Any]:
-    """A file of settings, {} where there is none; raises UserError for a setting or a value that is not read here.
+    """A file of settings, {} where there is none. Raises UserError for a setting or a value that is not read here.
 
     strict: also for a name that is not known.
     """
@@ -347,7 +378,7 @@ def _options(transformer: Path) -> dict[str, Any]:
 
 
 def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """config.json with the defaults of its architecture. Raises UserError for one that would not embed as it says."""
+    """config.json with its architecture's defaults. Raises UserError for one that would not embed as it says."""
     place = transformer / "config.json"
     config = files.read_json_object(place, DOWNLOAD)
     with opening(place, "settings that do not fit each other", "correct them, or download it again"):
@@ -359,7 +390,8 @@ def _check_marks(transformer: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         place = transformer / name
         if place.exists() and place.read_bytes().startswith(BOM_UTF8):
-            raise UserError(f"{place}: begins with a byte order mark, which transformers does not read; save it as UTF-8 without")
+            fact = "begins with a byte order mark, which transformers does not read"
+            raise UserError(f"{place}: {fact}; save it as UTF-8 without")
 
 
 def _known_config(place: Path, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -373,9 +405,10 @@ def _known_config(place: Path, config: dict[str, Any], options: dict[str, Any]) 
     if kind in CONFIG_MAPPING:
         config = {**CONFIG_MAPPING[kind]().to_dict(), **config}
     if kind == "big_bird" and config["attention_type"] == "block_sparse":
-        full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])  # transformers' attention is full up to here
+        # transformers' attention is full up to this length
+        full = (5 + 2 * int(config["num_random_blocks"])) * int(config["block_size"])
         if (options.get("max_seq_length") or full + 1) > full:
-            fact = "attention_type: block_sparse, which transformers turns into full attention at the first short text"
+            fact = "attention_type: block_sparse, which transformers gives up at the first short text"
             raise UserError(f"{place}: {fact}; set it to original_full, or max_seq_length to at most {full}")
     return config
 
@@ -390,7 +423,8 @@ def _check_shards(transformer: Path) -> None:
                 raise UserError(f"{place}: no weight_map; {DOWNLOAD}")
             for shard in set(shards.values()):
                 if _leaves(shard):
-                    raise UserError(f"{place}: names a path outside the model's folder ({shard!r}); correct the path")
+                    fact = f"names a path outside the model's folder ({shard!r})"
+                    raise UserError(f"{place}: {fact}; correct the path")
                 if not (transformer / shard).exists():
                     raise UserError(f"{place}: names {shard}, which is not there; {DOWNLOAD}")
 
@@ -399,7 +433,11 @@ def _settings(folder: Path) -> dict[str, Any]:
     place = folder / MODEL_SETTINGS_FILE
     settings = _checked(place, MODEL_SETTINGS, strict=False)
     named = settings.get("default_prompt_name")
-    known = {"query", "document", *(settings.get("prompts") or {})}  # the two are there in any model, and empty
+    known = {
+        "query",
+        "document",
+        *(settings.get("prompts") or {}),
+    }  # the two are there in any model, and empty
     if named is not None and named not in known:
         raise UserError(f"{place}: default_prompt_name: {unknown_name('prompt', named, known)}")
     with opening(place, "requirements", "install what it names, or remove `requirements` there"):

@@ -90,7 +90,7 @@ def unknown_pooling(folder: Path) -> None:
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
         ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
-        (unknown_module, "module 1 is CNN; supported are a Transformer, then Pooling, and Dense, Normalize, Dropout behind it"),
+        (unknown_module, "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"),
         (unknown_pooling, "no setting 'pooling_mode_median'; did you mean '"),
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
         (lambda folder: files.write_json(folder / "manifest.json", {}), "a bundle already, which has no weights to export"),

@@ -22,7 +22,11 @@ from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 
-TEXTS = ["The Cat eats a RED apple", "a letter", "the dog watches the garden wall. " * 12 + "Our Doctor finds İstanbul"]
+TEXTS = [
+    "The Cat eats a RED apple",
+    "a letter",
+    "the dog watches the garden wall. " * 12 + "Our Doctor finds İstanbul",
+]
 TANH, IDENTITY = "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"
 OWN = "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -58,8 +62,8 @@ def write(name: str, value: Any) -> Change:
 
     def change(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
-        data = value if isinstance(value, bytes) else (value if isinstance(value, str) else json.dumps(value)).encode()
-        (folder / name).write_bytes(data)
+        text = value if isinstance(value, bytes | str) else json.dumps(value)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     return change
 
@@ -89,10 +93,19 @@ def dense(width: int, dims: int, at: int = 2, **values: Any) -> Change:
     """A Dense layer of seeded weights in its folder."""
 
     def change(folder: Path) -> None:
-        config = {"in_features": width, "out_features": dims, "bias": True, "activation_function": TANH, **values}
+        config = {
+            "in_features": width,
+            "out_features": dims,
+            "bias": True,
+            "activation_function": TANH,
+            **values,
+        }
         write(f"{at}_Dense/config.json", config)(folder)
         draw = torch.Generator().manual_seed(at)
-        weights = {"linear.weight": torch.randn(dims, width, generator=draw), "linear.bias": torch.randn(dims, generator=draw)}
+        weights = {
+            "linear.weight": torch.randn(dims, width, generator=draw),
+            "linear.bias": torch.randn(dims, generator=draw),
+        }
         save_file(weights, folder / f"{at}_Dense/model.safetensors")
 
     return change
@@ -132,7 +145,8 @@ IN_FILE_ORDER = {
 HONOURED: dict[str, Change] = {
     "do_lower_case": edit(OWN, do_lower_case=True),
     "do_lower_case, a class with a normalizer of its own": all_of(
-        edit(OWN, do_lower_case=True), edit("tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False)
+        edit(OWN, do_lower_case=True),
+        edit("tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False),
     ),
     "a limit above the tokenizer's": all_of(edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)),
     "no limit": no_limit,
@@ -147,7 +161,9 @@ HONOURED: dict[str, Change] = {
     "no flag": write(FLAGS, {"word_embedding_dimension": 32, **NO_FLAG}),
     "poolings and Dense": all_of(chain("Transformer", "Pooling", "Dense", "Normalize"), write(FLAGS, IN_FILE_ORDER), dense(96, 20)),
     "two Dense layers": all_of(
-        chain("Transformer", "Pooling", "Dense", "Dense"), dense(32, 20), dense(20, 8, 3, activation_function=IDENTITY)
+        chain("Transformer", "Pooling", "Dense", "Dense"),
+        dense(32, 20),
+        dense(20, 8, 3, activation_function=IDENTITY),
     ),
     "Dropout": chain("Transformer", "Pooling", "Dropout", "Normalize"),
     "truncate_dim": write(SETTINGS, {"truncate_dim": 10}),
@@ -163,7 +179,8 @@ HONOURED: dict[str, Change] = {
     ),
     "padding_side": edit("tokenizer_config.json", padding_side="left"),
     "truncation in tokenizer.json": edit(
-        "tokenizer.json", truncation={"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+        "tokenizer.json",
+        truncation={"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0},
     ),
 }
 
@@ -184,7 +201,6 @@ def files_for_sentence_transformers(folder: Path, out: Path) -> Path:
     with model_source.opened(str(folder)) as run:
         out.mkdir()
         library_files.write(out, run, run.student(), ["fp32"])
-    shutil.copy(next(folder.rglob("model.safetensors"), folder), out)
     shutil.copy(model_folder.read(folder).transformer / "model.safetensors", out)
     return out
 
@@ -213,14 +229,19 @@ def test_the_honoured_settings_differ(cased: Path) -> None:
 
 
 def test_left_truncation_is_the_teachers_alone(folder: Path, tmp_path: Path) -> None:
+    before = teacher(folder)
     edit("tokenizer_config.json", truncation_side="left")(folder)
+    assert np.abs(teacher(folder).embed(TEXTS) - before.embed(TEXTS)).max() > 1e-3
     assert np.abs(teacher(folder).embed(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
     with pytest.raises(UserError, match="truncation_side: left, which keeps the end of a long text, .*; set it to right"):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
     of_student = tokenizer_files.from_the_start(teacher(folder).tokenizer)
     tokenizer_files.save_tokenizer(of_student, tmp_path / "student")
     saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "student")
-    assert saved(TEXTS[2], truncation=True, max_length=9)["input_ids"] == [*saved(TEXTS[2])["input_ids"][:8], saved.sep_token_id]
+    assert saved(TEXTS[2], truncation=True, max_length=9)["input_ids"] == [
+        *saved(TEXTS[2])["input_ids"][:8],
+        saved.sep_token_id,
+    ]
 
 
 PROMPTS = {"query": "the dog ", "document": "a child "}
@@ -248,17 +269,30 @@ def test_export_reports_a_ranking_that_unit_length_changes(folder: Path, tmp_pat
 
 
 def shard(name: str) -> Change:
-    return write("model.safetensors.index.json", {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}})
+    return write(
+        "model.safetensors.index.json",
+        {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}},
+    )
 
 
 def path_of_pooling(path: str) -> Change:
     return write(
-        "modules.json", [{"name": "0", "path": "", "type": f"{ST}.Transformer"}, {"name": "1", "path": path, "type": f"{ST}.Pooling"}]
+        "modules.json",
+        [
+            {"name": "0", "path": "", "type": f"{ST}.Transformer"},
+            {"name": "1", "path": path, "type": f"{ST}.Pooling"},
+        ],
     )
 
 
 def big_bird(folder: Path) -> None:
-    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {
+        "vocab_size": 200,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     config = transformers.BigBirdConfig(**sizes, block_size=4, num_random_blocks=2, max_position_embeddings=64)
     transformers.BigBirdModel(config).save_pretrained(folder)
 
@@ -267,9 +301,15 @@ def types_of_one(folder: Path) -> None:
     """As `[CLS]:1 $A:1` in a post-processor."""
     pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 1}}, {"Sequence": {"id": "A", "type_id": 1}}]
     special = {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}
-    edit("tokenizer.json", post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": special})(
-        folder
-    )
+    edit(
+        "tokenizer.json",
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": pieces,
+            "pair": pieces,
+            "special_tokens": special,
+        },
+    )(folder)
     edit("tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
 
 
@@ -312,73 +352,180 @@ REFUSED: dict[str, tuple[Change, str]] = {
             "do_lower_case": "yes",
         }.items()
     },
-    "a setting of tomorrow": (edit(OWN, max_length=8), f"{OWN}: no setting 'max_length'; did you mean 'max_seq_length'"),
-    "a pooling of tomorrow": (edit(FLAGS, pooling_mode_median=True), "no setting 'pooling_mode_median'; did you mean 'pooling_mode_mea"),
-    "a pooling mode of tomorrow": (edit(FLAGS, pooling_mode="median"), 'pooling_mode: "median" is not supported here'),
-    "two poolings": (chain("Transformer", "Pooling", "Pooling"), "the modules Pooling, Pooling in this order"),
-    "Dense in front": (chain("Transformer", "Dense", "Pooling"), "the modules Dense, Pooling in this order; supported is one Pooling"),
-    "Dense behind Normalize": (chain("Transformer", "Pooling", "Normalize", "Dense"), "the modules Pooling, Normalize, Dense in this"),
+    "a setting of tomorrow": (
+        edit(OWN, max_length=8),
+        f"{OWN}: no setting 'max_length'; did you mean 'max_seq_length'",
+    ),
+    "a pooling of tomorrow": (
+        edit(FLAGS, pooling_mode_median=True),
+        "no setting 'pooling_mode_median'; did you mean 'pooling_mode_mea",
+    ),
+    "a pooling mode of tomorrow": (
+        edit(FLAGS, pooling_mode="median"),
+        'pooling_mode: "median" is not supported here',
+    ),
+    "two poolings": (
+        chain("Transformer", "Pooling", "Pooling"),
+        "the modules Pooling, Pooling in this order",
+    ),
+    "Dense in front": (
+        chain("Transformer", "Dense", "Pooling"),
+        "the modules Dense, Pooling in this order; supported is one Pooling",
+    ),
+    "Dense behind Normalize": (
+        chain("Transformer", "Pooling", "Normalize", "Dense"),
+        "the modules Pooling, Normalize, Dense in this",
+    ),
     "no pooling": (chain("Transformer", "Normalize"), "the modules Normalize in this order"),
-    "a Dense of another library": (chain("Transformer", "pylate.models.Dense.Dense"), r"module 1 is of another library \(pylate.models"),
-    "code of its own": (chain("custom_st.Transformer", "Pooling"), r"module 0 is of another library \(custom_st.Transformer\)"),
+    "a Dense of another library": (
+        chain("Transformer", "pylate.models.Dense.Dense"),
+        r"module 1 is of another library \(pylate.models",
+    ),
+    "code of its own": (
+        chain("custom_st.Transformer", "Pooling"),
+        r"module 0 is of another library \(custom_st.Transformer\)",
+    ),
     **{
-        kind: (chain("Transformer", "Pooling", kind), f"module 2 is {kind}; supported are a Transformer, then Pooling")
-        for kind in ("LayerNorm", "WeightedLayerPooling", "CNN", "LSTM", "WordWeights", "SpladePooling", "MultiVectorMask")
+        kind: (
+            chain("Transformer", "Pooling", kind),
+            f"module 2 is {kind}; supported are a Transformer, Pooling",
+        )
+        for kind in (
+            "LayerNorm",
+            "WeightedLayerPooling",
+            "CNN",
+            "LSTM",
+            "WordWeights",
+            "SpladePooling",
+            "MultiVectorMask",
+        )
     },
     **{kind: (chain(kind, "Pooling"), f"model: .*{kind}.*; ") for kind in model_folder.OTHER_MODULES},
-    "no Pooling folder": (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling/config.json: not there, and modules.json names"),
+    "no Pooling folder": (
+        lambda folder: shutil.rmtree(folder / "1_Pooling"),
+        "1_Pooling/config.json: not there, and modules.json names",
+    ),
     "Dense without weights": (
-        all_of(chain("Transformer", "Pooling", "Dense"), write("2_Dense/config.json", {"in_features": 32, "out_features": 4})),
+        all_of(
+            chain("Transformer", "Pooling", "Dense"),
+            write("2_Dense/config.json", {"in_features": 32, "out_features": 4}),
+        ),
         "2_Dense: a Dense layer without weights",
     ),
-    "Dense of another width": (all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4)), "in_features 64, .* behind 32 dimensions"),
+    "Dense of another width": (
+        all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4)),
+        "in_features 64, .* behind 32 dimensions",
+    ),
     "Dense with other weights": (
-        all_of(chain("Transformer", "Pooling", "Dense"), dense(64, 4), edit("2_Dense/config.json", in_features=32)),
+        all_of(
+            chain("Transformer", "Pooling", "Dense"),
+            dense(64, 4),
+            edit("2_Dense/config.json", in_features=32),
+        ),
         r"2_Dense/model.safetensors: holds .*\(4, 64\).*, config.json asks for .*\(4, 32\)",
     ),
     **{
-        f"Dense: {key}": (all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, **{key: value})), f"2_Dense/config.json: .*{key}")
-        for key, value in {"use_residual": True, "module_input_name": "token_embeddings", "module_output_name": "x", "rank": 4}.items()
+        f"Dense: {key}": (
+            all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, **{key: value})),
+            f"2_Dense/config.json: .*{key}",
+        )
+        for key, value in {
+            "use_residual": True,
+            "module_input_name": "token_embeddings",
+            "module_output_name": "x",
+            "rank": 4,
+        }.items()
     },
     "Dense: another activation": (
         all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, activation_function="os.system")),
         "no activation 'os.system'",
     ),
-    "Normalize: tokens": (write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}), "module_input_name: "),
+    "Normalize: tokens": (
+        write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
+        "module_input_name: ",
+    ),
     **{path: (path_of_pooling(path), "modules.json: module 1 has a path outside the model's folder") for path in ("../x", "/x", "C:\\x")},
-    "two modules of one name": (write("modules.json", [{"path": "", "type": f"{ST}.Transformer", "name": ""}] * 2), "module 1 is Transf"),
-    "a module without a path": (write("modules.json", [{"type": f"{ST}.Transformer"}]), "modules.json: not a list of modules, each"),
+    "two modules of one name": (
+        write("modules.json", [{"path": "", "type": f"{ST}.Transformer", "name": ""}] * 2),
+        "module 1 is Transf",
+    ),
+    "a module without a path": (
+        write("modules.json", [{"type": f"{ST}.Transformer"}]),
+        "modules.json: not a list of modules, each",
+    ),
     "a shard outside": (shard("../../weights.safetensors"), "names a path outside the model's folder"),
-    "a shard that is not there": (shard("model-1.safetensors"), "names model-1.safetensors, which is not there; download the whole model"),
-    "an adapter beside": (write("adapter_config.json", {"base_model_name_or_path": "owner/base"}), r"adapter \(LoRA\) of 'owner/base'"),
+    "a shard that is not there": (
+        shard("model-1.safetensors"),
+        "names model-1.safetensors, which is not there; download the whole model",
+    ),
+    "an adapter beside": (
+        write("adapter_config.json", {"base_model_name_or_path": "owner/base"}),
+        r"adapter \(LoRA\) of 'owner/base'",
+    ),
     "an adapter alone": (
         all_of(write("adapter_config.json", {}), lambda folder: (folder / "config.json").unlink()),
         "an adapter .*; merge it with peft",
     ),
-    "a sparse encoder": (write(SETTINGS, {"model_type": "SparseEncoder"}), 'model_type: "SparseEncoder" is not supported'),
+    "a sparse encoder": (
+        write(SETTINGS, {"model_type": "SparseEncoder"}),
+        'model_type: "SparseEncoder" is not supported',
+    ),
     "truncate_dim": (write(SETTINGS, {"truncate_dim": -1}), "truncate_dim: -1 is not supported here"),
-    "prompts of another form": (write(SETTINGS, {"prompts": ["a"]}), 'prompts: \\["a"\\] is not supported here'),
-    "a default prompt that is not there": (write(SETTINGS, {"default_prompt_name": "qury"}), "default_prompt_name: no prompt 'qury'"),
-    "requirements": (write(SETTINGS, {"requirements": {"transformers": ">=99"}}), "requirements: transformers>=99 is required"),
+    "prompts of another form": (
+        write(SETTINGS, {"prompts": ["a"]}),
+        'prompts: \\["a"\\] is not supported here',
+    ),
+    "a default prompt that is not there": (
+        write(SETTINGS, {"default_prompt_name": "qury"}),
+        "default_prompt_name: no prompt 'qury'",
+    ),
+    "requirements": (
+        write(SETTINGS, {"requirements": {"transformers": ">=99"}}),
+        "requirements: transformers>=99 is required",
+    ),
     **{
-        method: (edit("config.json", quantization_config={"quant_method": method}), f"quantization_config: weights quantized by {method}")
+        method: (
+            edit("config.json", quantization_config={"quant_method": method}),
+            f"quantization_config: weights quantized by {method}",
+        )
         for method in ("bitsandbytes", "gptq", "compressed-tensors")
     },
-    "an architecture of tomorrow": (edit("config.json", model_type="bert2027"), "does not know its architecture .model_type 'bert2027'"),
+    "an architecture of tomorrow": (
+        edit("config.json", model_type="bert2027"),
+        "does not know its architecture .model_type 'bert2027'",
+    ),
     "code in auto_map": (
         edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
         r"needs the Python code that comes with it \(auto_map\); read that code, and allow it with --trust-remote-code",
     ),
     "model2vec": (edit("config.json", model_type="model2vec"), "a table of static embeddings"),
-    "BigBird": (big_bird, "attention_type: block_sparse, which transformers turns into full attention"),
-    "T5": (write("config.json", transformers.T5Config(vocab_size=200).to_dict()), "an encoder with a decoder, which does not embed by"),
-    "a token id above the table": (vocabulary_above, "token ids up to 278, the model's embedding table 278 rows"),
+    "BigBird": (big_bird, "attention_type: block_sparse, which transformers gives up"),
+    "T5": (
+        write("config.json", transformers.T5Config(vocab_size=200).to_dict()),
+        "an encoder with a decoder, which does not embed by",
+    ),
+    "a token id above the table": (
+        vocabulary_above,
+        "token ids up to 278, the model's embedding table 278 rows",
+    ),
     "token types": (types_of_one, r"gives the tokens of a text other types than 0 \(post_processor\)"),
-    "split_special_tokens": (edit("tokenizer_config.json", split_special_tokens=True), "split_special_tokens: true is not supported"),
-    "another normalizer": (edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}), "its tokenizer cannot be read: data did"),
+    "split_special_tokens": (
+        edit("tokenizer_config.json", split_special_tokens=True),
+        "split_special_tokens: true is not supported",
+    ),
+    "another normalizer": (
+        edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}),
+        "its tokenizer cannot be read: data did",
+    ),
     "weights that are a pointer": (write("model.safetensors", POINTER), "its weights do not open: "),
-    "a mark in config.json": (with_mark("config.json"), "config.json: begins with a byte order mark, .*; save it as UTF-8 without"),
-    "no file of settings": (lambda folder: (folder / "config.json").unlink(), "no config.json, so not a model folder"),
+    "a mark in config.json": (
+        with_mark("config.json"),
+        "config.json: begins with a byte order mark, .*; save it as UTF-8 without",
+    ),
+    "no file of settings": (
+        lambda folder: (folder / "config.json").unlink(),
+        "no config.json, so not a model folder",
+    ),
 }
 
 
@@ -426,13 +573,25 @@ def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, 
 
 
 UNEXPORTED = {
-    "FNet": (transformers.FNetConfig, "an architecture that cannot be written as a graph: .*; a bundle is a graph, so teach a student"),
-    "ConvBert": (transformers.ConvBertConfig, r".* operators that a bundle may not use \(Conv\); a bundle is a graph, so teach a student"),
+    "FNet": (
+        transformers.FNetConfig,
+        "an architecture that cannot be written as a graph: .*; a bundle is a graph, so teach a student",
+    ),
+    "ConvBert": (
+        transformers.ConvBertConfig,
+        r".* operators that a bundle may not use \(Conv\); a bundle is a graph, so teach a student",
+    ),
 }
 
 
 def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "num_hash_buckets": 64}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "num_hash_buckets": 64,
+    }
     transformers.CanineModel(transformers.CanineConfig(**sizes, max_position_embeddings=64)).save_pretrained(folder)
     with pytest.raises(UserError, match="^CanineModel: an architecture without one embedding table: "):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
@@ -440,7 +599,13 @@ def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp
 
 @pytest.mark.parametrize(("config", "says"), UNEXPORTED.values(), ids=UNEXPORTED)
 def test_an_architecture_without_a_graph_is_refused(folder: Path, tmp_path: Path, config: Any, says: str) -> None:
-    sizes = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    sizes = {
+        "vocab_size": 200,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
     transformers.AutoModel.from_config(config(**sizes, embedding_size=32, max_position_embeddings=64)).save_pretrained(folder)
     with pytest.raises(UserError, match=f"^{config.__name__.removesuffix('Config')}Model: {says}"):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)

@@ -247,7 +247,7 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 
 def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -> None:
     spec = back_and_forth(world.teacher)
-    with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher does not open as AutoModelForSeq2SeqLM \("):
+    with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher: does not open as AutoModelForSeq2SeqLM: "):
         corpus_views.build(spec, 0, built, QUIET, "stages[0].view")
     nowhere = spec.model_copy(update={"backward": recipe.Translator(model="owner/name")})
     with pytest.raises(UserError, match=r"view.backward.model: no folder 'owner/name' here; .*set stages\[0\].view.backward.revision"):

@@ -19,16 +19,15 @@ def _pretrained(kind: str, folder: Path, device: str, place: str) -> tuple[Any, 
     """(tokenizer, model in eval mode) of a folder. Raises UserError where it is no model of this kind; `place`: the recipe key."""
     import transformers
 
+    from edgedistill.students import model_folder
     from edgedistill.students.sentence_transformer import quiet
 
-    try:
-        with quiet():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            return tokenizer, getattr(transformers, kind).from_pretrained(folder, trust_remote_code=False).eval().to(device)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        way_out = "choose such a model; some tokenizers need pip install 'edgedistill[views]'"
-        raise UserError(f"{place}: {folder} does not open as {kind} ({first}); {way_out}") from error
+    model_folder.read(folder)
+    options = {"trust_remote_code": False, "local_files_only": True}
+    way_out = "choose such a model; some tokenizers need pip install 'edgedistill[views]'"
+    with model_folder.opening(f"{place}: {folder}", f"does not open as {kind}", way_out, way_out), quiet():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+        return tokenizer, getattr(transformers, kind).from_pretrained(folder, **options).eval().to(device)
 
 
 def _tokens_per_batch(device: str) -> int:
