@@ -327,7 +327,7 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
         if kind not in CHAIN or (at == 0) != (kind == "Transformer"):
             fact = f"module {at} is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
             raise UserError(f"{place}: {fact}; {ELSEWHERE}")
-    if len({entry.get("name") for entry in entries}) < len(entries):
+    if len({str(entry.get("name", f"module {at}")) for at, entry in enumerate(entries)}) < len(entries):
         fact = "two modules of one name, of which sentence-transformers drops one"
         raise UserError(f"{place}: {fact}; give each its own name")
     return entries

@@ -301,7 +301,7 @@ def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path: Path, r
     sizes = (
         rf"{rows:,} rows and a tokenizer of {len(words)} tokens"
         if rows > 200
-        else rf"{len(words)} tokens, the model's embedding table {rows}"
+        else rf"token ids up to {len(words) - 1}, the model's embedding table {rows} rows"
     )
     with pytest.raises(UserError, match=f"{sizes}; use the tokenizer that belongs to the model"):
         Started(world, folder)

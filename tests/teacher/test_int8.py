@@ -44,7 +44,7 @@ def chained(world: World, folder: Path, pooling: str) -> Path:
     torch.manual_seed(1)
     save_file({"linear.weight": torch.randn(24, 32) / 6, "linear.bias": torch.randn(24) / 6}, folder / "2_Dense/model.safetensors")
     chain = files.read_json(folder / "modules.json")
-    chain.insert(2, {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    chain.insert(2, {"idx": 2, "name": "dense", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     files.write_json(folder / "modules.json", chain)
     files.write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat "}})
     return folder
