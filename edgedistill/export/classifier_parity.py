@@ -37,7 +37,7 @@ def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
 
-    texts = golden_texts(count, run.max_tokens)
+    texts = golden_texts(tokenizer, run.prompt, run.max_tokens)
     items: list[Item] = [(text, texts[(at + 2) % len(texts)]) if classifier.pair else (text,) for at, text in enumerate(texts)]
     ids = [[tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in item] for item in items]
     truncated = [any(count(text) > run.max_tokens for text in item) for item in items]

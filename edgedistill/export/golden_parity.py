@@ -50,7 +50,7 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
 
-    texts = golden_texts(count, run.max_tokens)
+    texts = golden_texts(tokenizer, run.prompt, run.max_tokens)
     truncated = [count(text) > run.max_tokens for text in texts]
     ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
     fails = opening(type(student).__name__, "torch cannot embed with it", "open it in transformers, and see there")

@@ -29,7 +29,7 @@ class Reader(NamedTuple):
 
     def golden_texts(self) -> list[str]:
         """The golden texts of this length and tokenizer."""
-        return golden_texts(lambda text: len(self.tokenizer(self.prompt + text, verbose=False)["input_ids"]), self.max_tokens)
+        return golden_texts(self.tokenizer, self.prompt, self.max_tokens)
 
 
 def samples(reader: Reader, golden: list[list[int]]) -> list[list[int]]:

@@ -55,6 +55,9 @@ export interface Manifest {
  */
 export function load(folder: string, options?: LoadOptions): Promise<Bundle>;
 
+/** The cosine of two embeddings of unit length. */
+export function similarity(a: Float32Array, b: Float32Array): number;
+
 /** An encoder opened in one precision by `load`. */
 export class Bundle {
   private constructor();

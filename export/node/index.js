@@ -14,13 +14,19 @@ import { lstat, readFile, realpath } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import path from "node:path";
 
-import { Tokenizer } from "@huggingface/tokenizers";
+import * as tokenizers from "@huggingface/tokenizers";
 import { InferenceSession, Tensor } from "onnxruntime-node";
+
+import { graphProblem } from "./graph.js";
+import { tokenizer } from "./tokens.js";
 
 const SCHEMA = 1; // of the newest manifest that this file reads
 const PRECISIONS = ["int8", "w8", "fp32"]; // in the order load() prefers them
-const RARE_IDEOGRAPHS = /[\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
 const GET_AGAIN = "get the bundle again, or export it again from its run";
+const MB = 1e6;
+const LARGEST_BYTES = { "manifest.json": 4 * MB, "tokenizer.json": 64 * MB, "parity.json": 64 * MB }; // of a graph 2^31 - 1
+const LONGEST_PROMPT = 10_000;
+const UNIT_LENGTH = 0.01; // how far an embedding's length may be from 1
 const BATCH_TOKENS = 512; // with padding; the activations of a layer then fit a core's cache
 
 export class UserError extends Error {
@@ -43,12 +49,17 @@ export class CheckFailed extends Error {
 export async function load(folder, { precision, threads = availableParallelism() } = {}) {
   const manifest = await readManifest(folder);
   const chosen = choosePrecision(folder, manifest, precision);
-  const tokenizer = parseJson(folder, "tokenizer.json", await readVerified(folder, manifest, "tokenizer.json"));
+  const json = parseJson(folder, "tokenizer.json", await readVerified(folder, manifest, "tokenizer.json"));
   const { file } = manifest.precisions[chosen];
   const graph = await readVerified(folder, manifest, file); // onnxruntime gets the very bytes that were hashed
-  const external = "\n\blocation"; // the key, in protobuf, of weights that lie in another file
-  if (graph.includes(external)) {
-    throw new UserError(`${path.join(folder, file)}: has weights in another file, which no hash covers; ${GET_AGAIN}`);
+  const problem = graphProblem(graph);
+  if (problem) throw new UserError(`${path.join(folder, file)}: ${problem}`);
+  let tokenize;
+  try {
+    tokenize = tokenizer(tokenizers, json, manifest);
+    tokenize("a"); // parts that do not fit together fail here
+  } catch (error) {
+    throw new UserError(`${path.join(folder, "tokenizer.json")}: cannot be read here (${error.message}); ${GET_AGAIN}`);
   }
   const options = {
     intraOpNumThreads: threads,
@@ -59,30 +70,26 @@ export async function load(folder, { precision, threads = availableParallelism()
   const session = await InferenceSession.create(graph, options).catch((error) => {
     throw new UserError(`${path.join(folder, file)}: onnxruntime-node cannot open it (${error.message}); try a newer onnxruntime-node`);
   });
-  try {
-    return new Bundle(folder, manifest, chosen, tokenizer, session);
-  } catch (error) {
-    const fact = `@huggingface/tokenizers cannot read it (${error.message})`;
-    throw new UserError(`${path.join(folder, "tokenizer.json")}: ${fact}; ${GET_AGAIN}`);
-  }
+  return new Bundle(folder, manifest, chosen, tokenize, session);
+}
+
+/** The cosine of two embeddings of unit length. */
+export function similarity(a, b) {
+  return a.reduce((sum, x, at) => sum + x * b[at], 0);
 }
 
 /** An encoder opened in one precision by `load`. */
 export class Bundle {
-  #tokenizer;
-  #corrections;
-  #closing; // special tokens behind a text, which truncation keeps
+  #tokenize;
   #session;
 
-  constructor(folder, manifest, precision, tokenizer, session) {
+  constructor(folder, manifest, precision, tokenize, session) {
     this.folder = folder;
     this.manifest = manifest;
     this.precision = precision;
     this.dims = manifest.dims;
     this.maxTokens = manifest.max_tokens;
-    this.#tokenizer = new Tokenizer(tokenizer, {});
-    this.#corrections = corrections(tokenizer.normalizer);
-    this.#closing = closingTokens(tokenizer.post_processor);
+    this.#tokenize = tokenize;
     this.#session = session;
   }
 
@@ -97,6 +104,9 @@ export class Bundle {
     if (!this.dims.includes(dim)) {
       throw new UserError(`dim=${dim}: ${this.manifest.name} was trained for ${this.dims.join(", ")} dimensions; choose one of these`);
     }
+    if (typeof texts?.[Symbol.iterator] !== "function") {
+      throw new UserError(`texts: ${texts === null ? "null" : typeof texts}, not strings; give a string, or an array of strings`);
+    }
     const ids = Array.from(texts, (text, at) => this.tokenize(text, `texts[${at}]`));
     const embeddings = new Array(ids.length);
     for (const batch of longestFirst(ids, batchTokens)) {
@@ -110,10 +120,11 @@ export class Bundle {
   tokenize(text, place = "text") {
     if (typeof text !== "string") throw new UserError(`${place}: ${text === null ? "null" : typeof text}, not a string; give strings`);
     if (!text.isWellFormed()) throw new UserError(`${place}: contains half a surrogate pair, which is not text; decode it again`);
-    const corrected = this.#corrections.reduce((done, [found, by]) => done.replaceAll(found, by), this.manifest.prompt + text);
-    const { ids } = this.#tokenizer.encode(corrected);
-    if (ids.length <= this.maxTokens) return ids;
-    return [...ids.slice(0, this.maxTokens - this.#closing), ...ids.slice(ids.length - this.#closing)];
+    try {
+      return this.#tokenize(text);
+    } catch (error) {
+      throw new UserError(`${place}: ${path.join(this.folder, "tokenizer.json")} cannot tokenize it (${error.message}); ${GET_AGAIN}`);
+    }
   }
 
   /**
@@ -129,7 +140,7 @@ export class Bundle {
     const threshold = this.manifest.precisions[this.precision].parity?.threshold;
     const place = (at) => `${this.folder}: text ${at + 1} of ${texts.length} (${quote(texts[at])})`;
     const differ = texts.findIndex((text, at) => String(this.tokenize(text)) !== String(ids[at]));
-    const problems = differ < 0 ? [] : [`${place(differ)}: token ids differ; install another version of @huggingface/tokenizers`];
+    const problems = differ < 0 ? [] : [`${place(differ)}: token ids differ; run this bundle in Python`];
     const cosines = (await this.encode(texts)).map((row, at) => dot(row, vectors[at]));
     for (const [at, text] of texts.entries()) cosines[at] = Math.min(cosines[at], dot(await this.encode(text), vectors[at]));
     const least = Math.min(...cosines); // NaN where one is, and NaN must not pass
@@ -160,21 +171,26 @@ export class Bundle {
     const results = await this.#session.run({ input_ids, attention_mask }, [output]).catch((error) => {
       throw new UserError(`${this.folder}: its graph cannot run (${error.message}); ${GET_AGAIN}`);
     });
-    const { data, dims } = results[output];
-    if (dims[1] !== this.dims[0]) throw new UserError(`${this.folder}: manifest.json does not describe its graph; copy the bundle again`);
-    return rows.map((_, at) => data.slice(at * dims[1], (at + 1) * dims[1]));
+    const { data, dims, type } = results[output];
+    if (type !== "float32" || String(dims) !== String([rows.length, this.dims[0]])) {
+      throw new UserError(`${this.folder}: manifest.json does not describe its graph; copy the bundle again`);
+    }
+    const embeddings = rows.map((_, at) => data.slice(at * dims[1], (at + 1) * dims[1]));
+    const wrong = embeddings.map((row) => Math.hypot(...row)).find((length) => !(Math.abs(length - 1) <= UNIT_LENGTH));
+    if (wrong !== undefined) throw new CheckFailed(`${this.folder}: an embedding of length ${wrong}, not 1; ${GET_AGAIN}`);
+    return embeddings;
   }
 }
 
 /** The keys that a manifest must have, and what they hold. */
 const isText = (value) => typeof value === "string";
-const isSize = (value) => Number.isSafeInteger(value) && value > 0;
+const isSize = (value, most = 65_536) => Number.isSafeInteger(value) && value > 0 && value <= most;
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-const areSizes = (value) => Array.isArray(value) && value.length > 0 && value.every(isSize);
+const areSizes = (value) => Array.isArray(value) && value.length > 0 && value.every((each) => isSize(each));
 const KEYS = {
-  ...{ name: isText, kind: isText, prompt: isText, output: isText },
-  ...{ dims: areSizes, max_tokens: isSize, precisions: isObject, files: isObject },
-  pad_id: (value) => value === undefined || value === 0 || isSize(value),
+  ...{ name: isText, kind: isText, output: isText, prompt: (value) => isText(value) && value.length <= LONGEST_PROMPT },
+  ...{ dims: areSizes, max_tokens: (value) => isSize(value, 131_072), precisions: isObject, files: isObject },
+  pad_id: (value) => value === undefined || value === 0 || isSize(value, 2 ** 31 - 1),
 };
 
 async function readManifest(folder) {
@@ -213,8 +229,11 @@ function staysInside(name) {
 async function readInside(folder, name) {
   const place = path.join(folder, name);
   const [root, real] = await Promise.all([folder, place].map((each) => realpath(each).catch(() => null)));
-  if (real === null || !(await lstat(real)).isFile()) return null;
+  const found = real === null ? null : await lstat(real);
+  if (!found?.isFile()) return null;
   if (real !== path.join(root, name)) throw new UserError(`${place}: a link, which may leave the bundle; copy it without links (cp -RL)`);
+  const most = LARGEST_BYTES[name] ?? 2 ** 31 - 1;
+  if (found.size > most) throw new UserError(`${place}: ${found.size} bytes, at most ${most} are read; copy the bundle again`);
   return readFile(real);
 }
 
@@ -233,34 +252,6 @@ function parseJson(folder, name, bytes) {
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch {
     throw new UserError(`${path.join(folder, name)}: not valid JSON, truncated or edited; copy the bundle again`);
-  }
-}
-
-/** What to replace in a text, so that @huggingface/tokenizers 0.2 normalizes it like the library that made the golden token ids. */
-function corrections(normalizer) {
-  const steps = normalizer?.type === "Sequence" ? normalizer.normalizers : [normalizer];
-  const lowercase = steps.some((step) => step?.type === "Lowercase" || step?.lowercase);
-  const ideographs = steps.some((step) => step?.type === "BertNormalizer" && step.handle_chinese_chars);
-  return [
-    ...(lowercase ? [["Σ", "σ"]] : []), // JavaScript makes ς of it at the end of a word
-    ...(ideographs ? [[RARE_IDEOGRAPHS, " $& "]] : []), // in JavaScript two code units, which it does not set apart
-  ];
-}
-
-/** How many special tokens a post-processor of tokenizer.json puts behind a text. */
-function closingTokens(processor) {
-  switch (processor?.type) {
-    case "Sequence":
-      return processor.processors.reduce((sum, each) => sum + closingTokens(each), 0);
-    case "TemplateProcessing": {
-      const behind = processor.single.slice(processor.single.findIndex((item) => item.Sequence) + 1);
-      return behind.reduce((sum, item) => sum + processor.special_tokens[item.SpecialToken.id].ids.length, 0);
-    }
-    case "BertProcessing":
-    case "RobertaProcessing":
-      return 1;
-    default:
-      return 0;
   }
 }
 

@@ -13,34 +13,193 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
+LARGEST_BYTES = {"manifest.json": 4_000_000, "tokenizer.json": 64_000_000, "parity.json": 64_000_000}  # of a graph 2**31 - 1
+UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
 
-def verified(folder: Path, name: str) -> bytes:
+# Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that is read. What is not listed is
+# refused: external data, subgraphs, functions, training steps, sparse tensors, strings.
+FIELDS: dict[str, tuple[set[int], dict[int, str]]] = {
+    "model": ({1, 2, 3, 4, 5, 6, 8, 14, 26}, {7: "graph"}),
+    "graph": ({2, 10, 11, 12, 13, 14, 16}, {1: "node", 5: "tensor"}),
+    "node": ({1, 2, 3, 6, 8, 9, 10}, {4: "operator", 5: "attribute", 7: "domain"}),
+    "attribute": ({1, 2, 3, 4, 7, 8, 9, 13, 20}, {5: "tensor", 10: "tensor"}),
+    "tensor": ({1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 16}, {}),
+}
+OPERATORS = {
+    "": "Compress Gather GatherElements GatherND NonZero ScatterElements ScatterND Slice Split Where "
+    "Concat ConstantOfShape Expand Flatten Identity Pad Range Reshape Shape Size Squeeze Tile Transpose Trilu "
+    "Unsqueeze "
+    "Abs Add Ceil Clip CumSum Div Erf Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal Round Sign Sqrt Sub Sum "
+    "Sin Cos "
+    "And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor "
+    "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
+    "ArgMax ArgMin ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
+    "Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Sigmoid Softmax LogSoftmax Softplus Tanh "
+    "Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM "
+    "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear ",
+    "com.microsoft": "BiasGelu FastGelu Gelu QuickGelu "
+    "Attention EmbedLayerNormalization MultiHeadAttention RotaryEmbedding SkipLayerNormalization "
+    "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat "
+    "MatMulNBits QuantizeLinear ",
+}
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The path of a file of the bundle. Exits with 1 for a name, or a link, that leaves its folder."""
+    parts = name.split("/") if isinstance(name, str) else [".."]
+    path = folder / str(name)
+    if {"", ".", ".."} & set(parts) or any(letter in str(name) for letter in "\\:\0"):
+        sys.exit(f"{folder}: the file name {name!r} leaves the bundle; do not use this bundle")
+    if path.resolve() != folder.resolve() / str(name):
+        sys.exit(f"{path}: a link, which leads out of the bundle's folder; copy it without links (cp -RL)")
+    return path
+
+
+def contents(folder: Path, name: str) -> bytes:
+    """The bytes of a file of the bundle. Exits with 1 where it is missing or too large to be one."""
+    path, most = inside(folder, name), LARGEST_BYTES.get(name, 2**31 - 1)
+    if not path.is_file() or path.stat().st_size > most:
+        sys.exit(f"{path}: missing, or above {most} bytes; copy the bundle again")
+    return path.read_bytes()
+
+
+def parsed(folder: Path, name: str, data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        sys.exit(f"{folder / name}: not a JSON object, truncated or edited; copy the bundle again")
+    return found
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """manifest.json, as far as this program uses it. Exits with 1 for what is not one."""
+    found = parsed(folder, "manifest.json", contents(folder, "manifest.json"))
+    dims, precisions, files = (found.get(key) for key in ("dims", "precisions", "files"))
+    good = isinstance(dims, list) and dims and all(type(dim) is int and 0 < dim <= 65_536 for dim in dims)
+    good = good and type(found.get("max_tokens")) is int and 0 < found["max_tokens"] <= 131_072
+    good = good and isinstance(found.get("prompt"), str) and len(found["prompt"]) <= 10_000 and isinstance(found.get("output"), str)
+    good = good and isinstance(files, dict) and isinstance(precisions, dict) and all(isinstance(each, dict) for each in precisions.values())
+    good = good and type(found.get("pad_id", 0)) is int and 0 <= found.get("pad_id", 0) < 2**31
+    if not good or not precisions:
+        sys.exit(f"{folder / 'manifest.json'}: keys missing or of the wrong type, truncated or edited; copy the bundle again")
+    if found.get("schema") != 1:
+        sys.exit(f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, this program reads 1; get a newer one")
+    if found.get("labels"):
+        sys.exit(f"{folder}: a classifier, which has no embeddings; classify with edgedistill")
+    for name in [*files, *(entry.get("file") for entry in precisions.values())]:
+        inside(folder, name)
+    return found
+
+
+def verified(folder: Path, manifest: dict[str, Any], name: str) -> bytes:
     """A file of the bundle, whose sha256 is that of the manifest. Exits with 1 where it is not."""
-    path, expected = folder / name, json.loads((folder / "manifest.json").read_bytes())["files"].get(name)
-    if not path.resolve().is_relative_to(folder.resolve()):
-        sys.exit(f"{path}: leads out of the bundle's folder")
-    data = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != expected:
-        sys.exit(f"{path}: missing, or changed since export (its sha256 is not that of manifest.json); copy the bundle again")
+    data = contents(folder, name)
+    if hashlib.sha256(data).hexdigest() != manifest["files"].get(name):
+        sys.exit(f"{folder / name}: changed since export (its sha256 is not that of manifest.json); copy the bundle again")
     return data
 
 
+def check_graph(data: bytes) -> None:
+    """Raises ValueError for a graph whose data is not all in its own bytes, or with an operator that is not listed.
+
+    A strict reader of protobuf: what it does not know, it refuses, so that onnxruntime reads nothing in another way.
+    """
+    if data[4:8] == b"ORTM":
+        raise ValueError("in ORT format, not ONNX")
+    if _read(data, "model", 0, len(data)).get("graph") != 1:
+        raise ValueError("not an ONNX graph")
+
+
+def _read(data: bytes, what: str, at: int, end: int) -> dict[str, Any]:
+    """How often each field of a message occurs that is read, and a node's texts."""
+    skipped, read = FIELDS[what]
+    found: dict[str, Any] = {}
+    while at < end:
+        key, start = _number(data, at, end)
+        field, wire_type, name = key >> 3, key & 7, read.get(key >> 3)
+        if wire_type == 0:
+            value, stop = _number(data, start, end)
+        elif wire_type in (1, 2, 5):
+            length, value = _number(data, start, end) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], start)
+            stop = value + length
+        else:
+            raise ValueError(f"wire type {wire_type} at byte {at}")
+        if stop > end:
+            raise ValueError(f"cut off at byte {at}")
+        is_inside = what == "tensor" and field == 14 and wire_type == 0 and value == 0  # the data is in this file
+        if (name is None and field not in skipped and not is_inside) or (name is not None and wire_type != 2):
+            raise ValueError(f"field {field} of a {what} at byte {at}, as of weights in another file, which no bundle needs")
+        if name in ("operator", "domain"):
+            if name in found:
+                raise ValueError(f"a node with {name} twice at byte {at}")
+            found[name] = data[value:stop].decode("utf-8")
+        elif name is not None:
+            found[name] = found.get(name, 0) + 1
+            _read(data, name, value, stop)
+        at = stop
+    if what == "node":
+        domain, operator = found.get("domain", ""), found.get("operator", "")
+        domain = "" if domain == "ai.onnx" else domain
+        if operator not in OPERATORS.get(domain, "").split():
+            raise ValueError(f"an operator that a bundle may not use ({domain!r} {operator!r})")
+    return found
+
+
+def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """An integer of 1 to 10 bytes, and where it ends."""
+    number = 0
+    for place in range(min(10, end - at)):
+        number |= (data[at + place] & 127) << 7 * place
+        if data[at + place] < 128:
+            return number, at + place + 1
+    raise ValueError(f"a number without an end at byte {at}")
+
+
+def refuse(error: BaseException, fact: str) -> NoReturn:
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    sys.exit(f"{fact} ({(str(error) or type(error).__name__).splitlines()[0][:200]}); copy the bundle again")
+
+
 def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
-    """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`."""
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    session = onnxruntime.InferenceSession(verified(folder, manifest["precisions"][precision]["file"]))
-    tokenizer = Tokenizer.from_str(verified(folder, "tokenizer.json").decode())
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(manifest["max_tokens"])
+    """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`.
+
+    Both exit with 1: for a graph or a tokenizer that is refused, and for a text whose embedding is not of unit length.
+    """
+    manifest = read_manifest(folder)
+    file = manifest["precisions"][precision]["file"]
+    graph = verified(folder, manifest, file)
+    try:
+        check_graph(graph)
+    except ValueError as error:
+        sys.exit(f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run")
+    tokenizer_json = verified(folder, manifest, "tokenizer.json").decode("utf-8", "replace")
+    try:
+        session = onnxruntime.InferenceSession(graph)
+        tokenizer = Tokenizer.from_str(tokenizer_json)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(manifest["max_tokens"])
+    except BaseException as error:  # noqa: BLE001 - of many classes; a panic of tokenizers is no Exception
+        refuse(error, f"{folder}: cannot be opened")
 
     def embed(text: str) -> np.ndarray:
-        ids = np.array([tokenizer.encode(manifest["prompt"] + text).ids], np.int64)
-        return session.run([manifest["output"]], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0][0]
+        try:
+            ids = np.array([tokenizer.encode(manifest["prompt"] + text).ids], np.int64)
+            rows = session.run([manifest["output"]], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+        except BaseException as error:  # noqa: BLE001 - as above
+            refuse(error, f"{folder}: fails for a text")
+        if rows.shape != (1, manifest["dims"][0]) or not abs(np.linalg.norm(rows) - 1) <= UNIT_LENGTH:
+            fact = f"gives {rows.shape} numbers of length {np.linalg.norm(rows)}, not {manifest['dims'][0]} of length 1"
+            sys.exit(f"{folder}: {fact}; copy the bundle again")
+        return rows[0]
 
     return embed
 
@@ -54,13 +213,14 @@ def main() -> int:
     if not (asked.bundle / "manifest.json").is_file():
         way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
         parser.exit(2, f"{asked.bundle}: not a bundle (no manifest.json); {way_out}\n")
-    available = list(json.loads((asked.bundle / "manifest.json").read_bytes())["precisions"])
+    manifest = read_manifest(asked.bundle)
+    available = list(manifest["precisions"])
     precision = asked.precision or next(each for each in ("int8", "w8", "fp32", *available) if each in available)
     if precision not in available:
         parser.exit(2, f"{asked.bundle}: no precision {precision!r}; choose {' or '.join(available)}\n")
     embed = open_bundle(asked.bundle, precision)
     if asked.check:
-        golden = json.loads(verified(asked.bundle, "parity.json"))
+        golden = parsed(asked.bundle, "parity.json", verified(asked.bundle, manifest, "parity.json"))
         pairs, least = zip(golden["texts"], golden["vectors"], strict=True), golden["cosine_at_least"][precision]
         cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in pairs]
         print(json.dumps({"texts": len(cosines), "cosine_min": min(cosines), "cosine_at_least": least}))

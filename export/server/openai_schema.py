@@ -56,7 +56,7 @@ class RequestReader:
         for key in asked:
             if key not in KEYS:
                 raise Refusal(400, f"{key}: not known here; leave it out ({', '.join(KEYS)})", key, "unknown_parameter")
-        self._check_model(asked.get("model"))
+        self.check_model(asked.get("model"))
         encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise Refusal(400, f"encoding_format: {_shown(encoding)}; choose float or base64", "encoding_format")
@@ -95,7 +95,8 @@ class RequestReader:
             )
         return asked
 
-    def _check_model(self, asked: Any) -> None:
+    def check_model(self, asked: Any) -> None:
+        """Raises Refusal for a model that this server does not have."""
         name = self.bundle.manifest["name"]
         if asked not in (None, name, f"{name}:{self.bundle.precision}"):
             raise Refusal(404, f"model: no {_shown(asked)} here; this server has {name}", "model", "model_not_found")

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import openai_schema
@@ -29,16 +30,22 @@ from openai_schema import EmbeddingRequest, Refusal, RequestReader
 from request_queue import QueueFull, RequestQueue
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 import edgedistill
 from edgedistill import Bundle, CheckFailed, UserError, machine
 
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
 LINGER_S = 1.0  # the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
+LINGER_BYTES = 4_000_000  # or until so many came
+MOST_HEADERS = 100  # of a request
+HEADER_BYTES = 64_000  # of all of them
 CLIENT_LEFT = 499  # never sent, only counted
 BACKLOG = 4096  # connections that wait for the event loop to accept them
 SWITCH_S = 0.001  # a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every run
@@ -46,11 +53,16 @@ SWITCH_S = 0.001  # a worker gets the interpreter back from a busy event loop af
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may cost. body_bytes: of one body. timeout_s: from a request's headers to its answer. stop_s: of a graceful stop."""
+    """What a request may cost, and which web pages may ask.
+
+    body_bytes: of one body. timeout_s: from a request's headers to its answer. stop_s: of a graceful stop.
+    origins: of web pages whose scripts may ask, such as https://example.org; "*" for all. By default none.
+    """
 
     body_bytes: int
     timeout_s: float
     stop_s: float
+    origins: tuple[str, ...] = ()
 
 
 class EmbeddingServer:
@@ -68,10 +80,17 @@ class EmbeddingServer:
         routes = [
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        self.app = Starlette(routes=routes, lifespan=self.lifespan, exception_handlers={HTTPException: http_error, Exception: our_error})
+        cors = {"allow_origins": limits.origins, "allow_methods": ["GET", "POST"], "allow_headers": ["authorization", "content-type"]}
+        self.app = Starlette(
+            routes=routes,
+            lifespan=self.lifespan,
+            exception_handlers={HTTPException: http_error, Exception: our_error},
+            middleware=[Middleware(HeaderCheck, origins=limits.origins), Middleware(CORSMiddleware, **cors)],
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -83,10 +102,23 @@ class EmbeddingServer:
         state = "stopping" if self.stopping else "ready" if self.queue.ready else "starting"
         return json_response(orjson.dumps({"status": state}), 200 if state == "ready" else 503)
 
+    @property
+    def model_entry(self) -> dict[str, Any]:
+        try:
+            made_at = datetime.datetime.fromisoformat(self.reader.bundle.manifest["made_at"]).timestamp()
+        except (KeyError, TypeError, ValueError, OverflowError):  # a note of the exporter's, which nothing else reads
+            made_at = 0
+        return {"id": self.name, "object": "model", "created": int(made_at), "owned_by": "edgedistill"}
+
     async def models(self, request: Request) -> Response:
-        made_at = datetime.datetime.fromisoformat(self.reader.bundle.manifest.get("made_at", "1970-01-01T00:00:00Z"))
-        model = {"id": self.name, "object": "model", "created": int(made_at.timestamp()), "owned_by": "edgedistill"}
-        return json_response(orjson.dumps({"object": "list", "data": [model]}))
+        return json_response(orjson.dumps({"object": "list", "data": [self.model_entry]}))
+
+    async def model(self, request: Request) -> Response:
+        try:
+            self.reader.check_model(request.path_params["name"])
+        except Refusal as refusal:
+            return refused(refusal)
+        return json_response(orjson.dumps(self.model_entry))
 
     async def exposition(self, request: Request) -> Response:
         return Response(prometheus_client.generate_latest(self.metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
@@ -129,6 +161,9 @@ class EmbeddingServer:
         """The body of a request, whose bytes count as held until the block ends. Raises Refusal once it is too large."""
         if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
             raise too_large(self.limits.body_bytes)
+        kind = request.headers.get("content-type", "none")
+        if kind.split(";")[0].strip().lower() != "application/json":  # a web page may send any other without asking first
+            raise Refusal(415, f"Content-Type: {kind[:80]}; send application/json")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal(415, f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression")
         body, held = bytearray(), 0
@@ -158,6 +193,67 @@ class EmbeddingServer:
         return job.embeddings, job.tokens
 
 
+class HeaderCheck:
+    """Refuses requests with too many headers, and those of scripts of web pages that are not allowed."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self.app = app
+        self.origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope["headers"]) if scope["type"] == "http" else None
+        await (refused(problem) if problem else self.app)(scope, receive, send)
+
+    def _problem(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
+        size = sum(len(name) + len(value) for name, value in headers)
+        if len(headers) > MOST_HEADERS or size > HEADER_BYTES:
+            fact = f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of {HEADER_BYTES} bytes are read"
+            return Refusal(431, f"headers: {fact}; send fewer")
+        found = [value.decode("latin-1") for name, value in headers if name == b"origin"]
+        if "*" in self.origins or set(found) <= set(self.origins):
+            return None
+        return Refusal(403, f"Origin: {found[0][:80]} may not ask; start the server with --allow-origin, or ask without a browser")
+
+
+class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection whose request headers are not there in time, or above what is read."""
+
+    headers_s = 10.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._restart()
+        self._expire()
+
+    def data_received(self, data: bytes) -> None:
+        if self._waits and not self._header_bytes:  # the first of a request's
+            self._restart()
+        self._header_bytes += len(data)
+        super().data_received(data)
+        if not self._waits:
+            self._header_bytes = 0
+        elif self._header_bytes > 2 * HEADER_BYTES:
+            self.transport.close()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the headers of a request, the first or the next, are not there yet."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _restart(self) -> None:
+        self._since = self.loop.time()
+        self._header_bytes = 0
+
+    def _expire(self) -> None:
+        if self.transport.is_closing():
+            return
+        left = self._since + self.headers_s - self.loop.time()
+        if self._waits and left <= 0:
+            self.transport.close()
+        else:
+            self.loop.call_later(left if self._waits else self.headers_s, self._expire)
+
+
 class LingeringResponse(Response):
     """An answer to a body that was not read: the connection is closed, but not before the client had time to read the answer."""
 
@@ -166,8 +262,11 @@ class LingeringResponse(Response):
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while (await receive()).get("more_body"):
-                    pass
+                left = LINGER_BYTES
+                while (message := await receive()).get("more_body"):
+                    left -= len(message["body"])
+                    if left < 0:  # no more is read; what was sent already reaches the client
+                        await asyncio.sleep(LINGER_S)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -232,13 +331,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = EmbeddingServer(
         RequestQueue(bundles, asked.queue_texts, asked.batch_tokens),
         RequestReader(bundles[0], asked.max_texts, asked.max_chars),
-        Limits(asked.max_body_mb * 1_000_000, asked.timeout, asked.stop_timeout),
+        Limits(asked.max_body_mb * 1_000_000, asked.timeout, asked.stop_timeout, tuple(asked.allow_origin)),
     )
     sys.setswitchinterval(SWITCH_S)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again once it has stopped; a graceful stop exits with 0
         signal.signal(number, lambda *_: None)
+    BoundedProtocol.headers_s = asked.header_timeout
     config = uvicorn.Config(
         server.app,
+        http=BoundedProtocol,
         access_log=False,
         log_level="warning",
         server_header=False,
@@ -307,6 +408,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--threads", type=positive, help="of each worker; default: $OMP_NUM_THREADS or all processors, shared by the workers"
     )
+    found.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="a web page whose scripts may ask, as https://example.org; * for all; may be repeated (default: none)",
+    )
     limits = [
         ("--batch-tokens", 4096, "estimated tokens of a batch"),
         ("--max-body-mb", 8, "megabytes of a request's body, else 413"),
@@ -314,6 +422,7 @@ def parser() -> argparse.ArgumentParser:
         ("--max-chars", 100_000, "characters of a text, else 400"),
         ("--queue-texts", 2048, "texts that may wait, else 429"),
         ("--timeout", 60, "seconds to answer a request, else 503"),
+        ("--header-timeout", 10, "seconds for the headers of a request, else the connection is closed"),
         ("--stop-timeout", 30, "seconds to finish what waits after SIGTERM"),
     ]
     for name, default, about in limits:

@@ -2,10 +2,11 @@
 
 import { BundleError } from "./bundle.js";
 
+const UNIT_LENGTH = 0.01; // how far an embedding's length may be from 1
 const BATCH_TOKENS = 512; // with padding; larger batches leave a core's cache
 
 /** (n · dim) float32 rows of unit length, in the order of `ids`, by batches of rows of similar length. */
-export async function embed(bundle, ids, dim) {
+export async function embed(bundle, ids, dim, accept = (row) => unitLength(bundle.manifest, row)) {
   const rows = new Float32Array(ids.length * dim);
   for (const batch of longestFirst(ids)) {
     const embeddings = await run(
@@ -13,7 +14,7 @@ export async function embed(bundle, ids, dim) {
       batch.map((at) => ids[at]),
     );
     const width = embeddings.length / batch.length;
-    batch.forEach((at, row) => rows.set(cut(embeddings.subarray(row * width, (row + 1) * width), dim), at * dim));
+    batch.forEach((at, row) => rows.set(cut(embeddings.subarray(row * width, (row + 1) * width), dim, accept), at * dim));
   }
   return rows;
 }
@@ -40,15 +41,28 @@ export async function run({ ort, session, manifest }, batch) {
   const shape = [batch.length, length];
   const feeds = { input_ids: new ort.Tensor("int64", ids, shape), attention_mask: new ort.Tensor("int64", mask, shape) };
   const { [manifest.output]: output } = await session.run(feeds, [manifest.output]);
+  const [dim] = manifest.dims;
+  if (output.type !== "float32" || String(output.dims) !== String([batch.length, dim])) {
+    throw new BundleError(`${manifest.name}: manifest.json does not describe its graph; copy the bundle again`, "check");
+  }
   return output.data;
 }
 
 /** The first `dim` components of an embedding, of unit length again. */
-function cut(row, dim) {
+function cut(row, dim, accept) {
+  accept(row);
   if (dim === row.length) return row;
   const head = row.subarray(0, dim);
   const norm = Math.max(Math.sqrt(dot(head, head)), 1e-12);
   return head.map((value) => value / norm);
+}
+
+/** Raises BundleError for an embedding that is not finite or not of unit length. */
+function unitLength({ name }, row) {
+  const length = Math.sqrt(dot(row, row));
+  if (!(Math.abs(length - 1) <= UNIT_LENGTH)) {
+    throw new BundleError(`${name}: an embedding of length ${length}, not 1; copy the bundle again`, "check");
+  }
 }
 
 /** The dimensions asked for, by default the largest. Raises BundleError for others than the manifest's. */

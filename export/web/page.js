@@ -6,6 +6,7 @@ import { EXAMPLE } from "./example.js";
 
 const $ = (id) => document.getElementById(id);
 const MOST_LINES = 20_000;
+const MOST_BYTES = 5e6; // of a dropped text file
 const NEAREST = 8;
 
 let encoder = null; // the opened bundle
@@ -126,6 +127,19 @@ function countLines() {
   $("embed").textContent = count ? `Embed ${named}` : "Embed";
   $("embed").disabled = !count || !encoder;
   $("example").hidden = count > 0;
+}
+
+/** The lines of dropped text files, below those that are there. The bundle stays open, with what it has embedded. */
+async function takeLines(files) {
+  const wrong = [...files].find(([path, file]) => !/\.txt$/i.test(path) || file.size > MOST_BYTES);
+  if (wrong) {
+    const fact = `neither a bundle (no manifest.json) nor a .txt file of at most ${megabytes(MOST_BYTES)}`;
+    $("count").textContent = `${wrong[0]}: ${fact}; drop one of these`;
+    return;
+  }
+  const dropped = await Promise.all(Array.from(files.values(), (file) => file.text()));
+  $("texts").value = [$("texts").value, ...dropped.map((text) => text.replace(/^\ufeff/, ""))].filter(Boolean).join("\n");
+  countLines();
 }
 
 async function embedLines() {
@@ -264,7 +278,10 @@ addEventListener("drop", async (event) => {
   document.body.classList.remove("dragging");
   if (missingFeature()) return;
   try {
-    await open(await droppedFiles(event.dataTransfer));
+    const files = await droppedFiles(event.dataTransfer);
+    const isBundle = [...files.keys()].some((path) => /(^|\/)manifest\.json$/.test(path));
+    if (encoder && !isBundle) await takeLines(files);
+    else await open(files);
   } catch (error) {
     showError(error);
   }

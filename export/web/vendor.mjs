@@ -16,12 +16,14 @@ const FILES = {
   ],
   "@huggingface/tokenizers/dist": ["tokenizers.min.mjs"],
 };
+const SHARED = ["tokens.js", "graph.js"]; // with export/node, where they are edited
 
 rmSync(here("vendor"), { recursive: true, force: true });
 mkdirSync(here("vendor"));
-for (const [folder, names] of Object.entries(FILES)) {
+const all = Object.entries(FILES).map(([folder, names]) => [`node_modules/${folder}`, names]);
+for (const [folder, names] of [["../node", SHARED], ...all]) {
   for (const name of names) {
-    copyFileSync(here(`node_modules/${folder}/${name}`), here(`vendor/${name}`));
+    copyFileSync(here(`${folder}/${name}`), here(`vendor/${name}`));
     console.log(`vendor/${name}  ${(statSync(here(`vendor/${name}`)).size / 1e6).toFixed(1)} MB`);
   }
 }

@@ -5,7 +5,6 @@ import { BundleError, Files, choosePrecision, readManifest } from "./bundle.js";
 import { checkedText, chosenDim, embed } from "./embedding.js";
 import { checkIds, compare, readGolden } from "./golden.js";
 import { measure } from "./speed.js";
-import { tokenizer } from "./tokens.js";
 
 const VENDOR = new URL("./vendor/", import.meta.url).href;
 // Without a kernel in WebGPU's build of onnxruntime-web 1.30; of MultiHeadAttention only the one with a padding mask, which bundles have.
@@ -21,12 +20,14 @@ const operations = {
     const chosen = choosePrecision(manifest, precision);
     const { file, size_bytes: size } = manifest.precisions[chosen];
     const [tokenizerJson, parity] = await Promise.all([files.json("tokenizer.json", manifest), files.json("parity.json", manifest)]);
-    const { Tokenizer } = await vendored("tokenizers.min.mjs");
-    const tokenize = tokenizer(Tokenizer, tokenizerJson, manifest);
+    const tokenize = await openTokenizer(files, manifest, tokenizerJson);
     const golden = readGolden(files, manifest, parity, chosen);
     const bundle = { files, manifest, precision: chosen, dim: chosenDim(manifest, dim), tokenize, golden };
     checkIds(bundle);
     const graph = await files.trusted(file, manifest, size, (bytes) => progress({ bytes, size }));
+    const { graphProblem } = await vendored("graph.js");
+    const problem = graphProblem(graph);
+    if (problem) throw new BundleError(`${files.place}/${file}: ${problem}`, "check");
     opened = await openSession(bundle, graph, backend, threads);
     const { name, dims, max_tokens, precisions } = manifest;
     const { dim: chosenDims, backend: used, reason, threads: usedThreads, checked } = opened;
@@ -61,6 +62,20 @@ self.onmessage = ({ data: { id, op, ...rest } }) => {
     }
   });
 };
+
+/** A function from a text to its token ids. Raises BundleError for a tokenizer that cannot be read, or fails for a text. */
+async function openTokenizer(files, manifest, json) {
+  const [library, { tokenizer }] = await Promise.all([vendored("tokenizers.min.mjs"), vendored("tokens.js")]);
+  const explained = (call) => {
+    try {
+      return call();
+    } catch (error) {
+      throw new BundleError(`${files.place}/tokenizer.json: cannot be read here (${error.message}); copy the bundle again`, "check");
+    }
+  };
+  const tokenize = explained(() => tokenizer(library, json, manifest));
+  return (text) => explained(() => tokenize(text));
+}
 
 // ---- sessions
 

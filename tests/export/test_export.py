@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -15,6 +16,8 @@ import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError
@@ -178,13 +181,36 @@ def test_the_golden_texts_reach_the_limit_exactly() -> None:
         return len(words(text)["input_ids"])
 
     for longest in (8, 32, 61):
-        texts = golden_texts(tokens, longest)
+        texts = golden_texts(words, "", longest)
         assert len(set(texts)) == 32
         assert {longest, longest + 1} <= {tokens(text) for text in texts}
     joined = "".join(texts)
     assert max(map(len, texts)) == 10_000
     assert {"", " "} < set(texts)
     assert all(sign in joined for sign in ("🙂", "北", "ש", "ن", "\u0308", "ﬁ", "\x00", "\u200d"))
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
+def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str) -> None:
+    """A runner that takes a flag for its opposite has other token ids, and so fails its own check."""
+    letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    inner = Tokenizer(models.BPE(letters, []))  # every space is a token
+    inner.normalizer, inner.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = PreTrainedTokenizerFast(tokenizer_object=inner)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
+    made = []
+    for value in (flags[flag], not flags[flag]):
+        other = copy.deepcopy(words)
+        other.add_tokens([AddedToken("Qx7", **{**flags, flag: value})])
+        made.append(other)
+    texts = golden_texts(made[0], "", 128)
+    assert len(texts) == 33 and "Qx7" in texts[-1]
+    assert made[0](texts)["input_ids"] != made[1](texts)["input_ids"]
+
+
+def test_the_golden_texts_notice_javascripts_lower_case() -> None:
+    words = make_tokenizer()
+    assert any(text.lower() != "".join(letter.lower() for letter in text) for text in golden_texts(words, "", 32))
 
 
 def test_the_card_has_the_measured_numbers(made: Path) -> None:
@@ -377,7 +403,7 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     # transformers takes a special token from here; tokenizer.json does not know
     files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
     message = refused(tmp_path, source, ["fp32"], CheckFailed)
-    assert re.search(r'x was not written: text \d+ of 32 \(".*"\) has other token ids in the bundle \(2 .*\) than in the run', message)
+    assert re.search(r'x was not written: text \d+ of 33 \(".*"\) has other token ids in the bundle \(2 .*\) than in the run', message)
     assert "the embeddings were not compared: tokenizer.json lacks a part of the run's tokenizer" in message
 
 

@@ -116,11 +116,11 @@ def test_the_package_names_what_it_ships() -> None:
     assert (package["name"], package["version"], package["license"]) == (project["name"], project["version"], project["license"])
     exported = package["exports"]["."]
     named = {*package["bin"].values(), *(Path(place).name for place in exported.values())}
-    assert named == set(package["files"])
+    assert named | {"tokens.js", "graph.js"} == set(package["files"])
     assert all((NODE / name).is_file() for name in package["files"])
     code, types = ((NODE / name).read_text(encoding="utf-8") for name in ("index.js", "index.d.ts"))
     public = set(re.findall(r"^export (?:async )?(?:class|function) (\w+)", code, re.MULTILINE))
-    assert public == {"load", "Bundle", "UserError", "CheckFailed"}
+    assert public == {"load", "similarity", "Bundle", "UserError", "CheckFailed"}
     assert public == set(re.findall(r"^export (?:class|function) (\w+)", types, re.MULTILINE))
     imported = set(re.findall(r'^import .* from "([^."][^"]*)"', code, re.MULTILINE))
     assert {name for name in imported if not name.startswith("node:")} == set(package["dependencies"])

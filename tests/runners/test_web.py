@@ -15,7 +15,7 @@ import pytest
 WEB = Path(__file__).resolve().parents[2] / "export" / "web"
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-QUICK = ["url", "folder_dropped", "damaged_file", "names_outside", "no_simd", "server_stays_in_its_folder"]
+QUICK = ["url", "folder_dropped", "text_dropped", "graph_refused", "damaged_file", "names_outside", "no_simd", "server_stays_in_its_folder"]
 SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles", "golden_texts_decide"]
 SLOW += ["phone_width", "dimensions", "batches_and_texts", "webgpu"]
 
@@ -80,6 +80,13 @@ def test_the_page_asks_nobody_else() -> None:
     for path in [*WEB.glob("*.html"), *WEB.glob("*.js"), *WEB.glob("*.css")]:
         hosts = set(re.findall(r"https?://([\w.-]+)", path.read_text(encoding="utf-8")))
         assert hosts <= {"www.w3.org"}, path.name  # the name of SVG
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["tokens.js", "graph.js"])
+def test_what_is_shared_with_node_is_a_copy(name: str) -> None:
+    """`make runners` copies again what changed."""
+    assert (WEB / "vendor" / name).read_bytes() == (WEB.parent / "node" / name).read_bytes()
 
 
 def test_versions_are_exact() -> None:

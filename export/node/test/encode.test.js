@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { load, UserError } from "../index.js";
+import { load, similarity, UserError } from "../index.js";
 import { BUNDLE, copyBundle, DIMS, dot, GOLDEN, MANIFEST, readJson, rewrite } from "./bundles.js";
 
 const TEXTS = ["a much longer text, with more than a few tokens in it", "short", "", "a text of middle length", "short"];
@@ -107,5 +107,16 @@ test("what is not text is refused, with its index", async () => {
   await assert.rejects(bundle.encode(["fine", , "fine"]), { message: "texts[1]: undefined, not a string; give strings" });
   await assert.rejects(bundle.encode([null]), { message: "texts[0]: null, not a string; give strings" });
   await assert.rejects(bundle.encode("half \ud83d"), /texts\[0\]: contains half a surrogate pair, which is not text; decode it again/);
+  for (const [texts, kind] of [[5, "number"], [undefined, "undefined"], [null, "null"], [{}, "object"], [true, "boolean"]]) {
+    const message = `texts: ${kind}, not strings; give a string, or an array of strings`;
+    await assert.rejects(bundle.encode(texts), { name: "UserError", message });
+  }
   assert.ok(new UserError("x") instanceof Error);
+});
+
+test("similarity is the cosine", async () => {
+  const bundle = await load(BUNDLE);
+  const [a, b] = await bundle.encode(["a cat", "the dog"]);
+  assert.ok(Math.abs(similarity(a, a) - 1) < 1e-5);
+  assert.equal(similarity(a, b), dot(a, b));
 });

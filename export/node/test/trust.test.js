@@ -136,15 +136,17 @@ test("JSON that is cut off or not UTF-8", async (t) => {
 
 test("a graph that onnxruntime does not know, and one with weights in another file", async (t) => {
   const folder = copyBundle(t);
-  writeFileSync(path.join(folder, GRAPH), "not a graph");
-  rehash(folder, GRAPH);
-  assert.match(
-    await refusal(folder),
-    new RegExp(`^UserError: X/${GRAPH}: onnxruntime-node cannot open it \\(.+\\); try a newer onnxruntime-node$`, "s"),
-  );
-  writeFileSync(path.join(folder, GRAPH), "…\n\blocation\x12\x07w.bin…");
-  rehash(folder, GRAPH);
-  assert.equal(await refusal(folder), `UserError: X/${GRAPH}: has weights in another file, which no hash covers; ${GET_AGAIN}`);
+  const refused = async (bytes, fact) => {
+    writeFileSync(path.join(folder, GRAPH), bytes);
+    rehash(folder, GRAPH);
+    const found = await refusal(folder);
+    assert.ok(found.startsWith(`UserError: X/${GRAPH}: ${fact}`) && found.endsWith(`; ${GET_AGAIN}`), found);
+  };
+  const bytes = readFileSync(path.join(folder, GRAPH));
+  await refused(Buffer.from("not a graph"), "is not an ONNX graph (wire type 6 at byte 1)");
+  await refused(bytes.subarray(0, 5000), "is cut off (");
+  await refused(Buffer.concat([bytes, Buffer.from([0x3a, 0])]), "is not an ONNX graph;");
+  await refused(Buffer.concat([bytes, Buffer.from([0xca, 0x01, 0])]), `is not one that a bundle needs (field 25 of a model at byte ${bytes.length})`);
 });
 
 test("a tokenizer and golden texts of another shape, and a graph without the output", async (t) => {
@@ -163,7 +165,7 @@ test("a tokenizer and golden texts of another shape, and a graph without the out
   for (const tokenizer of ["null", '{"model": {"type": "Magic"}}']) {
     writeFileSync(path.join(folder, "tokenizer.json"), tokenizer);
     rehash(folder, "tokenizer.json");
-    const message = /^UserError: X\/tokenizer.json: @huggingface\/tokenizers cannot read it \(.+\); get the bundle again, or export it again from its run$/s;
+    const message = /^UserError: X\/tokenizer.json: cannot be read here \(.+\); get the bundle again, or export it again from its run$/s;
     assert.match(await refusal(folder), message);
   }
 });
@@ -189,7 +191,7 @@ test("golden texts with other embeddings or ids: the check names the worst", asy
   assert.match(await refusal(folder, (bundle) => bundle.check()), cosine);
   ids[6][1] += 1;
   rewrite(folder, "parity.json", { ids, vectors: GOLDEN.vectors });
-  const tokens = new RegExp(`^CheckFailed: ${place(6)}: token ids differ; install another version of @huggingface/tokenizers$`);
+  const tokens = new RegExp(`^CheckFailed: ${place(6)}: token ids differ; run this bundle in Python$`);
   assert.match(await refusal(folder, (bundle) => bundle.check()), tokens);
   rewrite(folder, "parity.json", { ids: GOLDEN.ids, vectors: GOLDEN.vectors.map((row) => row.slice(1)) });
   assert.match(await refusal(folder, (bundle) => bundle.check()), /has cosine NaN on this machine/);

@@ -90,6 +90,37 @@ export const cases = {
     assert.equal(await text(on, "bundle-name"), manifest.name);
   },
 
+  async text_dropped() {
+    const on = await page("/?bundle=/few/");
+    await opened(on);
+    await on.fill("#texts", "first");
+    const drop = async (name, content) => {
+      const file = join(few, "..", name);
+      writeFileSync(file, content);
+      const session = await on.context().newCDPSession(on);
+      const data = { items: [], files: [file], dragOperationsMask: 1 };
+      for (const type of ["dragEnter", "dragOver", "drop"]) await session.send("Input.dispatchDragEvent", { type, x: 9, y: 9, data });
+    };
+    await drop("lines.txt", "\ufeffsecond\nthird");
+    await on.waitForFunction(() => document.getElementById("texts").value === "first\nsecond\nthird");
+    await drop("table.csv", "a,b");
+    await on.waitForFunction(() => document.getElementById("count").textContent.startsWith("table.csv: neither a bundle"));
+    assert.equal(await on.isVisible("#bundle"), true);
+    assert.equal(await on.evaluate("encoder !== null"), true);
+    assert.deepEqual(on.bugs, []);
+  },
+
+  async graph_refused() {
+    const appended = (folder) =>
+      edit("manifest.json", (value) => {
+        for (const entry of Object.values(value.precisions)) {
+          writeFileSync(join(folder, entry.file), Buffer.concat([readFileSync(join(folder, entry.file)), Buffer.from([0xca, 1, 0])]));
+          entry.size_bytes += 3;
+        }
+      })(folder);
+    await refused("appended", appended, /Is not one that a bundle needs \(field 25 of a model at byte \d+\)\. Get the bundle again/);
+  },
+
   async no_bundle_in_folder() {
     const on = await page("/");
     await on.setInputFiles("#folder", fileURLToPath(new URL(".", import.meta.url)));
