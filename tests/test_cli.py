@@ -20,6 +20,7 @@ import typer
 import edgedistill
 from edgedistill import cli, files
 from edgedistill.cli import app
+from edgedistill.errors import MAX_NAMES, closest_names
 from edgedistill.runtime import verify
 from edgedistill.training import train
 from tests.conftest import World
@@ -250,11 +251,13 @@ def test_an_interrupted_training_says_so_once(world: World, tmp_path: Path, monk
     assert (done.returncode, done.stderr.splitlines()) == (130, [message])
 
 
-def test_of_many_names_the_nearest_are_listed(tmp_path: Path) -> None:
+def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path) -> None:
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-2x128, ")
-    assert done.stderr.endswith(f" and {len(files.shipped('recipe')) - 5} more); `edgedistill recipes` lists them\n")
+    assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-1x384-b64, bert-2x128, ")
+    assert all(name in done.stderr for name in files.shipped("recipe"))
+    many = [f"name-{number}" for number in range(MAX_NAMES + 1)]
+    assert closest_names("name-7", many).startswith("name-7, ") and closest_names("name-7", many).endswith(f" and {len(many) - 5} more")
 
 
 def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
