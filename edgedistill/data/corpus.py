@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import joined_paragraphs, readers
+from edgedistill.data import file_patterns, joined_paragraphs, readers
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
 from edgedistill.data.document_passages import PassageCutter
@@ -166,8 +166,8 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
 
         return [Source("documentation", documentation.content_id(spec.packages), lambda: documentation.sentences(spec.packages))]
     return [
-        *(_file(path, spec.column, spec.unit) for path in readers.matching_files(spec.texts, data, "corpus.texts")),
-        *(_file(path, None) for path in readers.matching_files(spec.exclude, data, "corpus.exclude")),
+        *(_file(path, spec.column, spec.unit) for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")),
+        *(_file(path, None) for path in file_patterns.matching_files(spec.exclude, data, "corpus.exclude")),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate, pair_tables, readers
+from edgedistill.data import corpus, deduplicate, file_patterns, pair_tables
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import DigestBuckets
 from edgedistill.data.disk_spool import RowSet, Spool, row_blocks, row_offsets, sample_evenly
@@ -71,7 +71,7 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     """
     seed = seed if spec.seed is None else spec.seed
     tables = pair_tables.open_tables(spec, session.data)
-    excluded = readers.matching_files(spec.exclude, session.data, "corpus.exclude")
+    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
     content = [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=content)

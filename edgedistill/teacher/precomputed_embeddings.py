@@ -11,7 +11,8 @@ import numpy as np
 from edgedistill import files, recipe
 from edgedistill.data import readers
 from edgedistill.data.corpus import Corpus
-from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.data.input_file import damage_as_user_error
+from edgedistill.errors import UserError, first_line, require, unknown_name
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.cache_key import precomputed_key, text_hashes
 from edgedistill.teacher.embedding_cache import CachedEmbeddings, HashIndex
@@ -29,9 +30,11 @@ class PrecomputedEmbeddings:
         assert spec.embeddings is not None
         self.spec = spec
         self.path = _existing(spec.embeddings, data, "teacher.embeddings")
-        if self.path.suffix not in (".npy", ".parquet"):
-            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', self.path.suffix, ('.npy', '.parquet'))}")
-        if self.path.suffix == ".parquet":
+        suffix = self.path.suffix.lower()
+        if suffix not in (".npy", ".parquet"):
+            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}")
+        self.is_parquet = suffix == ".parquet"
+        if self.is_parquet:
             self.texts = self.path
         else:
             self.texts = _existing(spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts")
@@ -50,13 +53,14 @@ class PrecomputedEmbeddings:
 
     def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
         """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
-        if self.path.suffix == ".parquet":
+        if self.is_parquet:
             yield from _parquet(self.path, self.spec.embedding_column, size)
             return
         try:
-            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{self.path}: not a numeric .npy file ({str(error).splitlines()[0]}); save it with numpy.save") from None
+            with damage_as_user_error(str(self.path), lambda: "at its start"):
+                rows = np.lib.format.open_memmap(self.path, mode="r")  # np.load opens zip archives and pickles too
+        except (ValueError, OverflowError) as error:  # numpy parses the header as Python
+            raise UserError(f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save") from None
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise UserError(f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of floats")
         for start in range(0, len(rows), size):
@@ -125,11 +129,8 @@ def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
     compute = require("pyarrow.compute", "train", "train")
-    table = readers.parquet_file(path, path)
-    if column not in table.schema_arrow.names:
-        raise UserError(f"{path}: {unknown_name('column', column, table.schema_arrow.names)}; set teacher.embedding_column")
     done, dims = 0, 0
-    for batch in table.iter_batches(batch_size=size, columns=[column]):
+    for batch in readers.parquet_batches(path, (column,), "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
             raise UserError(f"{path}: column {column!r} is {values.type}, not lists of floats; set teacher.embedding_column to another")

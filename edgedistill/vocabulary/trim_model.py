@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill import run as runs
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle_location
 from edgedistill.session import QUIET, Session
@@ -109,7 +109,7 @@ def _sources(patterns: Sequence[str], data: Path | None, option: str, prompts: l
         pattern, colon, column = given.rpartition(":")
         if not (colon and pattern and column.isidentifier()):
             pattern, column = given, "text"
-        for path in readers.matching_files([pattern], data, option):
+        for path in file_patterns.matching_files([pattern], data, option):
             name = path.name if pattern == given else f"{path.name}:{column}"
             found.append(trim_report.NamedTexts(name, partial(_prompted, path, column, prompts, f"{option} GLOB:COLUMN")))
     return found

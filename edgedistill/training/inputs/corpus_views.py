@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers
+from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
 from edgedistill.teacher import locate_teacher
@@ -41,7 +41,7 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
     Raises UserError: a model that does not open, a view file that lacks texts or has empty views. `place`: the recipe key.
     """
     if isinstance(spec, recipe.ViewFile):
-        paths = readers.matching_files(spec.files, session.data, f"{place}.files")
+        paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files")
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in paths], "columns": [spec.text_column, spec.view_column]}
 
         def from_files(shards: Path) -> MakeViews:
