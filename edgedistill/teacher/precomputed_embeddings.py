@@ -10,6 +10,7 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import UserError, first_line, require, unknown_name
@@ -74,15 +75,16 @@ def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, sessio
     without embedding, counts or dimensions that differ, values that are not finite, an embedding of zeros.
     """
     folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
-    if not folder.exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
-        with files.new_folder(folder) as temporary:
-            rows, count = _match_texts(precomputed, corpus)
-            out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
-            files.reserve(temporary / "00000.npy")
-            _write(precomputed, rows, count, out)
-            out.flush()
-    return CachedEmbeddings(folder, 1)
+        rows, count = _match_texts(precomputed, corpus)
+        out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
+        files.reserve(temporary / "00000.npy")
+        _write(precomputed, rows, count, out)
+        out.flush()
+
+    return CachedEmbeddings(cached_folder(folder, write, session.log), 1)
 
 
 def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:

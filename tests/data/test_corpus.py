@@ -274,7 +274,7 @@ BAD = [
     ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
     ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
     ("a.csv", b"id,sentence\n1,x\n", "no column 'text'"),
-    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "line 1: damaged"),
+    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "line 2: damaged"),
     ("a.txt.gz", b"not gzip", "ends in .gz and is not a gzip file"),
     ("a.parquet", b"PAR1 no", "a.parquet: at its start: damaged"),
 ]
