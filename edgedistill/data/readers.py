@@ -201,7 +201,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     def row_lines() -> Iterator[str]:
         nonlocal size
         for _, line in lines(path):
-            size += len(line)
+            size += len(line) + 1
             if size > MAX_LINE_BYTES:
                 raise UserError(f"{path}: line {first}: a row of over {MAX_LINE_BYTES:,} characters; is a quote not closed?")
             yield line + "\n"
