@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,12 @@ class PrecomputedEmbeddings:
         try:
             with damage_as_user_error(str(self.path), lambda: "at its start"):
                 rows = np.lib.format.open_memmap(self.path, mode="r")  # np.load opens zip archives and pickles too
-        except (ValueError, OverflowError) as error:  # numpy parses the header as Python
+        except (ValueError, OverflowError, TypeError, SyntaxError, TokenError) as error:  # numpy parses the header as Python
             raise UserError(f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save") from None
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise UserError(f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of floats")
         for start in range(0, len(rows), size):
-            yield np.asarray(rows[start : start + size], np.float32)
+            yield _float32(rows[start : start + size])
 
 
 def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET) -> CachedEmbeddings:
@@ -141,8 +142,14 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         if (wrong := (lengths != dims) | (lengths < 1)).any():
             at = int(np.argmax(wrong))
             raise UserError(f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give embeddings of one model")
-        yield np.asarray(values.flatten().to_numpy(zero_copy_only=False), np.float32).reshape(len(lengths), dims)
+        yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
+
+
+def _float32(values: np.ndarray) -> np.ndarray:
+    """Values too large become infinite, and their row is refused where embeddings are matched to texts."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float32)
 
 
 def _existing(name: str, data: Path | None, place: str) -> Path:
