@@ -19,7 +19,7 @@ from edgedistill.errors import UserError, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
 MAX_DOCUMENT = 8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
-BATCH = 256  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
+BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
