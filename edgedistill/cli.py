@@ -219,7 +219,9 @@ def adapt(
     student: Annotated[str, typer.Argument(metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run.")],
     texts: Annotated[
         list[str],
-        typer.Option("--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable."),
+        typer.Option(
+            "--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe.")],
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")] = "text",
@@ -430,7 +432,7 @@ def embed(
         str,
         typer.Argument(
             metavar="FILE",
-            help="Plain text (one text per line), .tsv, .csv, .jsonl or .parquet, each also .gz. Default: - (plain text from stdin).",
+            help=".txt (a text a line), .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz. Default: - (lines from stdin).",
             show_default=False,
         ),
     ] = "-",
@@ -515,7 +517,8 @@ def mobile(
 def trim(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")],
     texts: Annotated[
-        list[str], typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose tokens are kept, under --data. Repeatable.")
+        list[str],
+        typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose tokens are kept, under --data, else here. Repeatable."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the trimmed model.")],
     others: Annotated[
@@ -538,7 +541,7 @@ def trim(
     from edgedistill.vocabulary import trim_model, trim_report
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(model, corpus, out, Session(data=data, log=log), revision)
+    found = trim_model.trim(model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision)
     print_result(found, as_json, trim_report.summary(found))
 
 

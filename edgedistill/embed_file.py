@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 import time
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from edgedistill import files
-from edgedistill.data import readers
+from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, require, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.progress import progress_bar
@@ -24,8 +21,7 @@ from edgedistill.session import QUIET, Session
 
 CHUNK_TEXTS = 4_096  # read, embedded and written at a time
 CHUNK_BYTES = 8 << 20
-LONGEST_LINE = 64 << 20
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+LONGEST_TEXT = 16_000_000  # characters; the student reads the first of them
 FORMATS = (".npy", ".jsonl")
 
 Embedded = Iterator[tuple[list[str], np.ndarray]]  # texts, and their (n, d) embeddings
@@ -35,8 +31,8 @@ Embedded = Iterator[tuple[list[str], np.ndarray]]  # texts, and their (n, d) emb
 class TextFile:
     """A file of texts, or stdin.
 
-    path: a .tsv, .csv, .jsonl or .parquet file, each also .gz, has the texts in a column; any other file, and stdin (`-`), is UTF-8
-    with one text per line, empty lines included. column: by default "text".
+    path: a file as `readers.texts_in` reads it, its type by its ending; stdin (`-`) is UTF-8 with one text per line, empty lines
+    included. column: that of the texts in a table, by default "text".
     """
 
     path: str | Path = "-"
@@ -46,56 +42,24 @@ class TextFile:
     def name(self) -> str:
         return "stdin" if str(self.path) == "-" else str(self.path)
 
-    @property
-    def is_table(self) -> bool:
-        path = Path(self.path)
-        return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix) in TABLES
-
     def check(self) -> None:
-        """Raises UserError where there is no such file, or a column is given for plain text."""
-        path = Path(self.path)
-        if str(path) != "-" and (path.is_dir() or not path.exists()):
+        """Raises UserError where there is no such file, its type is not known, or a column is given for text without columns."""
+        path, stdin = Path(self.path), str(self.path) == "-"
+        if not stdin and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
             raise UserError(f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, or - for stdin")
-        if self.column is not None and not self.is_table:
+        kind = ".txt" if stdin else input_file.kind(path)
+        if self.column is not None and kind in input_file.WHOLE_TEXT:
             raise UserError(f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave --column out")
-        if path.name.removesuffix(".gz").endswith(".parquet"):
+        if kind == ".parquet":
             require("pyarrow", f"embed {path}", "train")
 
     def texts(self) -> Iterator[str]:
         """The texts in their order. Raises UserError for damaged lines and an unknown column."""
-        if not self.is_table:
-            yield from self._lines()
-            return
-        yield from readers.texts_in(Path(self.path), self.column or "text", "--column")
-
-    def _lines(self) -> Iterator[str]:
-        with self._open() as file:
-            number = 0
-            while line := file.readline(LONGEST_LINE + 1):
-                number += 1
-                yield self._decode(line, number)
-
-    @contextmanager
-    def _open(self) -> Iterator[BinaryIO]:
-        if str(self.path) == "-":
-            yield sys.stdin.buffer
-            return
-        opener: Any = gzip.open if Path(self.path).suffix == ".gz" else open
-        try:
-            with opener(self.path, "rb") as file:
-                yield file
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{self.path}: damaged gzip file ({error}); fetch the file again") from None
-
-    def _decode(self, line: bytes, number: int) -> str:
-        if len(line) > LONGEST_LINE:
-            raise UserError(f"{self.name}: line {number}: longer than {LONGEST_LINE >> 20} MB; give a file with one text per line")
-        try:
-            return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            fact = f"not UTF-8 (byte {error.start + 1}: {error.reason})"
-            raise UserError(f"{self.name}: line {number}: {fact}; convert the file first") from None
+        if str(self.path) != "-":
+            return readers.texts_in(Path(self.path), self.column or "text", "--column", longest=LONGEST_TEXT)
+        numbered = input_file.stream_lines(sys.stdin.buffer, self.name, input_file.MAX_LINE_BYTES)
+        return (readers.checked(text, self.name, number, LONGEST_TEXT) for number, text in numbered)
 
 
 @dataclass(frozen=True)

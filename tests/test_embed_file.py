@@ -156,10 +156,10 @@ def test_the_header_has_room_for_any_number_of_rows() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("t.txt", b"good\nfine\nbad \xff here\n", r"t\.txt: line 3: not UTF-8 \(byte 5: invalid start byte\); convert the file first"),
-        ("t.txt", b"good\n" + b"x" * 300, r"t\.txt: line 2: longer than 0 MB; give a file with one text per line"),
-        ("t.txt.gz", gzip.compress(b"good\n" * 999, mtime=0)[:-12], r"t\.txt\.gz: damaged gzip file \(.*\); fetch the file again"),
-        ("t.txt.gz", b"plain text", r"t\.txt\.gz: damaged gzip file \(.*\); fetch the file again"),
+        ("t.txt", b"good\nfine\nbad \xff here\n", r"t\.txt: line 3: byte 0xff is not UTF-8; convert the file"),
+        ("t.txt", b"good\n" + b"x" * 2_000, r"t\.txt: line 2 is over 1,024 bytes; split the file into lines"),
+        ("t.txt.gz", gzip.compress(b"good\n" * 999, mtime=0)[:-12], r"t\.txt\.gz: line 673: damaged \(.*\); fetch the file again"),
+        ("t.txt.gz", b"plain text", r"t\.txt\.gz: ends in \.gz and is not a gzip file"),
         ("t.jsonl", b'{"text": "good"}\nbad\n', r"t\.jsonl: line 2: not JSON"),
     ],
 )
@@ -167,7 +167,7 @@ def test_the_header_has_room_for_any_number_of_rows() -> None:
 def test_a_damaged_line_leaves_nothing(
     nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, message: str, out: str
 ) -> None:
-    monkeypatch.setattr(module, "LONGEST_LINE", 256)
+    monkeypatch.setattr(module, "LONGEST_TEXT", 256)
     monkeypatch.setattr(module, "CHUNK_TEXTS", 1)
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError, match=message):

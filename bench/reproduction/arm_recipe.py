@@ -1,4 +1,4 @@
-"""An arm's effective recipe: one of bases/ or a shipped one, with the changes of the paper's file, and what it is composed of, to compare arms by."""
+"""An arm's effective recipe: a base or a shipped recipe with the changes of the paper's file, and how it differs from others."""
 
 from __future__ import annotations
 

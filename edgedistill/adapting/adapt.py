@@ -15,7 +15,7 @@ from edgedistill.adapting import before_and_after, own_texts
 from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptation_recipe, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
 from edgedistill.adapting.time_limit import TimeLimit, affordable
-from edgedistill.data import corpus, readers
+from edgedistill.data import corpus, file_patterns
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
 from edgedistill.planning import preflight
@@ -116,7 +116,7 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: Tim
     if tokens > source.max_tokens:
         session.log(f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} before)")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    texts = request.texts if session.data not in (None, Path()) else readers.from_here(request.texts)
+    texts = request.texts if session.data not in (None, Path()) else file_patterns.from_here(request.texts)
     choices = Choices(request.out.name, request.student, texts, request.column, teacher, tokens)
     spec = adaptation_recipe(choices, own, source)
     preflight.check_all([spec], session.data)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.errors import UserError
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on
@@ -37,7 +37,7 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
 
     Raises UserError: no file matches, an unreadable file, fewer than FEWEST texts.
     """
-    paths = readers.matching_files(patterns, data, "--texts")
+    paths = file_patterns.matching_files(patterns, data, "--texts")
     lengths: dict[int, int] = {}
     sample: list[str] = []
     wrapped = 0

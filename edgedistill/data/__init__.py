@@ -1,3 +1,14 @@
 """Files and data sets go in; distinct texts, pairs, triples, labelled rows and their token ids come out, kept on disk."""
 
-__all__ = ["corpus", "deduplicate", "labelled_tasks", "parallel_corpus", "readers", "token_cache", "triples"]
+__all__ = [
+    "cached_folder",
+    "corpus",
+    "deduplicate",
+    "file_patterns",
+    "input_file",
+    "labelled_tasks",
+    "parallel_corpus",
+    "readers",
+    "token_cache",
+    "triples",
+]

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import joined_paragraphs, readers
+from edgedistill.data import file_patterns, joined_paragraphs, readers
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
 from edgedistill.data.document_passages import PassageCutter
 from edgedistill.errors import UserError
+from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import Session
 
+PROGRESS = 10_000  # texts read between two reports of the progress
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 # Names of added texts in `Corpus.sources`.
 PARAGRAPHS, PASSAGES, DOCUMENTATION = "paragraphs of their lines", "passages of their texts", "Python's documentation"
@@ -141,13 +144,13 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     content = [source.content_id for source in sources] + _documentation_id(spec)
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
-    if not (folder / "corpus.json").exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"reading texts from {sum(1 for source in sources if not source.excluded)} source(s)")
-        with files.new_folder(folder) as temporary:
-            _build(spec, sources, seed, temporary)
-        meta = files.read_json(folder / "corpus.json")
+        meta = _build(spec, sources, seed, temporary, session.progress)
         session.log(f"corpus {meta['fingerprint'][:12]}: {_summary(meta)}")
-    return Corpus(folder)
+
+    return Corpus(cached_folder(folder, write, session.log))
 
 
 def _summary(meta: dict[str, Any]) -> str:
@@ -166,8 +169,8 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
 
         return [Source("documentation", documentation.content_id(spec.packages), lambda: documentation.sentences(spec.packages))]
     return [
-        *(_file(path, spec.column, spec.unit) for path in readers.matching_files(spec.texts, data, "corpus.texts")),
-        *(_file(path, None) for path in readers.matching_files(spec.exclude, data, "corpus.exclude")),
+        *(_file(path, spec.column, spec.unit) for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")),
+        *(_file(path, None) for path in file_patterns.matching_files(spec.exclude, data, "corpus.exclude")),
     ]
 
 
@@ -182,9 +185,10 @@ def _file(path: Path, column: str | list[str] | None, unit: str = "line") -> Sou
     )
 
 
-def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
+def _build(spec: Spec, sources: list[Source], seed: int, folder: Path, progress: bool) -> dict[str, Any]:
     buckets = DigestBuckets(folder / "buckets")
-    spool, read = _spool(spec, sources, folder / "spool", buckets)
+    with progress_bar(None, progress, "reading") as advance:
+        spool, read = _spool(spec, sources, folder / "spool", buckets, advance)
     distinct = first_occurrences(buckets, spool.size)
     names = [source.name for source in sources if not source.excluded]
     kept = _sample(spec, names, spool, distinct)
@@ -208,6 +212,7 @@ def _build(spec: Spec, sources: list[Source], seed: int, folder: Path) -> None:
     }
     spool.path.unlink()
     files.write_json(folder / "corpus.json", meta)
+    return meta
 
 
 def _passages(spec: Spec, sources: list[Source], seed: int) -> PassageCutter | None:
@@ -239,7 +244,7 @@ def _documentation(spec: Spec) -> Iterator[bytes]:
         yield from (found[number * len(found) // added].encode() for number in range(added))
 
 
-def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets) -> tuple[Spool, int]:
+def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets, advance: Callable[[int], None]) -> tuple[Spool, int]:
     """Write every usable text as a line, and its digest into a bucket. Returns the spool, and how many texts were read."""
     counts: list[int] = []
     read = row = 0
@@ -252,6 +257,8 @@ def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets
                     buckets.add(digest(text), EXCLUDED)
                     continue
                 read += 1
+                if read % PROGRESS == 0:
+                    advance(PROGRESS)
                 if text and spec.min_words <= text.count(" ") + 1 <= max_words:
                     lines.write(text.encode("utf-8", "replace") + b"\n")
                     buckets.add(digest(text), row)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import recipe
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.errors import UserError, unknown_name
 
 Item = tuple[str, ...]  # a text, or the two texts of a pair
@@ -124,7 +124,7 @@ def _check_labels(labels: list[str], found: list[str], place: str) -> None:
 
 def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
     patterns = spec.train if name == "train" else [str(getattr(spec, name))]
-    for path in readers.matching_files(patterns, data, f"{place}.{name}"):
+    for path in file_patterns.matching_files(patterns, data, f"{place}.{name}"):
         yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,))
 
 

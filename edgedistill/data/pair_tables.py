@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgedistill import files, recipe
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.errors import UserError, unknown_name
 
 Pair = tuple[str, str]
@@ -34,7 +34,7 @@ def open_tables(spec: recipe.Parallel, data: Path | None) -> list[PairTable]:
             content_id = [part.dataset, part.config, part.split, part.revision]
             pairs = functools.partial(_hub_pairs, part, place)
             found.append(PairTable(f"{part.dataset}@{part.revision}", name, part.of_columns, content_id, pairs, limit))
-        for path in readers.matching_files(part.files, data, f"{place}.files"):
+        for path in file_patterns.matching_files(part.files, data, f"{place}.files"):
             pairs = functools.partial(_file_pairs, path, part, place)
             found.append(PairTable(path.name, name, part.of_columns, files.sha256_file(path), pairs, limit))
     return found

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, deduplicate, pair_tables, readers
+from edgedistill.data import corpus, deduplicate, file_patterns, pair_tables
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import DigestBuckets
 from edgedistill.data.disk_spool import RowSet, Spool, row_blocks, row_offsets, sample_evenly
@@ -71,18 +72,19 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     """
     seed = seed if spec.seed is None else spec.seed
     tables = pair_tables.open_tables(spec, session.data)
-    excluded = readers.matching_files(spec.exclude, session.data, "corpus.exclude")
+    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
     content = [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=content)
     folder = session.cache / "parallel" / name
-    if not (folder / "parallel.json").exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"reading pairs from {len(tables)} table(s)")
-        with files.new_folder(folder) as temporary:
-            meta = _build(spec, tables, excluded, seed, temporary)
+        meta = _build(spec, tables, excluded, seed, temporary)
         counts = f"{meta['pairs']:,} of {meta['read']:,} pairs kept, {meta['leaked']:,} excluded"
         session.log(f"parallel corpus {meta['fingerprint'][:12]}: {counts}, {meta['pairs'] - meta['trained']:,} held out")
-    return ParallelCorpus(folder)
+
+    return ParallelCorpus(cached_folder(folder, write, session.log))
 
 
 def languages(spec: recipe.Parallel) -> list[str]:

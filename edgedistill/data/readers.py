@@ -1,66 +1,75 @@
-"""Read texts and table rows from files (.txt, .md, .tsv, .csv, .jsonl, .parquet, each also .gz) and from hub data sets.
+"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz) and from hub data sets.
 
-Everything but .md is streamed: memory does not grow with the file.
+Everything but .md, .rst and a .json array is streamed: memory does not grow with the file.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
 
 from edgedistill import recipe
+from edgedistill.data import input_file
+from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, lines
 from edgedistill.errors import UserError, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
-
-MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
-
-SUFFIXES = (".txt", ".md", ".tsv", ".csv", ".jsonl", ".parquet")
+MAX_DOCUMENT = 8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
+BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
 LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
 WRAPPED = 0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
 
-_TEXT: tuple[type, ...] = (str,)  # what a column of a .jsonl or .parquet file may hold
 _TEXT_OR_NUMBER = (str, int, float)
 
+Numbered = Iterator[tuple[int, str]]
 
-def texts_in(path: Path, column: str = "text", field: str | None = None, unit: str = "line") -> Iterator[str]:
-    """The texts of one file, unchanged: the lines of a .txt file, the passages of a .md file, one column of any other.
+
+def texts_in(
+    path: Path, column: str = "text", field: str | None = None, unit: str = "line", longest: int = MAX_TEXT_CHARACTERS
+) -> Iterator[str]:
+    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column of any other.
 
     `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one, `auto`
-    does where they are wrapped. Raises UserError: unknown file type, no such column, bytes that are not UTF-8, a damaged file, a text
-    over 100,000 characters.
+    does where they are wrapped. `longest`: the most characters of a text. Raises UserError, which names file and line or row: unknown
+    file type, no such column, no text there, bytes that are not UTF-8, a damaged file, a text that is too long.
     """
-    if _suffix(path) == ".txt" and (unit == "paragraph" or (unit == "auto" and is_wrapped(path))):
-        return _paragraphs(path)
-    return _READERS[_suffix(path)](path, column, _TEXT, field)
+    numbered: Numbered
+    match input_file.kind(path):
+        case ".txt" if unit == "paragraph" or (unit == "auto" and is_wrapped(path)):
+            numbered = _paragraphs(path, longest)
+        case ".txt":
+            numbered = lines(path, min(4 * longest, MAX_LINE_BYTES))
+        case ".md" | ".rst" as kind:
+            numbered = _passages(path, kind)
+        case _:
+            numbered = ((number, text) for number, (text,) in _cells(path, (column,), field))
+    word = input_file.numbered(path)
+    return (checked(text, str(path), number, longest, word) for number, text in numbered)
 
 
 def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
     `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files may hold as numbers
-    (scores, labels). Raises UserError as `texts_in`, and for a .txt or .md file.
+    (scores, labels). Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
         raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
-    read = _READERS[_suffix(path)]
-    rows = zip(*(read(path, column, _TEXT_OR_NUMBER if column in numeric else _TEXT, field) for column in columns), strict=True)
-    return (tuple(normalize(text) for text in row) for row in rows)
+    word = input_file.numbered(path)
+    for number, row in _cells(path, columns, field, numeric):
+        yield tuple(normalize(checked(text, str(path), number, MAX_TEXT_CHARACTERS, word)) for text in row)
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether this is a .txt or .md file, which is all text; others have columns."""
-    return _suffix(path) in (".txt", ".md")
+    """Whether this is a .txt, .md or .rst file, which is all text; others have columns."""
+    return input_file.kind(path) in input_file.WHOLE_TEXT
 
 
 def is_wrapped(path: Path) -> bool:
@@ -68,7 +77,8 @@ def is_wrapped(path: Path) -> bool:
     divide paragraphs.
     """
     followed = inside = blank = 0
-    for line, after in pairwise(islice(_txt(path), LINES_JUDGED) if _suffix(path) == ".txt" else ()):
+    numbered = lines(path, 4 * MAX_TEXT_CHARACTERS) if input_file.kind(path) == ".txt" else iter(())
+    for (_, line), (_, after) in pairwise(islice(numbered, LINES_JUDGED)):
         blank += not line.strip()
         if line.strip() and after.strip():
             followed += 1
@@ -76,197 +86,226 @@ def is_wrapped(path: Path) -> bool:
     return blank > 0 and followed > 0 and inside >= WRAPPED * followed
 
 
-def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
-    """The files that match any of the globs, in order, each once. `data`: the folder that relative globs start from.
-
-    `place`: the option that names the globs, for errors. Raises UserError: no file matches, unknown file type, no data folder.
-    """
-    found: list[Path] = []
-    for pattern in patterns:
-        absolute = Path(pattern).is_absolute()
-        if not absolute and data is None:
-            raise UserError(f"{place}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
-        root, relative = (Path("/"), str(Path(pattern).relative_to("/"))) if absolute else (data or Path(), pattern)
-        paths = sorted(path for path in root.glob(relative) if path.is_file())
-        if not paths:
-            if (root / relative).is_dir():
-                raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {str(Path(pattern) / '**/*.txt')!r}")
-            where, also = ("", "") if absolute else (f" in {root}", " and --data")
-            raise UserError(f"{place}: no file matches {pattern!r}{where}; check the pattern{also}")
-        for path in paths:
-            _suffix(path)
-        found += [path for path in paths if path not in found]
-    return found
+def texts_in_every_column(path: Path) -> Iterator[str]:
+    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
+    if is_text_file(path):
+        yield from texts_in(path)
+        return
+    table = numbered_rows(path)
+    for _, row in table or (_parquet(path, None, None) if input_file.kind(path) == ".parquet" else objects(path)):
+        yield from (value for value in (row.values() if isinstance(row, dict) else row) if isinstance(value, str))
 
 
-def from_here(patterns: list[str]) -> list[str]:
-    """Globs that start from the current folder, absolute: a recipe's relative ones start from --data."""
-    return [os.path.abspath(each) for each in patterns]
+def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
+    """The text. Raises UserError where it is too long, or holds half a surrogate pair, which no UTF-8 file can."""
+    if len(text) > longest:
+        raise UserError(f"{name}: {word} {number} is a text of {len(text):,} characters, the limit is {longest:,}; split it into sentences")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"half a surrogate pair (\\u{ord(text[error.start]):04x}), an emoji that was cut"
+        raise UserError(f"{name}: {word} {number}: {half}; correct the text") from None
+    return text
 
 
-def _no_column(path: Path, fact: str, field: str | None) -> UserError:
-    return UserError(f"{path}: {fact}; {f'set {field}' if field else 'name another column'}")
+def normalize(text: str) -> str:
+    """The text on one line: white space and control characters become single spaces, and the ends are trimmed."""
+    return " ".join(text.replace("\0", " ").split())
 
 
-def _suffix(path: Path) -> str:
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix not in SUFFIXES:
-        raise UserError(f"{path}: {unknown_name('file type', suffix, SUFFIXES)}, each also .gz")
-    return suffix
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
-    """Numbered lines, decoded. Raises UserError, with the line's number, for a byte that is not UTF-8 and for a line that never ends."""
-    with _open(path) as file:
-        number = 0
-        try:
-            while line := file.readline(max_bytes + 1):
-                number += 1
-                if len(line) > max_bytes:
-                    raise UserError(f"{path}: line {number} is over {max_bytes:,} bytes; split the file into lines")
-                yield number, line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise UserError(f"{path}: line {number}: byte {byte:#04x} is not UTF-8; convert the file, for example with iconv") from None
-        except (EOFError, zlib.error, OSError) as error:
-            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-                raise
-            raise UserError(f"{path}: damaged after line {number} ({error}); fetch it again") from None
-
-
-def _txt(path: Path) -> Iterator[str]:
-    for number, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS):
-        yield _checked(line, path, number)
-
-
-def _paragraphs(path: Path) -> Iterator[str]:
+def _paragraphs(path: Path, longest: int) -> Numbered:
     """The lines up to a blank one, joined by spaces; a word that a hyphen divides at a line's end stays divided."""
     gathered: list[str] = []
-    for number, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS):
-        if line.strip():
+    first = size = 0
+    for number, line in lines(path, min(4 * longest, MAX_LINE_BYTES)):
+        if line.strip() and size <= longest + 1:  # a longer one is an error, and is not gathered to its end
+            first = first if gathered else number
             gathered.append(line.strip())
+            size += len(gathered[-1]) + 1
         elif gathered:
-            yield _checked(" ".join(gathered), path, number)
-            gathered = []
+            yield first, " ".join(gathered)
+            gathered, size = [], 0
     if gathered:
-        yield _checked(" ".join(gathered), path, number)
+        yield first, " ".join(gathered)
 
 
-def _markdown(path: Path) -> Iterator[str]:
-    from edgedistill.data import markdown_text
+def _passages(path: Path, kind: str) -> Numbered:
+    """The passages of a document with markup, which is read whole."""
+    gathered: list[str] = []
+    size = 0
+    for _, line in lines(path, 4 * MAX_TEXT_CHARACTERS):
+        gathered.append(line)
+        size += len(line) + 1
+        if size > MAX_DOCUMENT:
+            raise UserError(f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it")
+    with damage_as_user_error(str(path), lambda: "its markup"):
+        if kind == ".md":
+            from edgedistill.data import markdown_text
 
-    document = "\n".join(line for _, line in _lines(path, max_bytes=4 * MAX_TEXT_CHARACTERS))
-    return (_checked(text, path, number) for number, text in markdown_text.passages(document))
+            yield from markdown_text.passages("\n".join(gathered))
+        else:
+            from edgedistill.data import docstring_sentences
+
+            texts = map(docstring_sentences.without_markup, docstring_sentences.running_text("\n".join(gathered)))
+            yield from enumerate((text.replace("\0", "") for text in texts), 1)
 
 
-def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in _lines(path))
+def _cells(path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without text."""
+    table = numbered_rows(path)
+    if table is not None:
+        yield from _of_header(table, path, columns, field)
+        return
+    word = input_file.numbered(path)
+    kinds = [_TEXT_OR_NUMBER if column in numeric else (str,) for column in columns]
+    rows = _parquet(path, columns, field) if input_file.kind(path) == ".parquet" else _of_objects(path, columns, kinds, word, field)
+    for number, values in rows:
+        for column, value, allowed in zip(columns, values, kinds, strict=True):
+            if not isinstance(value, allowed):
+                found = "is null" if value is None else f"holds {type(value).__name__}, not text"
+                way_out = "choose another column" if value is not None else "give it a text, or remove the row"
+                raise UserError(f"{path}: {word} {number}: column {column!r} {found}; {way_out}")
+        yield number, tuple(map(str, values))
+
+
+def _no_column(path: Path, fact: str, field: str | None) -> NoReturn:
+    raise UserError(f"{path}: {fact}; {f'set {field}' if field else 'name another column'}")
+
+
+def _find_columns(path: Path, columns: tuple[str, ...], known: Sequence[str], field: str | None) -> list[int]:
+    """Where the columns are. Raises UserError for one that is missing, or there twice."""
+    for column in columns:
+        if column not in known:
+            sign = next((sign for sign in ";\t|," if len(known) == 1 and sign in known[0]), None)
+            if sign:
+                fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
+                raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
+            _no_column(path, unknown_name("column", column, known), field)
+        if known.count(column) > 1:
+            raise UserError(f"{path}: {known.count(column)} columns are named {column!r}; rename all but one")
+    return [known.index(column) for column in columns]
 
 
 def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
     """The numbered rows of a .tsv or .csv file, a header included; None for other kinds of file."""
-    suffix = _suffix(path)
-    return _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path) if suffix == ".csv" else None
+    kind = input_file.kind(path)
+    if kind == ".tsv":
+        return ((number, line.split("\t")) for number, line in lines(path))
+    return _csv_rows(path) if kind == ".csv" else None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader(line + "\n" for _, line in _lines(path))
-    try:
-        yield from ((reader.line_num, row) for row in reader if row)
-    except csv.Error as error:
-        raise UserError(f"{path}: line {reader.line_num}: {error}; is this a .csv file?") from None
+    """The rows, each with the number of its first line. A quote that is not closed is an error, not the rest of the file."""
+    first, size = 1, 0
+
+    def row_lines() -> Iterator[str]:
+        nonlocal size
+        for _, line in lines(path):
+            size += len(line) + 1
+            if size > MAX_LINE_BYTES:
+                raise UserError(f"{path}: line {first}: a row of over {MAX_LINE_BYTES:,} characters; is a quote not closed?")
+            yield line + "\n"
+
+    csv.field_size_limit(2 * MAX_LINE_BYTES)
+    reader = csv.reader(row_lines(), strict=True)
+    with damage_as_user_error(str(path), lambda: f"line {first}"):
+        try:
+            for row in reader:
+                if row:
+                    yield first, row
+                first, size = reader.line_num + 1, 0
+        except csv.Error as error:
+            if "unexpected end of data" not in str(error):
+                raise
+            raise UserError(f'{path}: line {first}: a quote (") that opens in this row is not closed; close it, or double it') from None
 
 
-def _table(rows: Iterator[tuple[int, list[str]]], path: Path, column: str, field: str | None) -> Iterator[str]:
+def _of_header(
+    rows: Iterator[tuple[int, list[str]]], path: Path, columns: tuple[str, ...], field: str | None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     _, header = next(rows, (0, []))
-    if column not in header:
-        raise _no_column(path, unknown_name("column", column, header), field)
-    at = header.index(column)
+    places = _find_columns(path, columns, header, field)
     for number, row in rows:
         if len(row) != len(header):
             raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line")
-        yield _checked(row[at], path, number)
+        yield number, tuple(row[at] for at in places)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered objects of a .jsonl file; blank lines are skipped."""
-    for number, line in _lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}: line {number}: not JSON ({error.msg}); every line must be an object") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object")
-        yield number, row
+def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an object's `text`."""
+    if input_file.kind(path) == ".json":
+        yield from _array(path)
+        return
+    number = 0
+    with damage_as_user_error(str(path), lambda: f"line {number}"):
+        for number, line in lines(path):
+            if line.strip():
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise UserError(f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object")
+                yield number, row
 
 
-def _jsonl(path: Path, column: str, kinds: tuple[type, ...], field: str | None) -> Iterator[str]:
-    for number, row in _objects(path):
-        if not isinstance(row.get(column), kinds):
-            known = [name for name, value in row.items() if isinstance(value, kinds)]
-            raise _no_column(path, f"line {number}: {unknown_name('text column', column, known)}", field)
-        yield _checked(str(row[column]), path, number)
+def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "the array"):
+        data = file.read(MAX_LINE_BYTES + 1)
+        if len(data) > MAX_LINE_BYTES:
+            raise UserError(f"{path}: over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole; save it as .jsonl, an object a line")
+        items = json.loads(data.decode("utf-8-sig"))
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, dict | str):
+            raise UserError(f"{path}: item {number}: a JSON {type(item).__name__}; every item must be an object or a string")
+        yield number, item if isinstance(item, dict) else {"text": item}
 
 
-def parquet_file(file: IO[bytes] | Path, path: Path) -> Any:
-    """A pyarrow.parquet.ParquetFile, from an open file or a path. `path`: the file's name, for errors.
+def _of_objects(
+    path: Path, columns: tuple[str, ...], kinds: Sequence[tuple[type, ...]], word: str, field: str | None
+) -> Iterator[tuple[int, list[Any]]]:
+    for number, row in objects(path):
+        for column, allowed in zip(columns, kinds, strict=True):
+            if column not in row:
+                known = [name for name, value in row.items() if isinstance(value, allowed)]
+                _no_column(path, f"{word} {number}: {unknown_name('text column', column, known)}", field)
+        yield number, [row[column] for column in columns]
 
-    Raises UserError where it is no parquet file, or pyarrow is not installed.
+
+def parquet_batches(path: Path, columns: tuple[str, ...] | None, field: str | None, size: int = BATCH) -> Iterator[Any]:
+    """Batches of those columns of a .parquet file, pyarrow.RecordBatch each; None: of all columns.
+
+    Raises UserError: no or damaged parquet file, no such column, pyarrow is not installed.
     """
     parquet = require("pyarrow.parquet", "with .parquet files", "train")
-    try:
-        return parquet.ParquetFile(file)
-    except (OSError, ValueError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise UserError(f"{path}: not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+    done = 0
+    with input_file.opened(path) as file:
+        if file.read(4) != input_file.PARQUET:
+            raise UserError(f"{path}: not a parquet file; fetch it again, or rename it")
+        with damage_as_user_error(str(path), lambda: f"after row {done}" if done else "at its start"):
+            table = parquet.ParquetFile(file)
+            if columns is not None:
+                _find_columns(path, columns, table.schema_arrow.names, field)
+            for batch in table.iter_batches(batch_size=size, columns=None if columns is None else list(columns)):
+                yield batch
+                done += batch.num_rows
 
 
-def _parquet(path: Path, column: str, kinds: tuple[type, ...], field: str | None) -> Iterator[str]:
-    with _open(path) as file:
-        table = parquet_file(file, path)
-        if column not in table.schema_arrow.names:
-            raise _no_column(path, unknown_name("column", column, table.schema_arrow.names), field)
-        number = 0
-        for batch in table.iter_batches(batch_size=4096, columns=[column]):
-            for value in batch.column(0).to_pylist():
+def _parquet(path: Path, columns: tuple[str, ...] | None, field: str | None) -> Iterator[tuple[int, list[Any]]]:
+    """(number, the values of those columns) of every row."""
+    number = 0
+    with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
+        for batch in parquet_batches(path, columns, field):
+            names = batch.schema.names if columns is None else columns
+            rows: Iterator[tuple[Any, ...]]
+            try:
+                rows = iter(list(zip(*(batch.column(name).to_pylist() for name in names), strict=True)))
+            except UnicodeDecodeError:  # value by value, to find its row
+                rows = zip(*(map(_value, batch.column(name)) for name in names), strict=True)
+            for values in rows:
                 number += 1
-                if value is not None and not isinstance(value, kinds):
-                    raise UserError(f"{path}: column {column!r} holds {type(value).__name__}, not text; choose another column")
-                yield _checked("" if value is None else str(value), path, number)
+                yield number, list(values)
 
 
-_READERS: dict[str, Callable[[Path, str, tuple[type, ...], str | None], Iterator[str]]] = {
-    ".txt": lambda path, column, kinds, field: _txt(path),
-    ".md": lambda path, column, kinds, field: _markdown(path),
-    ".tsv": lambda path, column, kinds, field: _table(_tsv_rows(path), path, column, field),
-    ".csv": lambda path, column, kinds, field: _table(_csv_rows(path), path, column, field),
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-}
-
-
-def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
-    suffix = _suffix(path)
-    if is_text_file(path):
-        yield from texts_in(path)
-    elif suffix in (".tsv", ".csv"):
-        for _, row in _tsv_rows(path) if suffix == ".tsv" else _csv_rows(path):
-            yield from row
-    elif suffix == ".jsonl":
-        for _, found in _objects(path):
-            yield from (value for value in found.values() if isinstance(value, str))
-    else:
-        with _open(path) as file:
-            for batch in parquet_file(file, path).iter_batches(batch_size=4096):
-                for values in batch.to_pydict().values():
-                    yield from (value for value in values if isinstance(value, str))
+def _value(scalar: Any) -> Any:
+    return scalar.as_py()
 
 
 def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
@@ -301,16 +340,3 @@ def hub_texts(spec: recipe.Hub) -> Iterator[str]:
             known = [name for name, value in row.items() if isinstance(value, str)]
             raise UserError(f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set corpus.column")
         yield row[spec.column]
-
-
-def _checked(text: str, path: Path, number: int) -> str:
-    """The text. Raises UserError where it is too long."""
-    if len(text) > MAX_TEXT_CHARACTERS:
-        fact = f"line {number} is a text of {len(text):,} characters, the limit is {MAX_TEXT_CHARACTERS:,}"
-        raise UserError(f"{path}: {fact}; split it into sentences")
-    return text
-
-
-def normalize(text: str) -> str:
-    """The text on one line: white space and control characters become single spaces, and the ends are trimmed."""
-    return " ".join(text.replace("\0", " ").split())

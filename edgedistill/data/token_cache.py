@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import files
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import QUIET, Session
 
@@ -62,21 +63,25 @@ def tokenize(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad_id: int,
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     folder = session.cache / "tokens" / _cache_key(corpus, tokenizer)
-    if not (folder / "tokens.json").exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"tokenizing {len(corpus):,} texts")
-        dtype = _dtype(tokenizer)
-        with files.new_folder(folder) as temporary:
-            end = 0
-            with (temporary / "ids.bin").open("wb") as ids, (temporary / "offsets.bin").open("wb") as offsets:
-                offsets.write(np.int64(0).tobytes())
-                for texts in corpus.chunks(CHUNK):
-                    rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
-                    ids.write(np.array([token for row in rows for token in row], dtype).tobytes())
-                    ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
-                    offsets.write(ends.tobytes())
-                    end = int(ends[-1])
-            files.write_json(temporary / "tokens.json", {"format": FORMAT, "dtype": dtype.name})
-    return TokenCache(folder, pad_id)
+        _write_tokens(corpus, tokenizer, temporary)
+
+    return TokenCache(cached_folder(folder, write, session.log), pad_id)
+
+
+def _write_tokens(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
+    dtype, end = _dtype(tokenizer), 0
+    with (folder / "ids.bin").open("wb") as ids, (folder / "offsets.bin").open("wb") as offsets:
+        offsets.write(np.int64(0).tobytes())
+        for texts in corpus.chunks(CHUNK):
+            rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+            ids.write(np.array([token for row in rows for token in row], dtype).tobytes())
+            ends = end + np.cumsum([len(row) for row in rows], dtype=np.int64)
+            offsets.write(ends.tobytes())
+            end = int(ends[-1])
+    files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name})
 
 
 def _cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
@@ -85,7 +90,8 @@ def _cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype:
-    return np.dtype(np.uint16 if tokenizer.get_vocab_size() < 1 << 16 else np.uint32)
+    largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps, so that their count is less
+    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
 
 
 class WordTokenCache:
@@ -152,11 +158,12 @@ def tokenize_by_word(corpus: Corpus, tokenizer: Tokenizer, pad_id: int, session:
     raw.no_padding()
     raw.no_truncation()
     folder = session.cache / "words" / _cache_key(corpus, raw)
-    if not (folder / "words.json").exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"tokenizing {len(corpus):,} texts word by word")
-        with files.new_folder(folder) as temporary:
-            _write_words(corpus, raw, temporary)
-    return WordTokenCache(folder, pad_id)
+        _write_words(corpus, raw, temporary)
+
+    return WordTokenCache(cached_folder(folder, write, session.log), pad_id)
 
 
 def _write_words(corpus: Corpus, raw: Tokenizer, folder: Path) -> None:

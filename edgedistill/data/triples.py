@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers
+from edgedistill.data import corpus, file_patterns, readers
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.deduplicate import digest, excluded_digests
 from edgedistill.errors import UserError, unknown_name
@@ -39,15 +40,16 @@ def build(spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], sessi
     `exclude`: globs of files whose texts must not be trained on; a triple with one of them is left out. `place`: where the recipe
     names the triples, for errors. Raises UserError: no file matches, a missing column, nothing left.
     """
-    tables = readers.matching_files(spec.files, session.data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
-    excluded = readers.matching_files(exclude, session.data, "corpus.exclude")
+    tables = file_patterns.matching_files(spec.files, session.data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
+    excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
     content = [[files.sha256_file(path) for path in paths] for paths in (tables, excluded)]
     folder = session.cache / "triples" / files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
-    if not (folder / "triples.json").exists():
-        with files.new_folder(folder) as temporary:
-            meta = _build(spec, tables, excluded_digests(excluded), place, temporary)
+
+    def write(temporary: Path) -> None:
+        meta = _build(spec, tables, excluded_digests(excluded), place, temporary)
         session.log(f"triples: {meta['kept']:,} of {meta['read']:,} kept, {meta['leaked']:,} with an excluded text")
-    return Triples(folder)
+
+    return Triples(cached_folder(folder, write, session.log))
 
 
 def _build(

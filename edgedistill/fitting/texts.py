@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers
+from edgedistill.data import corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.fitting import language
@@ -52,10 +52,10 @@ def section(request: FitRequest) -> dict[str, Any]:
     if not patterns:
         return {"kind": "documentation"}
     if request.data is None:
-        patterns = readers.from_here(patterns)
+        patterns = file_patterns.from_here(patterns)
     column = {} if request.column == "text" else {"column": request.column}
     added = {"documentation_texts": ENOUGH_TEXTS} if DOCUMENTATION in request.texts else {}
-    paths = readers.matching_files(patterns, request.data, "--texts")
+    paths = file_patterns.matching_files(patterns, request.data, "--texts")
     unit = {"unit": "auto"} if any(map(readers.is_wrapped, paths)) else {}
     return {"texts": patterns, **column, **unit, **added}
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edgedistill import files, recipe
-from edgedistill.data import readers
+from edgedistill.data import file_patterns
 from edgedistill.errors import Problems, UserError, map_collecting_errors
 from edgedistill.evaluation import scoring
 
@@ -26,7 +26,7 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
     problems = Problems()
     for patterns, place in _patterns(spec):
         with problems.collect():
-            readers.matching_files(patterns, data, place)
+            file_patterns.matching_files(patterns, data, place)
     if spec.select is not None:
         try:
             scoring.suite(spec.select.suite, data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +16,18 @@ import numpy as np
 from rich.progress import Progress
 
 from edgedistill import files
+from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
+from edgedistill.errors import UserError
+from edgedistill.runtime.verify import quote
 from edgedistill.session import QUIET, Log, Session
 from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder
 
 SHARD = 32_768  # texts
 PART = 1_024  # of them: the window that is sorted by length
+MOST_FLOAT16 = float(np.finfo(np.float16).max)
+RECORD = "shards.json"  # the sha256 of each of the folder's files
 PART_SECONDS = 20.0  # of embedding, after which the texts done so far are kept; a killed process loses little more
 
 
@@ -44,6 +50,9 @@ class CachedEmbeddings:
         for shard in np.unique(shards):
             here = shards == shard
             out[here] = self.parts[shard][rows[here] - shard * self.shard]
+        if not np.isfinite(out).all():
+            row = int(rows[np.argmin(np.isfinite(out).all(1))])
+            raise UserError(f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is made again")
         return out
 
 
@@ -65,7 +74,7 @@ def embed_corpus(
     if len(done) < shards:
         session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
         mark, seconds, embedded = {"teacher": encoder_key(teacher, unit)}, 0.0, 0
-        known = [path for path, sha in _other_shards(teacher, unit, but=folder) if files.sha256_file(path) == sha]
+        known = [path for path, sha256 in _other_shards(teacher, unit, but=folder) if is_unchanged(path, sha256)]
         others = OtherCorpora([*known, *_parts(folder)])
         with Progress(disable=not session.progress, transient=True) as bar:
             task = bar.add_task(name, total=len(corpus))
@@ -77,14 +86,12 @@ def embed_corpus(
                     if len(new):
                         teacher.prepare(session)
                         started = time.perf_counter()
-                        filled = _Filled(_shard(folder, number), hashes, embeddings)
+                        filled = _Filled(_shard(folder, number), number * SHARD, texts, hashes, embeddings)
                         _embed_rows(lambda rows: teacher.embed([texts[row] for row in rows], session.device, unit), new, filled)  # noqa: B023
                         seconds, embedded = seconds + time.perf_counter() - started, embedded + len(new)
                     files.write_json(folder / "teacher.json", mark)
                     _write_shard(_shard(folder, number), hashes, embeddings)
                     _remove_parts(_shard(folder, number))
-                    done[number] = files.sha256_file(_shard(folder, number))
-                    files.write_json(folder / "shards.json", {str(n): sha for n, sha in sorted(done.items())})
                 bar.update(task, advance=len(texts))
         reused = f", {others.reused:,} reused from other corpora" if others.reused else ""
         session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / max(seconds, 1e-9):,.0f} texts/s{reused}")
@@ -92,9 +99,13 @@ def embed_corpus(
 
 
 class _Filled(NamedTuple):
-    """A shard that is being embedded: its file, the hashes (n,) of its texts, and the embeddings (n, d), which are filled."""
+    """A shard that is being embedded: its file, the row of its first text in the corpus, its texts and their hashes (n,), and the
+    embeddings (n, d), which are filled.
+    """
 
     path: Path
+    first: int
+    texts: list[str]
     hashes: np.ndarray
     embeddings: np.ndarray
 
@@ -104,7 +115,7 @@ def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, sha
     kept, since = 0, time.perf_counter()
     for start in range(0, len(rows), PART):
         end = start + PART
-        shard.embeddings[rows[start:end]] = embed(rows[start:end])
+        shard.embeddings[rows[start:end]] = _checked(embed(rows[start:end]), rows[start:end], shard)
         if time.perf_counter() - since > PART_SECONDS and end < len(rows):
             new = rows[kept:end]
             number = len(list(shard.path.parent.glob(f"{shard.path.stem}.*.part.npy")))
@@ -112,21 +123,41 @@ def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, sha
             kept, since = end, time.perf_counter()
 
 
+def _checked(embeddings: np.ndarray, rows: np.ndarray, shard: _Filled) -> np.ndarray:
+    """The embeddings (m, d) of those rows of the shard. Raises UserError for one that float16 cannot hold."""
+    largest = np.abs(embeddings).max(1)
+    if not (good := largest <= MOST_FLOAT16).all():  # NaN is not
+        at = int(np.argmin(good))
+        too_large = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
+        fact = too_large if np.isfinite(largest[at]) else "is not finite"
+        text = f"text {shard.first + int(rows[at]) + 1:,} of the corpus ({quote(shard.texts[int(rows[at])])})"
+        raise UserError(f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text out")
+    return embeddings
+
+
 def _parts(folder: Path) -> list[Path]:
     """What a killed process had embedded of a shard."""
-    return [path for path in sorted(folder.glob("*.part.npy")) if _hashes_of(path).exists()]
+    hashes = _record(folder)
+    parts = [folder / name for name in sorted(hashes) if name.endswith(".part.npy")]
+    return [part for part in parts if is_unchanged(part, hashes[part.name]) and _has_keys(part)]
 
 
 def _remove_parts(shard: Path) -> None:
-    for path in shard.parent.glob(f"{shard.stem}.*.part*.npy"):
+    """Delete the parts of a shard that is written."""
+    of_parts = f"{shard.stem}.*.part*.npy"
+    files.write_json(shard.parent / RECORD, {name: sha for name, sha in _record(shard.parent).items() if not fnmatch(name, of_parts)})
+    for path in shard.parent.glob(of_parts):
         path.unlink()
 
 
 def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-    """Write a shard, and next to it the hashes of its texts."""
+    """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's record."""
+    written = {}
     for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
         with files.new_file(place) as temporary, temporary.open("wb") as file:
             np.save(file, array)
+        written[place.name] = files.sha256_file(place)
+    files.write_json(path.parent / RECORD, _record(path.parent) | written)
 
 
 def embeddings_folder(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
@@ -179,14 +210,14 @@ class OtherCorpora:
 
 
 def _other_shards(teacher: TeacherEncoder, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
-    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way."""
+    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way; the hashes of its texts are intact."""
     key = encoder_key(teacher, unit)  # computed once: it hashes the model
     for mark in sorted(but.parent.glob("*/teacher.json")):
-        if mark.parent != but and files.read_json(mark) == {"teacher": key}:
-            for number, sha in _listed(mark.parent).items():
-                path = _shard(mark.parent, number)
-                if path.exists() and _hashes_of(path).exists():
-                    yield path, sha
+        if mark.parent != but and recorded(mark) == {"teacher": key}:
+            for number, sha256 in _listed(mark.parent).items():
+                shard = _shard(mark.parent, number)
+                if shard.exists() and _has_keys(shard):
+                    yield shard, sha256
 
 
 def _shard(folder: Path, number: int) -> Path:
@@ -197,19 +228,28 @@ def _hashes_of(shard: Path) -> Path:
     return shard.with_suffix(".keys.npy")
 
 
+def _record(folder: Path) -> dict[str, str]:
+    """The sha256 of the folder's files as they were written; records of earlier versions are of shards alone, by their number."""
+    return {f"{int(name):05d}.npy" if name.isdecimal() else name: sha256 for name, sha256 in recorded(folder / RECORD).items()}
+
+
 def _listed(folder: Path) -> dict[int, str]:
     """The finished shards as they were written, number -> sha256."""
-    index = folder / "shards.json"
-    return {int(number): sha for number, sha in files.read_json(index).items()} if index.exists() else {}
+    return {int(name[:-4]): sha256 for name, sha256 in _record(folder).items() if name[:-4].isdecimal()}
 
 
-def _intact_shards(folder: Path, log: Log) -> dict[int, str]:
-    """The finished shards whose bytes have not changed since they were written, number -> sha256."""
-    intact = {}
-    for number, sha in _listed(folder).items():
-        path = _shard(folder, number)
-        if path.exists() and files.sha256_file(path) == sha:
-            intact[number] = sha
+def _has_keys(shard: Path) -> bool:
+    """Whether the hashes of a shard's texts are as they were written."""
+    keys = _hashes_of(shard)
+    return is_unchanged(keys, _record(shard.parent).get(keys.name, ""))
+
+
+def _intact_shards(folder: Path, log: Log) -> set[int]:
+    """The numbers of the finished shards whose bytes have not changed since they were written."""
+    intact = set()
+    for number, sha256 in _listed(folder).items():
+        if is_unchanged(_shard(folder, number), sha256):
+            intact.add(number)
         else:
-            log(f"{path}: damaged or missing; embedding its texts again")
+            log(f"{_shard(folder, number)}: damaged or missing; embedding its texts again")
     return intact

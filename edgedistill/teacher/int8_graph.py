@@ -11,6 +11,7 @@ import onnxruntime
 import torch
 
 from edgedistill import files, graph, recipe
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization import PRECISIONS, mixed_precision
 from edgedistill.quantization.sample_texts import Reader, samples
@@ -57,15 +58,15 @@ def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
     Raises UserError for a teacher that cannot be written as a graph, or loses too much in int8.
     """
     folder = session.cache / "graphs" / key
-    path = folder / "graph.onnx"
-    about = files.read_json(folder / "graph.json") if (folder / "graph.json").exists() else None
-    if about is None or not path.exists() or files.sha256_file(path) != about["sha256"]:
+
+    def write(temporary: Path) -> None:
         session.log(f"{teacher.place}: making the int8 graph of {teacher.spec.name}; once, and a minute or two for twelve layers")
         started = time.perf_counter()
-        with files.new_folder(folder) as temporary:
-            about = _make(teacher, temporary)
+        about = _make(teacher, temporary)
         session.log(f"{teacher.place}: int8 graph made in {time.perf_counter() - started:.0f} s; {_summary(about)}")
-    return Int8Graph(path, about["rows"])
+
+    cached_folder(folder, write, session.log)
+    return Int8Graph(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
 
 
 def _make(teacher: Source, folder: Path) -> dict[str, Any]:

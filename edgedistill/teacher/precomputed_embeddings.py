@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
-from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.data.input_file import damage_as_user_error
+from edgedistill.errors import UserError, first_line, require, unknown_name
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.cache_key import precomputed_key, text_hashes
 from edgedistill.teacher.embedding_cache import CachedEmbeddings, HashIndex
@@ -29,9 +32,11 @@ class PrecomputedEmbeddings:
         assert spec.embeddings is not None
         self.spec = spec
         self.path = _existing(spec.embeddings, data, "teacher.embeddings")
-        if self.path.suffix not in (".npy", ".parquet"):
-            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', self.path.suffix, ('.npy', '.parquet'))}")
-        if self.path.suffix == ".parquet":
+        suffix = self.path.suffix.lower()
+        if suffix not in (".npy", ".parquet"):
+            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}")
+        self.is_parquet = suffix == ".parquet"
+        if self.is_parquet:
             self.texts = self.path
         else:
             self.texts = _existing(spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts")
@@ -50,17 +55,18 @@ class PrecomputedEmbeddings:
 
     def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
         """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
-        if self.path.suffix == ".parquet":
+        if self.is_parquet:
             yield from _parquet(self.path, self.spec.embedding_column, size)
             return
         try:
-            rows = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{self.path}: not a numeric .npy file ({str(error).splitlines()[0]}); save it with numpy.save") from None
+            with damage_as_user_error(str(self.path), lambda: "at its start"):
+                rows = np.lib.format.open_memmap(self.path, mode="r")  # np.load opens zip archives and pickles too
+        except (ValueError, OverflowError, TypeError, SyntaxError, TokenError) as error:  # numpy parses the header as Python
+            raise UserError(f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save") from None
         if rows.ndim != 2 or rows.dtype.kind != "f":
             raise UserError(f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of floats")
         for start in range(0, len(rows), size):
-            yield np.asarray(rows[start : start + size], np.float32)
+            yield _float32(rows[start : start + size])
 
 
 def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET) -> CachedEmbeddings:
@@ -70,15 +76,16 @@ def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, sessio
     without embedding, counts or dimensions that differ, values that are not finite, an embedding of zeros.
     """
     folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
-    if not folder.exists():
+
+    def write(temporary: Path) -> None:
         session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
-        with files.new_folder(folder) as temporary:
-            rows, count = _match_texts(precomputed, corpus)
-            out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
-            files.reserve(temporary / "00000.npy")
-            _write(precomputed, rows, count, out)
-            out.flush()
-    return CachedEmbeddings(folder, 1)
+        rows, count = _match_texts(precomputed, corpus)
+        out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
+        files.reserve(temporary / "00000.npy")
+        _write(precomputed, rows, count, out)
+        out.flush()
+
+    return CachedEmbeddings(cached_folder(folder, write, session.log), 1)
 
 
 def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
@@ -125,11 +132,8 @@ def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
     compute = require("pyarrow.compute", "train", "train")
-    table = readers.parquet_file(path, path)
-    if column not in table.schema_arrow.names:
-        raise UserError(f"{path}: {unknown_name('column', column, table.schema_arrow.names)}; set teacher.embedding_column")
     done, dims = 0, 0
-    for batch in table.iter_batches(batch_size=size, columns=[column]):
+    for batch in readers.parquet_batches(path, (column,), "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
             raise UserError(f"{path}: column {column!r} is {values.type}, not lists of floats; set teacher.embedding_column to another")
@@ -138,8 +142,14 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
         if (wrong := (lengths != dims) | (lengths < 1)).any():
             at = int(np.argmax(wrong))
             raise UserError(f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give embeddings of one model")
-        yield np.asarray(values.flatten().to_numpy(zero_copy_only=False), np.float32).reshape(len(lengths), dims)
+        yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
+
+
+def _float32(values: np.ndarray) -> np.ndarray:
+    """Values too large become infinite, and their row is refused where embeddings are matched to texts."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float32)
 
 
 def _existing(name: str, data: Path | None, place: str) -> Path:

@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
@@ -67,7 +69,8 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
         "tokenizers": tokenizers.__version__,
     }
     folder = session.cache / "tokenizers" / files.cache_key(format=FORMAT, longest=max_tokens, **content)
-    if not folder.exists():
+
+    def write(temporary: Path) -> None:
         size, total = spec.vocabulary_size, sum(len(each) for each in corpora)
         session.log(f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts")
         tokenizer = _train_unigram(corpora, spec, max_tokens)
@@ -76,9 +79,9 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
             raise UserError(f"student.unigram.vocabulary_size: {fact}; raise it, or leave a script out")
         if len(tokenizer) < size:
             session.log(f"learned a vocabulary of {len(tokenizer):,} tokens: these texts support no more")
-        with files.new_folder(folder) as temporary:
-            tokenizer.save_pretrained(temporary)
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer.save_pretrained(temporary)
+
+    return AutoTokenizer.from_pretrained(cached_folder(folder, write, session.log), trust_remote_code=False)
 
 
 def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int) -> PreTrainedTokenizerFast:

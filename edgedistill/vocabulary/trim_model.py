@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
 from edgedistill import run as runs
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle_location
+from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import QUIET, Session
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
@@ -28,6 +30,7 @@ from edgedistill.teacher import locate_teacher, token_batches, tokenizer_files
 from edgedistill.vocabulary import trim_report, trim_tokenizer
 
 MAX_DIFFERENCE = 1e-5  # between two runs of the same arithmetic, of token embeddings of size 1
+MOST_NAMED = 20  # files of a pattern that are reported each by itself
 HEADS = ("lm_head", "predictions", "shared", "embed_tokens")  # parts of a checkpoint that may have one row per token, as the table has
 TOKENIZER = ("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model")
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.index.json")
@@ -36,7 +39,8 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.index.json")
 class TrimCorpus(NamedTuple):
     """The texts that decide which tokens stay: tokens that the files of `texts` use at least `min_count` times.
 
-    `texts`, `report_texts`: GLOB or GLOB:COLUMN, relative to the data folder; what trimming changes is reported for both.
+    `texts`, `report_texts`: GLOB or GLOB:COLUMN, relative to the data folder, without one to the current folder; what trimming changes
+    is reported for both.
     """
 
     texts: Sequence[str]
@@ -55,16 +59,18 @@ def trim(model: str, corpus: TrimCorpus, out: Path, session: Session = QUIET, re
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
     _check_model(model, revision)
+    texts = _found(corpus.texts, session.data, "--corpus")
+    report_texts = _found(corpus.report_texts, session.data, "--report")
     folder = locate_teacher.locate(recipe.Teacher(model=model, revision=revision))
     tokenizer = tokenizer_files.load_tokenizer(folder)
     opened = model_folder.read(folder)
     transformer = opened.transformer
     config = files.read_json(transformer / "config.json")
     prompts = ["", *dict.fromkeys(prompt for prompt in opened.prompts.values() if prompt)]  # what may come before a text
-    texts = _sources(corpus.texts, session.data, "--corpus", prompts)
-    report_texts = _sources(corpus.report_texts, session.data, "--report", prompts)
-    session.log(f"{model}: counting the tokens of {len(texts)} file(s)")
-    trimmed = trim_tokenizer.trimmed(tokenizer, texts, report_texts, corpus.min_count, _fixed_ids(config))
+    session.log(f"{model}: counting the tokens of {sum(len(each.paths) for each in texts):,} file(s)")
+    with progress_bar(None, session.progress, "reading") as advance:
+        sources, reported = ([each.named(prompts, advance) for each in found] for found in (texts, report_texts))
+        trimmed = trim_tokenizer.trimmed(tokenizer, sources, reported, corpus.min_count, _fixed_ids(config))
     with files.new_folder(out) as temporary:
         inside = temporary / transformer.relative_to(folder)
         _copy(folder, temporary, transformer)
@@ -97,21 +103,38 @@ def _check_model(model: str, revision: str | None) -> None:
         raise UserError(f"{model}: no such folder; {way_out}")
 
 
-def _sources(patterns: Sequence[str], data: Path | None, option: str, prompts: list[str]) -> list[trim_report.NamedTexts]:
-    """A source for each file and column; each text once with each prompt."""
-    found: list[trim_report.NamedTexts] = []
+class _Texts(NamedTuple):
+    """Files whose texts are counted together, and the column of those that are tables."""
+
+    name: str
+    paths: list[Path]
+    column: str
+    option: str
+
+    def named(self, prompts: list[str], advance: Callable[[int], None]) -> trim_report.NamedTexts:
+        """The texts, each once with each prompt; `advance` is called with how many were read."""
+        return trim_report.NamedTexts(self.name, partial(self._read, prompts, advance))
+
+    def _read(self, prompts: list[str], advance: Callable[[int], None]) -> Iterator[str]:
+        texts = chain.from_iterable(readers.texts_in(path, self.column, f"{self.option} GLOB:COLUMN") for path in self.paths)
+        for chunk in trim_report.chunks(texts):
+            yield from (prompt + text for text in chunk for prompt in prompts)
+            advance(len(chunk))
+
+
+def _found(patterns: Sequence[str], data: Path | None, option: str) -> list[_Texts]:
+    """The texts of each file; those of a pattern with many files are taken together."""
+    found: list[_Texts] = []
     for given in patterns:
         pattern, colon, column = given.rpartition(":")
         if not (colon and pattern and column.isidentifier()):
             pattern, column = given, "text"
-        for path in readers.matching_files([pattern], data, option):
-            name = path.name if pattern == given else f"{path.name}:{column}"
-            found.append(trim_report.NamedTexts(name, partial(_prompted, path, column, prompts, f"{option} GLOB:COLUMN")))
+        paths = file_patterns.matching_files([pattern], data or Path(), option)
+        if len(paths) > MOST_NAMED:
+            found.append(_Texts(f"{given} ({len(paths):,} files)", paths, column, option))
+        else:
+            found += [_Texts(path.name if pattern == given else f"{path.name}:{column}", [path], column, option) for path in paths]
     return found
-
-
-def _prompted(path: Path, column: str, prompts: list[str], field: str) -> Iterator[str]:
-    return (prompt + text for text in readers.texts_in(path, column, field) for prompt in prompts)
 
 
 def _fixed_ids(config: dict[str, Any]) -> range:

@@ -34,14 +34,16 @@ def all_of(made: corpus.Corpus) -> list[str]:
 
 
 def write(path: Path, kind: str) -> None:
-    if kind in ("txt", "md"):
+    if kind in ("txt", "md", "rst"):
         path.write_text(("\n" if kind == "txt" else "\n\n").join(TEXTS) + "\n", encoding="utf-8")
     elif kind == "tsv":
         path.write_text("id\ttext\n" + "".join(f"{i}\t{t}\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
     elif kind == "csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["id", "text"], *enumerate(TEXTS)])
-    elif kind == "jsonl":
+    elif kind == "json":
+        path.write_text(json.dumps([{"id": i, "text": t} for i, t in enumerate(TEXTS)], indent=1), encoding="utf-8")
+    elif kind in ("jsonl", "ndjson"):
         path.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
     else:
         pa = pytest.importorskip("pyarrow")
@@ -51,7 +53,7 @@ def write(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("kind", ["txt", "md", "tsv", "csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "md", "rst", "tsv", "csv", "jsonl", "ndjson", "json", "parquet"])
 def test_every_file_type_gives_the_same_texts(tmp_path: Path, kind: str, packed: bool) -> None:
     path = tmp_path / f"x.{kind}"
     write(path, kind)
@@ -272,9 +274,9 @@ BAD = [
     ("a.jsonl", b'{"sentence": "x"}\n', "no text column 'text'; .*sentence"),
     ("a.jsonl", b'["x"]\n', "line 1: a JSON list"),
     ("a.csv", b"id,sentence\n1,x\n", "no column 'text'"),
-    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "damaged after line"),
-    ("a.txt.gz", b"not gzip", "damaged after line 0"),
-    ("a.parquet", b"PAR1 no", "not a parquet file"),
+    ("a.txt.gz", gzip.compress(b"hello\n" * 50, mtime=0)[:-12], "line 2: damaged"),
+    ("a.txt.gz", b"not gzip", "ends in .gz and is not a gzip file"),
+    ("a.parquet", b"PAR1 no", "a.parquet: at its start: damaged"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Every recipe that ships and every base of a reproduction, its numbers made small, goes the whole way on a tiny model: checked, ten steps a stage, exported, measured."""
+"""Every recipe that ships and every base of a reproduction, made small: checked, ten steps a stage, exported, measured."""
 
 from __future__ import annotations
 

@@ -304,3 +304,43 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypa
         assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu
         assert load_models.open_models(spec, Session(data=world.data, device="auto")).teacher.dtype == gpu
         assert train.accelerator_for(spec, "cpu").mixed_precision == ("bf16" if on_cpu == torch.bfloat16 else "no")
+
+
+@pytest.mark.parametrize(("value", "fact"), [(np.nan, "is not finite"), (-np.inf, "is not finite"), (7e4, "float16 ends at 65,504")])
+def test_an_embedding_that_float16_cannot_hold_is_refused(world: World, built: corpus.Corpus, value: float, fact: str) -> None:
+    loaded = load(world.teacher)
+    embed, text = loaded.embed, built[142]
+
+    def odd(texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        rows = embed(texts, device, unit)
+        rows[[at for at, each in enumerate(texts) if each == text], 3] = value
+        return rows
+
+    loaded.embed = odd  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=rf"text 143 of the corpus \(.*\) .*{fact}"):
+        embedding_cache.embed_corpus(loaded, built, QUIET)
+    found = embedding_cache.embed_corpus(load(world.teacher), built, QUIET)
+    found.parts[1] = found.parts[1].copy()
+    found.parts[1][42, 3] = value if abs(value) > 1e5 else np.nan  # as an earlier version may have written it
+    with pytest.raises(UserError, match=f"{found.folder}: the embedding of text 143 is not finite"):
+        found[np.array([7, 142])]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("00001.npy", "cut"), ("00001.keys.npy", "garbage"), ("00001.keys.npy", "deleted"), ("shards.json", "cut"), ("teacher.json", "empty")],
+)
+def test_any_damaged_file_of_the_embeddings(world: World, built: corpus.Corpus, tmp_path: Path, name: str, how: str) -> None:
+    """The embeddings stay what they were, and another corpus takes none from what does not match."""
+    loaded = load(world.teacher)
+    first = embedding_cache.embed_corpus(loaded, built, QUIET)
+    before = first[np.arange(440)]
+    path = first.folder / name
+    damaged = {"garbage": b"\x93NUMPY garbage", "cut": path.read_bytes()[: path.stat().st_size // 2], "empty": b""}
+    path.unlink() if how == "deleted" else path.write_bytes(damaged[how])
+    (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(150))), "utf-8")
+    other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
+    assert embedding_cache.count_cached(loaded, other, QUIET) <= 150
+    found = embedding_cache.embed_corpus(loaded, other, QUIET)[np.arange(150)]
+    assert np.abs(found - loaded.embed(other.texts(np.arange(150)))).max() < 1e-3
+    assert np.abs(embedding_cache.embed_corpus(loaded, built, QUIET)[np.arange(440)] - before).max() < 1e-3

@@ -139,7 +139,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp
     refused("exists already; choose another --out", out=texts)
     refused("--corpus: no file matches 'lost.txt'", trim_model.TrimCorpus(["lost.txt"]))
     absolute = trim_model.TrimCorpus([str(texts / "kept.txt")], ["kept.txt"])
-    refused("--report: 'kept.txt' is relative, and there is no data folder", absolute, data=None)
+    refused("--report: no file matches 'kept.txt' in .; check the pattern and --data", absolute, data=None)
     refused(r"no column 'fr'; .*\(de, en\); set --corpus GLOB:COLUMN", trim_model.TrimCorpus(["others.tsv:fr"]))
     refused("nowhere/at: no such folder; if it is a hub id, add --revision", model="nowhere/at")
     refused("nano: a bundle; trim needs a model folder or a hub id", model="nano")
@@ -171,3 +171,19 @@ def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -
     (source / "model.safetensors").unlink()
     with pytest.raises(UserError, match="a model without weights"):
         trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
+
+
+def test_files_are_found_from_here_and_many_are_reported_together(
+    world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a data folder, as adapt and fit do; and one line for a pattern, not one a file."""
+    monkeypatch.chdir(texts)
+    (texts / "many").mkdir()
+    for number, text in enumerate(sentences(trim_model.MOST_NAMED + 5, seed=4)):
+        (texts / "many" / f"{number}.txt").write_text(text, encoding="utf-8")
+    lines: list[str] = []
+    corpus = trim_model.TrimCorpus(["*.txt", "others.tsv:de"], ["many/*.txt"])
+    found = trim_model.trim(str(world.teacher), corpus, tmp_path / "small", Session(log=lines.append))
+    assert [source["name"] for source in found["sources"]] == ["kept.txt", "others.tsv:de", "many/*.txt (25 files)"]
+    assert found["sources"][2]["texts"] == 25 and trim_report.summary(found).count("\n") == 3
+    assert lines == [f"{world.teacher}: counting the tokens of 2 file(s)"]

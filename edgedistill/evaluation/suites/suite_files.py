@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from edgedistill.data import input_file, readers
 from edgedistill.errors import UserError, unknown_name
 
 Find = Callable[[str], Path]  # a name in suite.yaml -> its path
@@ -43,34 +42,19 @@ def either(folder: Path, *names: str) -> Path:
     raise UserError(f"{folder}: no {' or '.join(names)}; give --data DIR or set EDGEDISTILL_DATA")
 
 
-def lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, plain or .gz, without line ends. Raises UserError: not UTF-8, broken gzip."""
-    try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8", newline="\n")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8", newline="\n") as file
-        ):
-            for line in file:
-                yield line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; convert it") from None
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: broken gzip ({error}); fetch it again") from None
-
-
 def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line number, cells of the named columns) of a tab-separated file with a header; `optional` columns may be missing."""
-    numbered = lines(path)
-    header = next(numbered, "").split("\t")
+    """Yields (line number, cells of the named columns) of a .tsv or .csv file with a header; `optional` columns may be missing."""
+    numbered = readers.numbered_rows(path)
+    if numbered is None:
+        raise UserError(f"{path}: no table with tabs or commas; name a .tsv or .csv file in suite.yaml")
+    _, header = next(numbered, (0, []))
     for column in columns:
         if column not in header:
             raise UserError(f"{path}: {unknown_name('column', column, header)}; name the column in suite.yaml, or give another --data")
     at = {column: header.index(column) for column in [*columns, *optional] if column in header}
-    for number, line in enumerate(numbered, 2):
-        if not line:
+    for number, cells in numbered:
+        if cells == [""]:
             continue
-        cells = line.split("\t")
         if len(cells) < len(header):
             raise UserError(f"{path}: line {number}: {len(cells)} cells, the header has {len(header)}; fix the line")
         yield number, {column: cells[i] for column, i in at.items()}
@@ -78,15 +62,13 @@ def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[i
 
 def jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the rows of a BEIR corpus or query file. Raises UserError for a line that is not one."""
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}: line {number}: not JSON ({error.msg}); fix the line") from None
-        if not isinstance(row, dict) or "_id" not in row:
+    for number, row in readers.objects(path):
+        if "_id" not in row:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
+        for column in ("_id", "title", "text"):
+            if column != "_id" and not isinstance(row.get(column, ""), str | None):
+                raise UserError(f"{path}: line {number}: {column} holds {type(row[column]).__name__}, not text; fix the line")
+            readers.checked(str(row.get(column)), str(path), number, input_file.MAX_LINE_BYTES)
         yield row
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edgedistill import recipe
-from edgedistill.data import readers
+from edgedistill.data import file_patterns, readers
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import UserError, require
 from edgedistill.session import Session
@@ -86,7 +86,7 @@ def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str
         return lambda words: [None] * len(words)
     if spec.tags is None:
         return _nltk(place)
-    [path, *more] = readers.matching_files([spec.tags], session.data, f"{place}.tags")
+    [path, *more] = file_patterns.matching_files([spec.tags], session.data, f"{place}.tags")
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
     table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}

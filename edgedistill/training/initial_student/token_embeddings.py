@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files, recipe
+from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -60,9 +61,6 @@ def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, sessio
     """The teacher's embedding of each token as a text of its own, (V, d) float32; from the cache where an earlier run has left it."""
     ids = initial_embeddings.tokens_as_texts(tokenizer, teacher.tokenizer)
     folder = session.cache / "token-outputs" / files.cache_key(format=FORMAT, ids=[row.tolist() for row in ids], **teacher.identity())
-    path = folder / "outputs.npy"
-    if not path.exists():
-        with files.new_folder(folder) as temporary:
-            np.save(temporary / path.name, teacher.embed_ids(ids))
-    found: np.ndarray = np.load(path)
+    cached_folder(folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log)
+    found: np.ndarray = np.load(folder / "outputs.npy")
     return found

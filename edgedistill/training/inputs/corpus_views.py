@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, readers
+from edgedistill.data import cached_folder, corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
 from edgedistill.teacher import locate_teacher
@@ -41,7 +41,7 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
     Raises UserError: a model that does not open, a view file that lacks texts or has empty views. `place`: the recipe key.
     """
     if isinstance(spec, recipe.ViewFile):
-        paths = readers.matching_files(spec.files, session.data, f"{place}.files")
+        paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files")
         made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in paths], "columns": [spec.text_column, spec.view_column]}
 
         def from_files(shards: Path) -> MakeViews:
@@ -73,23 +73,36 @@ def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
 def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path], MakeViews], session: Session) -> Corpus:
     """Views from the cache; otherwise made in shards, which a killed run keeps, and joined. `open_views` is given the shards' folder."""
     folder = session.cache / "views" / files.cache_key(format=FORMAT, corpus=texts.fingerprint, **made_of)
-    if not (folder / "corpus.json").exists():
-        shards = folder.with_name(f"{folder.name}.shards")
-        names = [shards / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
-        session.log(f"views: making {len(texts):,} in {len(names)} shards, {sum(name.exists() for name in names)} of them done before")
-        shards.mkdir(parents=True, exist_ok=True)
-        try:
-            make_views = open_views(shards)
-        except BaseException:
-            if not any(name.exists() for name in names):
-                shutil.rmtree(shards)
-            raise
-        for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
-            if not name.exists():
-                views = zip(chunk, make_views(chunk, number * SHARD), strict=True)
-                files.write_text(name, "".join(f"{readers.normalize(view) or text}\n" for text, view in views))
-        with files.new_folder(folder) as temporary:
-            lines = (line for name in names for line in name.read_text(encoding="utf-8").split("\n")[:-1])
-            corpus.write(temporary, lines, texts.training_count, texts.sources)
-        shutil.rmtree(shards)
-    return Corpus(folder)
+    shards = folder.with_name(f"{folder.name}.shards")
+
+    def write(temporary: Path) -> None:
+        names = _written_shards(texts, open_views, shards, session)
+        lines = (line for name in names for line in name.read_text(encoding="utf-8").split("\n")[:-1])
+        corpus.write(temporary, lines, texts.training_count, texts.sources)
+
+    found = Corpus(cached_folder.cached_folder(folder, write, session.log))
+    shutil.rmtree(shards, ignore_errors=True)
+    return found
+
+
+def _written_shards(texts: Corpus, open_views: Callable[[Path], MakeViews], shards: Path, session: Session) -> list[Path]:
+    """The files of the shards; those that a killed run left are kept where they have not changed."""
+    names = [shards / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
+    record = shards / cached_folder.RECORD
+    hashes = cached_folder.recorded(record)
+    done = {name for name in names if cached_folder.is_unchanged(name, hashes.get(name.name, ""))}
+    session.log(f"views: making {len(texts):,} in {len(names)} shards, {len(done)} of them done before")
+    shards.mkdir(parents=True, exist_ok=True)
+    try:
+        make_views = open_views(shards)
+    except BaseException:
+        if not done:
+            shutil.rmtree(shards)
+        raise
+    for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
+        if name not in done:
+            views = zip(chunk, make_views(chunk, number * SHARD), strict=True)
+            files.write_text(name, "".join(f"{readers.normalize(view) or text}\n" for text, view in views))
+            hashes[name.name] = files.sha256_file(name)
+            files.write_json(record, hashes)
+    return names

@@ -1,0 +1,133 @@
+"""Open a file of texts: its type by ending and content, its numbered lines, and what its reader raises for a damaged one as UserError."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from edgedistill.errors import UserError, first_line, unknown_name
+
+MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold more than the text
+
+KINDS = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
+WHOLE_TEXT = (".txt", ".md", ".rst")  # all of it is text; the others have columns
+NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph"}  # what is counted in a file of that kind, where it is not lines
+
+GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
+_UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
+SIGNATURES = {  # the first bytes of what is no text: (its name, way out)
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
+    b"\0\0\xfe\xff": _UTF16,
+    GZIP: ("gzip within gzip", "unpack it once"),
+    PARQUET: ("a parquet file", "rename it to end in .parquet"),
+    b"PK\x03\x04": ("a zip archive, as .xlsx and .docx are", "unpack it, or save it as .csv or .txt"),
+    b"%PDF-": ("a PDF", "save its text as .txt"),
+}
+MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has more
+
+
+def kind(path: Path) -> str:
+    """The type of a file, one of KINDS but for .ndjson, which is .jsonl.
+
+    By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without ending, such as /dev/stdin,
+    is .txt. Raises UserError for any other.
+    """
+    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    suffix = plain.suffix.lower()
+    if not suffix and path.exists() and not path.is_file():
+        return ".txt"
+    if suffix not in KINDS:
+        way_out = "rename it if it is one of them, or pipe its lines to a command that reads stdin"
+        raise UserError(f"{path}: {unknown_name('file type', suffix, KINDS)}, each also .gz; {way_out}")
+    if suffix == ".json":
+        with opened(path) as file, damage_as_user_error(str(path), lambda: "at its start"):
+            start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()
+        return ".json" if start.startswith(b"[") else ".jsonl"
+    return ".jsonl" if suffix == ".ndjson" else suffix
+
+
+def numbered(path: Path) -> str:
+    """What is counted in a file: row, item, paragraph or line."""
+    return NUMBERED.get(kind(path), "line")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked where they are gzip, whatever its ending. Raises UserError for a .gz that is not."""
+    with path.open("rb") as file:
+        packed = file.peek(2)[:2] == GZIP
+        if not packed and path.suffix.lower() == ".gz" and file.peek(1):
+            raise UserError(f"{path}: ends in .gz and is not a gzip file; fetch it again, or rename it")
+        yield gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[misc]
+
+
+def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a file, decoded, without line ends and byte order mark. Raises UserError as `stream_lines`."""
+    with opened(path) as file:
+        yield from stream_lines(file, str(path), max_bytes)
+
+
+def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
+    """The same of a stream. `name`: the stream's, for errors.
+
+    Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends, damaged gzip; for UTF-16, binary files.
+    """
+    number = 1
+    with damage_as_user_error(name, lambda: f"line {number}"):
+        while line := file.readline(max_bytes + 1):
+            if number == 1:
+                _refuse_binary(line, name)
+            if len(line) > max_bytes:
+                raise UserError(f"{name}: line {number} is over {max_bytes:,} bytes; split the file into lines")
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            number += 1
+
+
+def _refuse_binary(line: bytes, name: str) -> None:
+    """Raise UserError where the first line of a text is that of another kind of file."""
+    for signature, (found, way_out) in SIGNATURES.items():
+        if line.startswith(signature):
+            raise UserError(f"{name}: {found}, not UTF-8 text; {way_out}")
+    if line.count(0) > MOST_NULS * len(line):
+        raise UserError(f"{name}: binary, or UTF-16 without a byte order mark; save it as UTF-8 text")
+
+
+@contextmanager
+def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
+    """The one border to zlib, json, csv, pyarrow and numpy: what they raise for a damaged file is raised as UserError.
+
+    `place`: where in the file the reader is. Errors of the file system, and our own, pass.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if (fact := _damage(error)) is None:
+            raise
+        raise UserError(f"{name}: {place()}: {fact}") from None
+
+
+def _damage(error: Exception) -> str | None:
+    """The fact and the way out where a library raised this for what is in a file; otherwise None."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.object[error.start]:#04x} is not UTF-8; convert the file, for example with iconv"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON ({error.msg}); correct it"
+    if isinstance(error, RecursionError):
+        return "nested too deeply; correct it"
+    if isinstance(error, csv.Error):
+        return f"{error}; is this a .csv file?"
+    if isinstance(error, ValueError) and "integer string conversion" in str(error):
+        return "a number of too many digits; write it as a string"
+    of_pyarrow = type(error).__module__.startswith("pyarrow")  # pyarrow is optional, so its classes are not imported
+    if of_pyarrow or isinstance(error, EOFError | zlib.error) or (isinstance(error, OSError) and error.errno is None):
+        return f"damaged ({first_line(error)}); fetch the file again"
+    return None

@@ -1,0 +1,116 @@
+"""Every file of every cache is checked when it is opened: a damaged one is named once and made again, with the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from edgedistill import files, recipe
+from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache, triples
+from edgedistill.session import Session
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "garbage": lambda path: path.write_bytes(b"\x93garbage" * 9),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+    "one bit": lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+}
+
+
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "text": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return made
+
+
+def built(session: Session) -> corpus.Corpus:
+    return corpus.build(recipe.Files(texts=["a.txt"], held_out=1), session, 0)
+
+
+def given(session: Session) -> Any:
+    from edgedistill.teacher import precomputed_embeddings
+
+    spec = recipe.Teacher(embeddings="a.npy")
+    return precomputed_embeddings.corpus_embeddings(
+        precomputed_embeddings.PrecomputedEmbeddings(spec, session.data), built(session), session
+    )
+
+
+CACHES: dict[str, Callable[[Session], Any]] = {
+    "corpora": built,
+    "tokens": lambda session: token_cache.tokenize(built(session), tokenizer(), 8, 0, session),
+    "words": lambda session: token_cache.tokenize_by_word(built(session), tokenizer(), 0, session),
+    "parallel": lambda session: parallel_corpus.build(
+        recipe.Parallel.model_validate(
+            {"kind": "parallel", "held_out": 1, "pairs": [{"files": ["pairs.tsv"], "languages": ["en", "de"], "columns": ["en", "de"]}]}
+        ),
+        session,
+        0,
+    ),
+    "triples": lambda session: triples.build(
+        recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")), [], session, "stages[0].triples"
+    ),
+    "teachers": given,
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> None:
+    texts = [f"a text {number}" for number in range(9)]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
+    (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + "".join(f"{text}\tb {text}\tc\n" for text in texts))
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    lines: list[str] = []
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache", log=lines.append)
+    CACHES[cache](session)
+    (folder,) = (tmp_path / "cache" / cache).iterdir()
+    before = contents(folder)
+    assert len(before) >= 2 and any(not name.endswith(".json") for name in before)
+    kinds = list(DAMAGE)
+    for number, name in enumerate(before):
+        for how in (kinds[number % 3], kinds[3 + number % 3]):
+            DAMAGE[how](folder / name)
+            lines.clear()
+            CACHES[cache](session)
+            assert contents(folder) == before, (name, how)
+            about = [line for line in lines if "damaged or missing" in line]
+            assert len(about) == 1 and f"{folder / name}: " in about[0], (name, how)
+    lines.clear()
+    CACHES[cache](session)
+    assert not lines and [path.name for path in (tmp_path / "cache" / cache).iterdir()] == [folder.name]
+
+
+def test_a_file_is_hashed_once_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus of gigabytes is opened several times by one command."""
+    hashed: list[Path] = []
+    sha256 = files.sha256_file
+    cached_folder.cached_folder(tmp_path / "c", lambda folder: (folder / "a").write_text("one"), print)
+    monkeypatch.setattr(files, "sha256_file", lambda path: hashed.append(path) or sha256(path))
+    for _ in range(3):
+        cached_folder.cached_folder(tmp_path / "c", lambda folder: pytest.fail("it is intact"), print)
+    assert hashed == [tmp_path / "c" / "a"]
+    (tmp_path / "c" / "a").write_text("other")
+    cached_folder.cached_folder(tmp_path / "c", lambda folder: (folder / "a").write_text("one"), lambda line: None)
+    assert (tmp_path / "c" / "a").read_text() == "one"
+
+
+def test_ids_above_the_count_of_tokens_fit(tmp_path: Path) -> None:
+    """A vocabulary with gaps: three tokens, and an id that 16 bits do not hold."""
+    (tmp_path / "a.txt").write_text("a text\na text text\n")
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "text": 70_000}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    session = Session(data=tmp_path, cache_folder=tmp_path / "cache")
+    found = token_cache.tokenize(corpus.build(recipe.Files(texts=["a.txt"]), session, 0), made, 8, 0, session)
+    assert found.batch(np.arange(2), 8)[0].tolist() == [[1, 70_000, 0], [1, 70_000, 70_000]]

@@ -1,0 +1,281 @@
+"""Files of texts of every kind: found by name, read by type, and where they are damaged, refused in one line that names file and place."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedistill import recipe
+from edgedistill.data import corpus, file_patterns, labelled_tasks, pair_tables, readers
+from edgedistill.embed_file import TextFile
+from edgedistill.errors import UserError
+from edgedistill.evaluation.suites import suite_files
+from edgedistill.session import Session
+from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
+
+TEXTS = ["First text.", "two, with a comma", "third 文 🙂", "a fourth", "the fifth one"]
+BOM = b"\xef\xbb\xbf"
+
+
+def parquet(columns: dict[str, Any], **options: Any) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as module
+
+    buffer = io.BytesIO()
+    module.write_table(pa.table(columns), buffer, **options)
+    return buffer.getvalue()
+
+
+def objects(texts: list[Any]) -> bytes:
+    return b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts)
+
+
+def table(separator: str) -> bytes:
+    quote = '"' if separator == "," else ""
+    return "".join(f"{quote}{cell}{quote}{separator}{at}\n" for at, cell in enumerate(["text", *TEXTS])).encode()
+
+
+CONTENT: dict[str, Callable[[], bytes]] = {
+    ".txt": lambda: "\n".join(TEXTS).encode(),
+    ".md": lambda: "\n\n".join(TEXTS).encode(),
+    ".rst": lambda: "\n\n".join(TEXTS).encode(),
+    ".tsv": lambda: table("\t"),
+    ".csv": lambda: table(","),
+    ".jsonl": lambda: objects(TEXTS),
+    ".ndjson": lambda: objects(TEXTS),
+    ".json": lambda: json.dumps([{"text": text} for text in TEXTS], indent=1).encode(),
+    ".parquet": lambda: parquet({"text": TEXTS, "n": list(range(5))}),
+}
+# How each command reads the texts of a file.
+READERS: dict[str, Callable[[Path], Any]] = {
+    "embed": lambda path: list(TextFile(path).texts()),
+    "corpus": lambda path: list(readers.texts_in(path, unit="auto")),
+    "excluded": lambda path: list(readers.texts_in_every_column(path)),
+    "columns": lambda path: list(readers.columns_in(path, ("text",), "--column")),
+}
+
+
+@pytest.mark.parametrize("suffix", CONTENT)
+def test_the_type_is_that_of_the_ending_in_any_case_and_of_the_content(tmp_path: Path, suffix: str) -> None:
+    data = CONTENT[suffix]()
+    files = {f"a{suffix}": data, f"B{suffix.upper()}": data, f"c{suffix}.GZ": gzip.compress(data), f"packed{suffix}": gzip.compress(data)}
+    files |= {} if suffix == ".parquet" else {f"bom{suffix}": BOM + data, f"bom2{suffix}.gz": gzip.compress(BOM + data)}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        assert READERS["embed"](tmp_path / name) == READERS["corpus"](tmp_path / name) == TEXTS, name
+
+
+def test_json_of_each_form(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for content in (json.dumps(TEXTS).encode(), BOM + json.dumps(TEXTS).encode(), objects(TEXTS)):
+        path.write_bytes(content)
+        assert READERS["embed"](path) == TEXTS
+
+
+NOT_TEXT = {  # content: what it is called
+    TEXTS[0].encode("utf-16"): "UTF-16",
+    TEXTS[0].encode("utf-32"): "UTF-16 or UTF-32",
+    TEXTS[0].encode("utf-16-le"): "binary, or UTF-16 without a byte order mark",
+    b"\0" * 5_000: "binary",
+    b"PK\x03\x04 an .xlsx": "zip archive",
+    b"%PDF-1.7": "a PDF",
+    b"PAR1 and so on": "parquet",
+    b"caf\xe9": "is not UTF-8",
+}
+
+
+@pytest.mark.parametrize("content", NOT_TEXT, ids=list(NOT_TEXT.values()))
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl.gz", "a.md"])
+def test_what_is_no_text_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(UserError, match=rf"{name}: .*{NOT_TEXT[content]}"):
+        READERS["embed"](tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz"])
+def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"a text\n")
+    for read in READERS.values():
+        with pytest.raises(UserError, match=rf"{name}: no file type.*\.csv.*rename it"):
+            read(tmp_path / name)
+    with pytest.raises(UserError, match="no file type"):
+        TextFile(tmp_path / name).check()
+
+
+def digits(count: int) -> bytes:
+    return b'{"text": ' + b"1" * count + b"}\n"
+
+
+DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
+    ("a.csv", lambda: b'id,text\n1,good\n2,"not\nclosed\n3,c\n', "line 3: a quote .* is not closed"),
+    ("a.csv", lambda: b'id,text\n1,"a\nb"\n2,x,y\n', "line 4 has 3 columns, the header 2"),
+    ("a.csv", lambda: b'id,text\n1,"closed"too early\n', "line 2: ',' expected after '\"'"),
+    ("a.csv", lambda: b"id;text\n1;a\n", "divided by ';'; save it with commas"),
+    ("a.csv", lambda: b"id\ttext\n1\ta\n", r"divided by '\\t'"),
+    ("a.csv", lambda: b"text,text\na,b\n", "2 columns are named 'text'"),
+    ("a.jsonl", lambda: objects(["good", None]), "line 2: column 'text' is null"),
+    ("a.json", lambda: json.dumps([{"text": "good"}, {"text": None}]).encode(), "item 2: column 'text' is null"),
+    ("a.parquet", lambda: parquet({"text": ["good", None]}), "row 2: column 'text' is null"),
+    ("a.parquet", lambda: parquet({"text": [1, 2]}), "row 1: column 'text' holds int, not text"),
+    ("a.jsonl", lambda: objects(["good", "half \ud83d emoji"]), r"line 2: half a surrogate pair \(\\ud83d\)"),
+    ("a.json", lambda: json.dumps(["good", "\udc00"]).encode(), "item 2: half a surrogate pair"),
+    ("a.jsonl", lambda: objects(["good"]) + b"[" * 100_000, "line 2: nested too deeply"),
+    ("a.json", lambda: b"[" * 100_000, "the array: nested too deeply"),
+    ("a.jsonl", lambda: objects(["good"]) + digits(5_000), "line 2: a number of too many digits"),
+    ("a.jsonl", lambda: b'{"text": "x"}\n{"text": 3}\n', "line 2: column 'text' holds int, not text"),
+    ("a.json", lambda: b'["good", 3]', "item 2: a JSON int"),
+    ("a.txt", lambda: b"good\n" + b"x" * 20_000_000, "line 2 is over"),
+    ("a.txt.gz", lambda: gzip.compress(b"\0x" * 10_000_000, 1), "line 1 is over|binary"),
+    ("a.jsonl.gz", lambda: gzip.compress(b" " * 20_000_000, 1), "line 1 is over"),
+    ("a.csv", lambda: b'text\n"' + (b"x" * 9_999 + b"\n") * 1_700, "line 2: a row of over .* is a quote not closed"),
+    ("a.json", lambda: b"[" + b" " * 20_000_000 + b"]", "read whole; save it as .jsonl"),
+    ("a.md", lambda: (b"word " * 1_000 + b"\n") * 1_700, "a .md file is read whole"),
+    ("a.txt.gz", lambda: gzip.compress(gzip.compress(b"good")), "gzip within gzip"),
+    ("a.txt.gz", lambda: b"good\n", "ends in .gz and is not"),
+    ("a.parquet", lambda: parquet({"text": TEXTS * 99}, compression="snappy", use_dictionary=False)[:-40], "at its start: damaged"),
+    (
+        "a.parquet",
+        lambda: not_utf8(parquet({"text": ["good", "QQQQ"]}, compression="none", use_dictionary=False)),
+        "row 2: byte 0xff is not",
+    ),
+]
+
+
+def not_utf8(data: bytes) -> bytes:
+    return data.replace(b"QQQQ", b"QQ\xff\xff")
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED, ids=[f"{name}-{message[:25]}" for name, _, message in DAMAGED])
+def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, name: str, content: Callable[[], bytes], message: str) -> None:
+    (tmp_path / name).write_bytes(content())
+    for way in ("embed", "corpus"):
+        with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / name))}: .*({message})") as caught:
+            READERS[way](tmp_path / name)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def pairs(path: Path) -> list[Any]:
+    spec = recipe.Pairs.model_validate({"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]})
+    return [list(table.pairs()) for table in pair_tables.open_tables(recipe.Parallel(kind="parallel", pairs=[spec]), None)]
+
+
+def given(path: Path) -> list[Any]:
+    texts = path.with_name("texts.txt")
+    texts.write_text("\n".join(TEXTS), encoding="utf-8")
+    spec = recipe.Teacher(embeddings=str(path), texts=str(texts) if path.suffix == ".npy" else None)
+    return list(PrecomputedEmbeddings(spec, None).blocks())
+
+
+def npy() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.eye(5, 8, dtype=np.float32))
+    return buffer.getvalue()
+
+
+LABELLED = {"text": TEXTS * 9, "label": ["yes", "no", "no", "no", "yes"] * 9, "_id": list("abcde") * 9, "embedding": [[0.5, 1.0]] * 45}
+LABELLED_ROWS = [dict(zip(LABELLED, row, strict=True)) for row in zip(*LABELLED.values(), strict=True)]
+FUZZED: dict[str, Callable[[], bytes]] = {
+    "a.jsonl": lambda: "".join(json.dumps(row) + "\n" for row in LABELLED_ROWS).encode(),
+    "a.json": lambda: json.dumps(LABELLED_ROWS).encode(),
+    "a.csv": lambda: "".join(
+        f'"{row["text"]}",{row["label"]},{row["_id"]}\n' for row in [dict.fromkeys(LABELLED, "text"), *LABELLED_ROWS]
+    ).encode(),
+    "a.parquet": lambda: parquet(LABELLED, compression="snappy"),
+    "b.parquet": lambda: parquet(LABELLED, compression="none", use_dictionary=False),
+    "a.npy": npy,
+}
+FUZZED |= {f"{name}.gz": lambda make=make: gzip.compress(make(), 1) for name, make in FUZZED.items() if name != "a.npy"}  # type: ignore[misc]
+ALL_READERS = READERS | {
+    "pairs": pairs,
+    "labels": lambda path: labelled_tasks.read_table(path, ["text"], "label", "task"),
+    "suite": lambda path: list(suite_files.jsonl(path) if "json" in path.name else suite_files.tsv(path, ["text"], [])),
+    "precomputed": given,
+}
+
+
+def damaged(data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """Bits flipped, bytes overwritten, a part cut out, the end cut off."""
+    chance = random.Random(seed)
+    for number in range(count):
+        at, size = chance.randrange(len(data)), chance.choice((1, 2, 8, 40))
+        yield [
+            data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :],
+            data[:at] + chance.randbytes(size) + data[at + size :],
+            data[:at] + data[at + size :],
+            data[:at],
+        ][number % 4]
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_only_user_errors_come_out_of_a_damaged_file(tmp_path: Path, name: str) -> None:
+    path, problems = tmp_path / name, list[str]()
+    for content in damaged(FUZZED[name](), int(os.environ.get("EDGEDISTILL_FUZZ", 12)), seed=47):
+        path.write_bytes(content)
+        for read in ALL_READERS.values():
+            try:
+                read(path)
+            except UserError as error:
+                problems += error.problems
+    assert problems and all(problem.isprintable() for problem in problems), "one line each"
+
+
+NAMES = ["notes [2024]/a.txt", "minutes [draft].txt", "[a", "a]b.txt", "what?/x y.txt", "наши 🙂/é.txt", "plain/deep/er/b.txt"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in NAMES:
+        path = tmp_path / (name if name.endswith(".txt") else f"{name}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a text\n")
+    return tmp_path
+
+
+def found(folder: Path, *patterns: str) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in file_patterns.matching_files(list(patterns), folder, "--texts")]
+
+
+def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [path.relative_to(tree).as_posix() for path in sorted(tree.rglob("*.txt"))]
+    assert len(every) == len(NAMES)
+    for name in every:
+        assert found(tree, name) == found(tree, str(tree / name)) == found(tree, name, name) == [name]
+        folder = (tree / name).parent
+        monkeypatch.chdir(folder)
+        matched = file_patterns.matching_files(file_patterns.from_here(["*.txt"]), None, "--texts")
+        assert folder / Path(name).name in matched
+    assert found(tree, "**/*.txt") == found(tree, "**") == every
+    assert found(tree, "notes [[]2024]/*") == ["notes [2024]/a.txt"], "a pattern that escapes brackets"
+    assert found(tree, "notes [2024]*/[ab].txt") == ["notes [2024]/a.txt"], "brackets of both kinds"
+    assert found(tree, "plain/*/??/b.txt") == ["plain/deep/er/b.txt"]
+    for pattern, message in (("", "is a folder"), ("plain", "is a folder"), ("no/*.txt", "no file matches"), ("a\0b", "no file matches")):
+        with pytest.raises(UserError, match=message):
+            found(tree, pattern)
+
+
+def test_linked_folders_are_entered_once(tree: Path) -> None:
+    (tree / "aside").mkdir()
+    (tree / "aside" / "c.txt").write_text("a text\n")
+    top = tree / "plain"
+    for name, target in {"up": "..", "self": ".", "a-link": "deep", "linked": "../aside", "again": "../aside", "broken": "none"}.items():
+        (top / name).symlink_to(target)
+    texts = found(tree, "plain/**/*.txt")
+    assert "plain/deep/er/b.txt" in texts, "under its own name, not a link's"
+    real = [os.path.realpath(tree / name) for name in texts]
+    assert len(set(real)) == len(real) == len(NAMES) + 1
+
+
+def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDISTILL_CACHE", str(tree / "cache"))
+    built = corpus.build(recipe.Files(texts=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]), Session(data=tree), 0)
+    assert built.sources == [{"name": "a.txt", "texts": 1}, {"name": "minutes [draft].txt", "texts": 0}]
