@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from edgedistill import files
 from edgedistill.errors import UserError, unknown_name
+from edgedistill.students import finite_weights
 from edgedistill.students.pooling import pool
 
 # sentence-transformers' pooling names, old flags and new `pooling_mode` values -> ours
@@ -111,7 +112,7 @@ def load_model(folder: Path, **options: Any) -> Any:
         raise UserError(
             f"{folder}: {len(missing)} of the tensors that config.json asks for are not in its weights ({some}); download all of it"
         )
-    return model
+    return finite_weights.checked(model, folder)
 
 
 @contextmanager
@@ -186,7 +187,7 @@ def _dense(config: dict[str, Any], folder: Path) -> nn.Sequential:
     else:
         weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
     linear.load_state_dict({name.removeprefix("linear."): value.float() for name, value in weights.items()})
-    return nn.Sequential(linear, ACTIVATIONS[activation]())
+    return nn.Sequential(finite_weights.checked(linear, folder), ACTIVATIONS[activation]())
 
 
 def kept_dims(folder: Path) -> int | None:
