@@ -38,12 +38,10 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
-    Raises UserError where the tokenizer has more tokens than the student's embedding table.
+    Raises UserError as `check_ids`.
     """
     tokenizer: Any = run.tokenizer()
-    tokens, rows = len(tokenizer), library_files.vocabulary_size(student)
-    if tokens > rows:
-        raise UserError(f"{run.tokenizer_folder}: {tokens} tokens, but an embedding table of {rows}; restore this student's tokenizer")
+    check_ids(run, tokenizer, student)
 
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
@@ -54,6 +52,15 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     with torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
     return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
+
+
+def check_ids(run: Run, tokenizer: Any, student: nn.Module) -> None:
+    """Raise UserError where a token's id, or one that the tokenizer adds to every text, has no row in the student's embedding table."""
+    rows = library_files.vocabulary_size(student)
+    largest = max(*tokenizer.get_vocab().values(), *tokenizer("")["input_ids"])
+    if largest >= rows:
+        fact = f"{len(tokenizer):,} tokens with ids up to {largest:,}, but an embedding table of {rows:,} rows"
+        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
 
 
 def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[str, Any]:
