@@ -29,12 +29,12 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     sizes = {
         each.name: math.prod(each.dims) for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and len(each.dims) > 1
     }
-    operators = {name: node.op_type for node in fp32.graph.node if node.op_type in PRODUCTS for name in node.input if name in sizes}
+    operators = {name: node.op_type for node in fp32.graph.node if node.op_type in PRODUCTS for name in node.input[:3] if name in sizes}
     read = {
         name.removesuffix("_float") if node.op_type not in RECURRENT else name
         for node in quantized.graph.node
         if node.op_type in PRODUCTS
-        for name in node.input
+        for name in node.input[:3]  # what comes behind is a bias
     }
     left = {name: operator for name, operator in operators.items() if name in read}
     if not operators:

@@ -384,7 +384,25 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
 def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
     message = refused(tmp_path, source, ["fp32"], UserError)
-    assert message.endswith(f"tokenizer: {len(make_tokenizer())} tokens, but an embedding table of 150; restore this student's tokenizer")
+    largest = len(make_tokenizer()) - 1
+    assert message.endswith(f"tokenizer: token ids up to {largest}, but an embedding table of 150 rows; restore this student's tokenizer")
+
+
+@pytest.mark.parametrize("where", ["vocabulary", "added token", "put around every text"])
+def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: str) -> None:
+    """The check is on the largest id: tokens need not be numbered without gaps."""
+    source = make_run(tmp_path / "runs" / "gap")
+    file = source / "tokenizer" / "tokenizer.json"
+    found = files.read_json(file)
+    if where == "vocabulary":
+        found["model"]["vocab"]["penguin"] = 400
+    elif where == "added token":
+        found["added_tokens"].append({**found["added_tokens"][-1], "id": 400, "content": "[NEW]"})
+    else:
+        found["post_processor"]["cls"][1] = 400
+    files.write_json(file, found)
+    message = refused(tmp_path, source, ["fp32"], UserError)
+    assert re.search("tokenizer: token ids up to (400|200), but an embedding table of 200 rows", message)
 
 
 UNKNOWN = (
