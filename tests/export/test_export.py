@@ -454,3 +454,24 @@ def test_the_same_run_gives_the_same_graphs(made: Path, tmp_path: Path) -> None:
     first, again = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "bundles" / "tiny", tmp_path / "again"))
     for name in ("onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx", "parity.json", "tokenizer.json"):
         assert first["files"][name] == again["files"][name]
+
+
+@pytest.mark.parametrize("precision", ["w8", "int8"])
+def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> None:
+    """A table of 800 numbers and no product: the graph would be float32 under another name."""
+    source, out = make_run(tmp_path / "runs" / "small", "static", width=4, head=None), tmp_path / "bundles" / "x"
+    with pytest.raises(CheckFailed, match=f"without {precision}: the graph would be {precision} in name only, since it converts nothing"):
+        bundle_writer.export(source, ["fp32", precision], out, quiet)
+    assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32"]
+
+
+def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path: Path) -> None:
+    """The only product reads values of 1e5: named, and the other precisions are written."""
+
+    def loud(student: Any) -> None:
+        student.embedding.weight.data *= 5e5 / student.embedding.weight.data.abs().max()
+
+    out = tmp_path / "bundles" / "x"
+    with pytest.raises(CheckFailed, match=r"without fp16: the graph would be fp16 in name only.*100% of their weights stay.*\(MatMul\)"):
+        bundle_writer.export(make_run(tmp_path / "runs" / "loud", "static", loud), ["fp32", "fp16", "w8"], out, quiet)
+    assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32", "w8"]
