@@ -48,6 +48,7 @@ def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
             classifier(*(each for row in rows for each in (torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long))))
             for rows in ids
         ]
+    golden_parity.check_finite(items, torch.cat(logits))
     return GoldenItems(items, ids, truncated, torch.cat(logits).numpy())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
-    Raises UserError as `check_ids`.
+    Raises UserError as `check_ids`, CheckFailed as `check_finite`.
     """
     tokenizer: Any = run.tokenizer()
     check_ids(run, tokenizer, student)
@@ -51,6 +52,7 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     ids = [tokenizer(run.prompt + text, truncation=True, max_length=run.max_tokens)["input_ids"] for text in texts]
     with torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
+    check_finite(texts, torch.cat(embeddings))
     return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
 
 
@@ -61,6 +63,17 @@ def check_ids(run: Run, tokenizer: Any, student: nn.Module) -> None:
     if largest >= rows:
         fact = f"token ids up to {largest}, but an embedding table of {rows} rows"
         raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
+
+
+def check_finite(items: Sequence[Any], rows: torch.Tensor) -> None:
+    """Raise CheckFailed where torch itself gives a golden text or item a row that is not finite."""
+    finite = torch.isfinite(rows).all(-1)
+    if not finite.all():
+        at = int(finite.int().argmin())
+        raise CheckFailed(
+            f"text {at + 1} of {len(items)} ({verify.quote(str(items[at]))}) has no finite embedding in torch either, in float32: "
+            "values inside the model overflow; restore its weights, or train it again"
+        )
 
 
 def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from edgedistill import bundle_run, files, recipe, run
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import manifest as manifests
 from edgedistill.students import finite_weights
@@ -57,6 +57,17 @@ def test_a_run_with_such_a_weight_does_not_open(tmp_path: Path, where: str, valu
 def test_it_is_not_exported(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "broken", change=breaking("model.embeddings.word_embeddings.weight", float("nan")))
     assert "word_embeddings.weight holds nan in row 3" in refused(tmp_path, source, ["fp32", "w8", "int8"], UserError)
+
+
+def test_values_that_overflow_inside_are_not_the_graphs_fault(tmp_path: Path) -> None:
+    """Each weight's square is a float32, but not the product of three layers."""
+
+    def loud(student: Any) -> None:
+        student.model.encoder.layer[1].intermediate.dense.weight.data *= 1e15
+        student.model.encoder.layer[1].output.dense.weight.data *= 1e15
+
+    message = refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud), ["fp32", "fp16"], CheckFailed)
+    assert message.startswith('text 1 of 32 ("") has no finite embedding in torch either') and "--precision" not in message
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])
