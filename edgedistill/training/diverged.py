@@ -12,9 +12,9 @@ from edgedistill.students import finite_weights
 
 
 class Place(NamedTuple):
-    """A stage as an error names it: where the recipe has it, its name, its highest learning rate."""
+    """A stage as an error names it: the recipe's key for its learning rate, its name, its highest learning rate."""
 
-    section: str
+    key: str
     stage: str
     rate: float
 
@@ -32,5 +32,5 @@ def check_weights(module: nn.Module, place: Place, step: int) -> None:
 
 
 def _stopped(fact: str, place: Place, step: int) -> UserError:
-    way_out = "lower learning_rate, add warmup, or set `clip`"
-    return UserError(f"{place.section}.learning_rate: {place.stage} diverged at {place.rate:g}: {fact} at step {step:,}; {way_out}")
+    way_out = "lower it, add warmup, or set `clip`"
+    return UserError(f"{place.key}: {place.stage} diverged at {place.rate:g}: {fact} at step {step:,}; {way_out}")

@@ -95,7 +95,7 @@ class Loop:
         self.steps = steps(self.stage, self.texts)
         torch.manual_seed(self.seed)
         self.step = 0
-        self._place = diverged.Place(stage.place, self.stage.name, self.stage.learning_rate)
+        self._place = diverged.Place(f"{stage.place}.learning_rate", self.stage.name, self.stage.learning_rate)
 
     def _groups(self) -> Groups | None:
         """Which texts are similar, for objectives that compare similar ones."""

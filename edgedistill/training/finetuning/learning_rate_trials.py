@@ -81,7 +81,8 @@ class Tuning:
         texts = len(rows.tokens)
         self.steps = steps(self.stage, texts)
         self.every = min(self.steps, self.stage.every or max(1, texts // self.stage.batch))
-        self.at, self.place = Position(), plan.stage.place
+        self.at = Position()
+        self.key = f"{plan.stage.place}.learning_rate" + ("s" if self.stage.learning_rates else "")
 
     def _tokens(self, split: labelled_tasks.LabelledRows) -> ItemTokens:
         return ItemTokens(split.items, self.student.tokenizer, self.student.prompt, self.student.max_tokens)
@@ -93,7 +94,7 @@ class Tuning:
 
     @property
     def _place(self) -> diverged.Place:
-        return diverged.Place(self.place, self.stage.name, self.rate)
+        return diverged.Place(self.key, self.stage.name, self.rate)
 
     def train(self) -> dict[str, Any]:
         """Train at every learning rate and load the best weights. Returns the entry `task` of run.json, with scores on dev and test."""
