@@ -18,7 +18,7 @@ from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.quantization import dequantize
 from edgedistill.runtime import bundle, bundle_location, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import kinds, modernbert, shape_fields
+from edgedistill.students import finite_weights, kinds, modernbert, shape_fields
 from edgedistill.students.output import Output
 
 EXACT_FIRST = ("fp32", "fp16", "w8", "int8", "w4")  # the precisions by how exactly they keep weights
@@ -73,7 +73,7 @@ class BundleRun(run.Run):
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
         module.load_state_dict(weights)
-        agreement = graph.compare(module.eval(), model, self.max_tokens, self.vocabulary_size)
+        agreement = graph.compare(finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size)
         if not agreement > LEAST_AGREEMENT:
             fact = f"its graph computes other embeddings than the student read back from it (cosine {agreement:.4f})"
             raise CheckFailed(f"{self.folder}: {fact}; give the run it was exported from")

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,8 +31,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
-from edgedistill.students import affine, classifier, kinds, sentence_transformer
+from edgedistill.students import affine, classifier, finite_weights, kinds, sentence_transformer
 from edgedistill.students.output import Output
+
+M = TypeVar("M", bound=nn.Module)
 
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
 
@@ -105,23 +107,27 @@ class Run:
         if self.kind in ("teacher", "reduced"):
             teacher = sentence_transformer.read(self.model_folder, self.shape.get("pooling"), self.remote_code)
             if (self.folder / "student.safetensors").exists():  # fine-tuned
-                teacher.load_state_dict(load_file(self.folder / "student.safetensors"))
+                _load(teacher, self.folder / "student.safetensors")
             if self.kind == "teacher":
                 return teacher
             return reduced_teacher(teacher, affine.read_maps(self.folder / "targets"), self.shape["blocks"])
         module = kinds.KINDS[self.kind].build(self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
-        module.load_state_dict(load_file(self.folder / "student.safetensors"))
-        return module.eval()
+        return _load(module, self.folder / "student.safetensors").eval()
 
     def classifier(self) -> classifier.Classifier:
         """The student with its classifier head, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
         assert self.task is not None
         student = self.student()
         module = classifier.Classifier(student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"])
-        module.load_state_dict(load_file(self.folder / "head.safetensors"), strict=False)
-        return module.eval()
+        return _load(module, self.folder / "head.safetensors", strict=False).eval()
+
+
+def _load(module: M, file: Path, strict: bool = True) -> M:
+    """Give a module its weights. Raises UserError for weights that cannot be computed with."""
+    module.load_state_dict(load_file(file), strict=strict)
+    return finite_weights.checked(module, file)
 
 
 def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.evaluation.suites import MEASURES, labelled_task, suite_files, suite_yaml
 from edgedistill.evaluation.suites.cosines import Encode
 from edgedistill.evaluation.suites.retrieval import Collection
+from edgedistill.runtime.verify import quote
 
 __all__ = ["Encode", "Suite", "evaluate", "languages", "suite", "task_suite", "title"]
 
@@ -83,10 +84,20 @@ def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
     """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean of MEASURES[kind] over tasks.
 
     For a suite of kind `task` pass a bundle's `classify` in place of an encoder. The measures are described at the family's `score`.
+    Raises CheckFailed for embeddings that are not finite, whose cosines would count as 0.
     """
-    tasks = suite_yaml.FAMILIES[suite.kind].score(suite.texts, suite.tasks, encode)
+    tasks = suite_yaml.FAMILIES[suite.kind].score(suite.texts, suite.tasks, partial(_finite, suite.name, encode))
     averaged, _ = MEASURES[suite.kind]
     return {"kind": suite.kind, "average": float(np.mean([scores[averaged] for scores in tasks.values()])), "tasks": tasks}
+
+
+def _finite(suite: str, encode: Any, texts: Any) -> Any:
+    """What an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
+    found = encode(texts)
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
+        at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
+        raise CheckFailed(f"suite {suite}: the embedding of {quote(texts[at])} is not finite; export or train the model again")
+    return found
 
 
 def _described(name: str | Path) -> tuple[str, Path, suite_yaml.Description]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedistill.errors import CheckFailed
 from edgedistill.evaluation.suites.cosines import Floats, Ints, dot, spearman, unit
 
 LENGTH_BUCKETS = ((0, 8), (9, 16), (17, 32), (33, 64), (65, None))  # tokens, both ends included
@@ -20,10 +21,13 @@ def agreement(student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_0
     `cosine_mean`, `cosine_min`: between the two embeddings of a text, None where d != e;
     `top10_overlap`: share of the teacher's ten nearest neighbours that are also among the student's, over `queries` sampled texts;
     `by_length`: the same per bucket of token counts; pairs are within a bucket, neighbours from all texts.
-    Raises ValueError where the three differ in length.
+    Raises ValueError where the three differ in length, CheckFailed for embeddings that are not finite.
     """
     if len(student) != len(teacher) or len(student) != len(lengths):
         raise ValueError(f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths")
+    for whose, embeddings in (("student", student), ("teacher", teacher)):
+        if not np.isfinite(embeddings).all():
+            raise CheckFailed(f"the {whose}'s embeddings are not finite, so they cannot be compared; train or export it again")
     student, teacher, lengths = unit(student), unit(teacher), np.asarray(lengths)
     random = np.random.default_rng(seed)
     sampled = np.sort(random.permutation(len(student))[:queries])

@@ -13,12 +13,14 @@ from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
 from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.quantization import PRECISIONS, TokenIds, known_precisions, mixed_precision, sample_texts
+from edgedistill.quantization import PRECISIONS, TokenIds, graph_facts, known_precisions, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import model_folder
+
+MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
 
 Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
@@ -55,13 +57,14 @@ def export(
 class _Content(NamedTuple):
     """What differs between the bundles of encoders and of classifiers.
 
-    parity: the module that compares an opened bundle with torch on `golden`. convert: a precision -> its graph, and what is added to the
-    precision's description; raises CheckFailed. write_files: writes tokenizer and configuration into a folder. entries: of the manifest,
-    besides those of every bundle. card: the final manifest -> the model card.
+    parity: the module that compares an opened bundle with torch on `golden`. fp32: the graph that precisions are converted from.
+    convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed. write_files: writes tokenizer
+    and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final manifest -> the model card.
     """
 
     parity: ModuleType
     golden: golden_parity.GoldenTexts | classifier_parity.GoldenItems
+    fp32: onnx.ModelProto
     convert: Callable[[str], tuple[onnx.ModelProto, str]]
     write_files: Callable[[Path], None]
     entries: dict[str, Any]
@@ -92,6 +95,7 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     return _Content(
         golden_parity,
         golden,
+        model,
         convert,
         lambda folder: library_files.write(folder, run, student, precisions),
         {},
@@ -112,6 +116,7 @@ def _classifier(run: Run, out: Path) -> _Content:
     return _Content(
         classifier_parity,
         golden,
+        model,
         lambda precision: (quantization.convert(model, precision, measured), ""),
         lambda folder: library_files.write_classifier(folder, run),
         {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
@@ -124,12 +129,18 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
     with files.new_folder(out) as folder:
         content.write_files(folder)
 
+        def compared(precision: str, quantized: onnx.ModelProto) -> dict[str, Any]:
+            entry = _write_graph(folder, quantized, precision)
+            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries)
+            return entry | content.parity.compare(bundle.load(folder, precision=precision), content.golden)
+
         def checked(precision: str) -> dict[str, Any]:
             quantized, addition = content.convert(precision)
-            entry = _write_graph(folder, quantized, precision)
-            entry["weights"] += addition
-            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries)
-            entry |= content.parity.compare(bundle.load(folder, precision=precision), content.golden)
+            simulate = PRECISIONS[precision].simulate
+            simulated = compared(precision, simulate(quantized)) if simulate is not None else {}
+            entry = compared(precision, quantized)
+            entry |= {key: simulated[key] for key in ("parity", "drift") if key in simulated}  # what the device gives, not this CPU
+            entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
             log(content.parity.summary(precision, entry))
             return entry
 
@@ -176,6 +187,8 @@ def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
 
 
 def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:
+    if found := graph_facts.not_finite(model):
+        raise CheckFailed(f"the {precision} graph's {found}; {PRECISIONS[precision].remedy}")
     name = PRECISIONS[precision].file
     path = folder / name
     path.parent.mkdir(exist_ok=True)
@@ -195,6 +208,21 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
         raise UserError(f"{type(student.model).__name__}: {fact}; {model_folder.TEACH}")
+
+
+def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:
+    """What to add to a precision's description where some products stay in float32. Raises CheckFailed where nearly all of them do."""
+    left, share = graph_facts.left_in_float32(fp32, quantized)
+    if precision == "fp32":
+        return ""
+    names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (", …" if len(left) > 3 else "")
+    if share > MOST_IN_FLOAT32:
+        fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {names}" if left else "it converts nothing"
+        raise CheckFailed(f"the graph would be {precision} in name only, since {fact}; leave {precision} out")
+    if not left:
+        return ""
+    log(f"{precision}: {len(left)} products with {share:.1%} of their weights stay in float32: {names}")
+    return f"; {len(left)} products in float32"
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import CheckFailed
+from edgedistill.export import golden_parity
 from edgedistill.quantization import PRECISIONS
 from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.run import Run
@@ -33,6 +34,7 @@ class GoldenItems(NamedTuple):
 def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
     """The golden texts by the run's own tokenizer and classifier; for pairs, each text with the next but one."""
     tokenizer: Any = run.tokenizer()
+    golden_parity.check_ids(run, tokenizer, classifier.encoder)
 
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
@@ -46,6 +48,7 @@ def by_torch(run: Run, classifier: Classifier) -> GoldenItems:
             classifier(*(each for row in rows for each in (torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long))))
             for rows in ids
         ]
+    golden_parity.check_finite(items, torch.cat(logits))
     return GoldenItems(items, ids, truncated, torch.cat(logits).numpy())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,13 +40,10 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
-    Raises UserError where the tokenizer has token ids that the student's embedding table does not.
+    Raises UserError as `check_ids`, CheckFailed as `check_finite`.
     """
     tokenizer: Any = run.tokenizer()
-    largest, rows = max(tokenizer.get_vocab().values(), default=0), library_files.vocabulary_size(student)
-    if largest >= rows:
-        fact = f"token ids up to {largest}, but an embedding table of {rows} rows"
-        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
+    check_ids(run, tokenizer, student)
 
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
@@ -56,7 +54,28 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     fails = opening(type(student).__name__, "torch cannot embed with it", "open it in transformers, and see there")
     with fails, torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
+    check_finite(texts, torch.cat(embeddings))
     return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
+
+
+def check_ids(run: Run, tokenizer: Any, student: nn.Module) -> None:
+    """Raise UserError where a token's id, or one that the tokenizer adds to every text, has no row in the student's embedding table."""
+    rows = library_files.vocabulary_size(student)
+    largest = max(*tokenizer.get_vocab().values(), *tokenizer("")["input_ids"])
+    if largest >= rows:
+        fact = f"token ids up to {largest}, but an embedding table of {rows} rows"
+        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
+
+
+def check_finite(items: Sequence[Any], rows: torch.Tensor) -> None:
+    """Raise CheckFailed where torch itself gives a golden text or item a row that is not finite."""
+    finite = torch.isfinite(rows).all(-1)
+    if not finite.all():
+        at = int(finite.int().argmin())
+        raise CheckFailed(
+            f"text {at + 1} of {len(items)} ({verify.quote(str(items[at]))}) has no finite embedding in torch either, in float32: "
+            "values inside the model overflow; restore its weights, or train it again"
+        )
 
 
 def parity_file(run: Run, golden: GoldenTexts, precisions: list[str]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Judge:
             return Score(0.0, 0.0, None if self.suite is None else 0.0)
         compared = teacher_agreement.agreement(found, self.embeddings, self.lengths)
         kept = _suite_score(self.suite, encode) / self.suite_score if self.suite is not None and self.suite_score else None
-        return Score(float(compared["top10_overlap"]), float(np.nan_to_num(compared["spearman"])), kept)
+        return Score(float(compared["top10_overlap"]), float(compared["spearman"] or 0.0), kept)
 
     def score_student(self, student: PreparedStudent, precision: str) -> Score:
         """The score of a student's graph in a precision."""

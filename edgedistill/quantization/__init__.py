@@ -12,6 +12,7 @@ __all__ = [
     "converter",
     "dequantize",
     "golden_texts",
+    "graph_facts",
     "int8",
     "known_precisions",
     "mixed_precision",

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedistill.errors import CheckFailed
+
 GROUP = 32  # numbers that share a scale: 4 + 16/32 = 4.5 bits each
 LOWEST, HIGHEST = -8, 7  # the values of 4 bits
 FACTORS = np.linspace(0.65, 1.0, 15, dtype=np.float32)  # of the scale that just reaches the largest number of a group
 SMALLEST_SCALE = 2.0**-24  # float16's
+LEAST, MOST = 2.0**-17, 8 * 65504.0  # of an array's largest number: its scales are exact to 3%, and reach it
+
+
+def check_range(array: np.ndarray, name: str) -> None:
+    """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that stores them."""
+    largest = float(np.abs(array).max(initial=0))
+    if not (largest == 0 or LEAST <= largest <= MOST):
+        fact = f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from {LEAST:.0e} to {MOST:,.0f}"
+        raise CheckFailed(f"{fact}; try --precision w8")
 
 
 def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,9 @@
 """`fp16`: weights in float16, and products, attention and activation functions computed in it; for GPUs and phones.
 
 Inputs and outputs stay what they are, float32 embeddings. Norms, softmax outside of attention, pooling, unit length and LSTMs are computed
-in float32, since sums of squares and of tokens may leave float16, which ends at 65,504. A CPU without float16 kernels gets the same
-results, but casts back and forth: choose another precision there.
+in float32, since sums of squares and of tokens may leave float16, which ends at 65,504. So is any other node whose values come near that
+on sample texts. A CPU without float16 kernels casts back and forth, and computes in float32 where two casts meet: choose another
+precision there. What the graph gives where all of it is rounded to float16, `simulated` shows.
 """
 
 from __future__ import annotations
@@ -10,31 +11,114 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.errors import UserError
 from edgedistill.quantization.embedding_tables import SMALLEST
 from edgedistill.quantization.graph_editor import GraphEditor
+from edgedistill.quantization.sample_batches import TokenIds, values_of
 from edgedistill.quantization.skipping import is_skipped
 
 LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denormals
+HEADROOM = 2.0  # over what was measured: other texts come
+LEAST_KEPT = 2.0**-8  # of a weight's norm may be lost: eight times what rounding to 11 bits takes
 ATTENTION = ("MultiHeadAttention", "Attention")
 ELEMENTWISE = ("Add", "Sub", "Mul", "Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Sigmoid", "Erf", "Where", "Identity")
 MOVING = ("Split", "Reshape", "Transpose", "Concat", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand")
 IN_FLOAT16 = ("MatMul", *ATTENTION, *ELEMENTWISE, *MOVING)  # where all that they read is float16; anything else is float32
 
+Largest = dict[str, float]  # what the absolute value of a float32 value may come to, by its name
 
-def convert(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Raises UserError for a weight that float16 cannot hold. Weights below 6e-8 become 0."""
-    return _Float16(model).convert()
+
+def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
+    """The graph in float16. samples: token ids of texts to measure activations on; without them only weights decide what stays float32."""
+    return convert_measured(model, measure(model, samples))
+
+
+def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
+    return _Float16(model, largest).convert()
+
+
+def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
+    """What the values of the graph may come to; empty without samples.
+
+    Measured on the samples. Of products, attention's scores, sums and lookups it is a bound that no order of summation and no row of
+    the table passes: Σ|xᵢwᵢ| ≤ |x|·|w|.
+    """
+    if not len(samples):
+        return {}
+    watched, constants = onnx.ModelProto(), _constants(model)
+    watched.CopyFrom(model)
+    names = sorted(_values_of_type(model, "tensor(float)"))
+    found = {f"largest {name}": 0.0 for name in names}
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            found[f"{'length' if node.input[1] in constants else 'sum'} {node.input[0]}"] = 0.0
+        elif node.op_type == "MultiHeadAttention":
+            found |= {f"length {name}": 0.0 for name in node.input[:2]}
+    for output in found:
+        watched.graph.node.extend(_measuring(output))
+    for values in values_of(watched, list(found), samples):
+        found = {output: float(np.maximum(most, values[output])) for output, most in found.items()}  # keeps NaN
+    for name, array in constants.items():
+        found[f"largest {name}"] = float(np.abs(array).max(initial=0))
+    for node in model.graph.node:
+        _bound(node, found, constants)
+    return {name: found[f"largest {name}"] for name in names}
+
+
+def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A converted graph in float32 whose every float16 value is rounded to float16, as a device with float16 kernels computes it.
+
+    Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet; these do not.
+    """
+    half, whole = _values_of_type(model, "tensor(float16)"), onnx.ModelProto()
+    whole.CopyFrom(model)
+    del whole.graph.node[:], whole.graph.initializer[:], whole.graph.value_info[:]
+    for constant in model.graph.initializer:
+        if constant.data_type == TensorProto.FLOAT16:
+            constant = numpy_helper.from_array(flushed(numpy_helper.to_array(constant)), constant.name)
+        whole.graph.initializer.append(constant)
+    for node in model.graph.node:
+        copied = whole.graph.node.add()
+        copied.CopyFrom(node)
+        if node.op_type == "Cast" and node.output[0] in half:
+            copied.attribute[0].i = TensorProto.FLOAT
+        for at, name in enumerate(node.output):
+            if name in half:
+                copied.output[at] = f"{name}_exact"
+                whole.graph.node.append(helper.make_node("Cast", [f"{name}_exact"], [f"{name}_rounded"], to=TensorProto.FLOAT16))
+                whole.graph.node.append(helper.make_node("Cast", [f"{name}_rounded"], [name], to=TensorProto.FLOAT))
+    return whole
+
+
+def flushed(array: np.ndarray) -> np.ndarray:
+    """float32 -> the nearest numbers of float16, those below its smallest normal number zero; float32 again."""
+    half = array.astype(np.float16).astype(np.float32)
+    return np.where(np.abs(half) < SMALLEST_NORMAL, np.float32(0), half)
+
+
+def holds(array: np.ndarray, axis: int | None = None) -> bool:
+    """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are below its start.
+
+    axis: of the rows that matter each by itself; by default only the whole array does.
+    """
+    largest = float(np.abs(array).max(initial=0))
+    if not 0 < largest <= LARGEST:
+        return largest == 0
+    scaled = array / largest  # the squares of small numbers are zero
+    lost = scaled - flushed(array) / np.float32(largest)
+    return bool((np.linalg.norm(lost, axis=axis) <= LEAST_KEPT * np.linalg.norm(scaled, axis=axis)).all())
 
 
 class _Float16:
     """A graph on its way to float16, node by node; `half` holds the values that are float16 by now."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
-        self.floats = _float_values(model)
+        self.floats = _constants(model).keys() | _values_of_type(model, "tensor(float)")
+        self.largest = largest
         self.half: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
         self.casts: set[str] = set()
@@ -55,17 +139,23 @@ class _Float16:
         return self.editor.finish()
 
     def _is_half(self, node: onnx.NodeProto) -> bool:
-        """A product with a matrix, a lookup in a table, or a node that reads nothing but float16."""
+        """A product with a matrix, a lookup in a table, or a node that reads nothing but float16; float16 must hold what it handles."""
         read = [name for name in node.input if name in self.floats]
         constants = [name for name in read if self.editor.array(name) is not None]
         computed = [name for name in read if name not in constants]
-        if node.op_type not in IN_FLOAT16 or not read:
+        if node.op_type not in IN_FLOAT16 or not read or not all(map(self._fits, [*read, *node.output])):
             return False
         if self.editor.is_product(node):
             return True
         if node.op_type in ATTENTION:
             return all(name in self.half for name in computed[:1])
         return all(name in self.half for name in computed) and bool(computed or node.op_type in MOVING)
+
+    def _fits(self, name: str) -> bool:
+        array = self.editor.array(name)
+        if array is None:
+            return self.largest.get(name, 0.0) * HEADROOM <= LARGEST
+        return holds(array) if array.ndim > 1 else bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
 
     def _add_half(self, node: onnx.NodeProto, outputs: set[str]) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
@@ -86,16 +176,16 @@ class _Float16:
         return name if name in self.half or name not in self.floats else self._cast(name, f"{name}_half", TensorProto.FLOAT16)
 
     def _as_float(self, name: str) -> str:
-        """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the graph is opened."""
+        """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the graph is opened.
+
+        Not those with rows of small numbers: they may be multiplied by the values that keep the node in float32.
+        """
         array = self.editor.array(name)
-        if array is not None and array.size >= SMALLEST:
+        if array is not None and array.size >= SMALLEST and holds(array, axis=-1):
             return self._cast(self._constant(name, array), f"{name}_float", TensorProto.FLOAT)
         return self._cast(name, f"{name}_float", TensorProto.FLOAT) if name in self.half else name
 
     def _constant(self, name: str, array: np.ndarray) -> str:
-        largest = float(np.abs(array).max(initial=0))
-        if not largest <= LARGEST:
-            raise UserError(f"--precision fp16: {name} holds {largest:.3g}, float16 ends at 65,504; leave fp16 out, or try w8")
         return self.editor.constant(array.astype(np.float16), f"{name}_fp16")
 
     def _cast(self, name: str, out: str, to: int) -> str:
@@ -105,8 +195,43 @@ class _Float16:
         return out
 
 
-def _float_values(model: onnx.ModelProto) -> set[str]:
-    """The names of all float32 values; onnxruntime infers the types, those of its own operators too."""
+def _measuring(output: str) -> list[onnx.NodeProto]:
+    """Nodes that give `largest x`, the largest absolute value of x, or of its rows the largest `length x` or `sum x` of absolute values."""
+    kind, name = output.split(" ", 1)
+    if kind == "largest":
+        first = helper.make_node("Abs", [name], [f"{output} all"])
+    else:
+        first = helper.make_node({"length": "ReduceL2", "sum": "ReduceL1"}[kind], [name], [f"{output} all"], axes=[-1], keepdims=0)
+    return [first, helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0)]
+
+
+def _bound(node: onnx.NodeProto, found: Largest, constants: dict[str, np.ndarray]) -> None:
+    """Raise what was measured of a node's output to what its inputs allow."""
+    inputs, out, most = list(node.input), f"largest {node.output[0]}", 0.0
+    if out not in found:
+        return
+    if node.op_type == "MatMul" and inputs[1] in constants:
+        most = found[f"length {inputs[0]}"] * float(np.linalg.norm(constants[inputs[1]], axis=0).max())
+    elif node.op_type == "MatMul":
+        most = found[f"sum {inputs[0]}"] * found[f"largest {inputs[1]}"]
+    elif node.op_type == "MultiHeadAttention":  # scores of queries by keys, before they are scaled
+        most = found[f"length {inputs[0]}"] * found[f"length {inputs[1]}"]
+    elif node.op_type in ("Add", "Sub"):
+        most = sum(found[f"largest {name}"] for name in inputs)
+    elif node.op_type == "Gather" and inputs[0] in constants:
+        most = found[f"largest {inputs[0]}"]
+        if f"length {node.output[0]}" in found:  # a lookup gives any row
+            found[f"length {node.output[0]}"] = float(np.linalg.norm(constants[inputs[0]], axis=-1).max())
+    found[out] = float(np.maximum(found[out], most))
+
+
+def _constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """The float32 constants."""
+    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if each.data_type == TensorProto.FLOAT}
+
+
+def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
+    """The names of all values that nodes compute in a type; onnxruntime infers the types, those of its own operators too."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     names = {name for node in model.graph.node for name in node.output if name}
@@ -115,5 +240,4 @@ def _float_values(model: onnx.ModelProto) -> set[str]:
     options = ort.SessionOptions()
     options.log_severity_level, options.graph_optimization_level = 3, ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    constants = {constant.name for constant in model.graph.initializer if constant.data_type == TensorProto.FLOAT}
-    return constants | {value.name for value in session.get_outputs() if value.type == "tensor(float)"}
+    return {value.name for value in session.get_outputs() if value.type == kind}

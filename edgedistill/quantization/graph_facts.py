@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
+from onnx import TensorProto, numpy_helper
 
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
 SAME_SHAPE = ("Add", "Mul", "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Relu", "Tanh", "LayerNormalization", "MatMul", "Cast")
 
 
 def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Whether a node multiplies by a constant matrix, which is what precisions quantize."""
     return node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
+
+
+def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[dict[str, str], float]:
+    """({weight: the operator that reads it} of the products that a conversion left in float32, their share of all products' weights).
+
+    Products are all operators whose weights a precision should convert, not only those that the converters know. The share is 1 where
+    there are none, and no constant was converted either.
+    """
+    sizes = {
+        each.name: math.prod(each.dims) for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and len(each.dims) > 1
+    }
+    operators = {name: node.op_type for node in fp32.graph.node if node.op_type in PRODUCTS for name in node.input[:3] if name in sizes}
+    read = {
+        name.removesuffix("_float") if node.op_type not in RECURRENT else name
+        for node in quantized.graph.node
+        if node.op_type in PRODUCTS
+        for name in node.input[:3]  # what comes behind is a bias
+    }
+    left = {name: operator for name, operator in operators.items() if name in read}
+    if not operators:
+        return {}, float({each.name for each in fp32.graph.initializer} == {each.name for each in quantized.graph.initializer})
+    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
+
+
+def not_finite(model: onnx.ModelProto) -> str | None:
+    """The first constant with a value that is NaN or infinite: its name, row and value; None where there is none.
+
+    A single −∞ is a mask.
+    """
+    for constant in model.graph.initializer:
+        if constant.data_type not in FLOATS:
+            continue
+        array = numpy_helper.to_array(constant)
+        if not np.isfinite(array).all() and not (array.size == 1 and array.item() == -np.inf):
+            at = tuple(int(each[0]) for each in np.nonzero(~np.isfinite(array)))
+            return f"{constant.name} holds {array[at]}" + (f" in row {at[0]}" if array.ndim > 1 else "")
+    return None
 
 
 class GraphFacts:

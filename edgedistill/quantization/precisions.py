@@ -45,7 +45,8 @@ class Precision(NamedTuple):
     converter: measures a graph on samples, and returns what converts it.
     single_cosine, batched_cosine: of a golden text's embedding to torch's, run by itself and in one padded batch with all others.
     batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the largest of a classifier.
-    fallback: the precision to try where one of these is not reached.
+    fallback: the precision to try where one of these is not reached. simulate: a converted graph -> one that computes on a CPU what the
+    device that the precision is for computes, where the CPU itself computes something else.
     """
 
     converter: Callable[[onnx.ModelProto, TokenIds], Converter]
@@ -56,6 +57,7 @@ class Precision(NamedTuple):
     batch_cosine: float
     probability_difference: float
     fallback: str | None
+    simulate: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None
 
     @property
     def remedy(self) -> str:
@@ -111,7 +113,7 @@ PRECISIONS: dict[str, Precision] = {
         fallback="w8",
     ),
     "fp16": Precision(
-        converter=lambda model, samples: fp16.convert,
+        converter=lambda model, samples: partial(fp16.convert_measured, largest=fp16.measure(model, samples)),
         file="onnx/model_fp16.onnx",
         description="float16, norms and pooling in float32; for GPUs and phones, slower than fp32 on a CPU",
         # eleven bits of a number: encoders reach 0.999999; a GPU that adds in float16 loses a little more
@@ -120,5 +122,6 @@ PRECISIONS: dict[str, Precision] = {
         batch_cosine=0.9999,
         probability_difference=0.01,
         fallback="fp32",
+        simulate=fp16.simulated,
     ),
 }

@@ -29,6 +29,12 @@ def same_length(ids: TokenIds) -> Iterator[tuple[list[int], np.ndarray]]:
 
 def activations(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, np.ndarray]]:
     """For each batch, the values of those names as rows of their last dimension. A graph of pairs gets each text twice."""
+    for values in values_of(model, names, ids):
+        yield {name: value.reshape(-1, value.shape[-1]) for name, value in values.items()}
+
+
+def values_of(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> Iterator[dict[str, np.ndarray]]:
+    """For each batch, the values of those names. A graph of pairs gets each text twice."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     del watched.graph.output[:]
@@ -36,5 +42,4 @@ def activations(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> 
     session = open_in_memory(watched.SerializeToString())
     for _, batch in same_length(ids):
         inputs = {each.name: batch if each.name.startswith("input_ids") else np.ones_like(batch) for each in session.get_inputs()}
-        values = session.run(list(names), inputs)
-        yield {name: value.reshape(-1, value.shape[-1]) for name, value in zip(names, values, strict=True)}
+        yield dict(zip(names, session.run(list(names), inputs), strict=True))

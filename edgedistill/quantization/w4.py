@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 from edgedistill.quantization import lstm
 from edgedistill.quantization.embedding_tables import SMALLEST, table
 from edgedistill.quantization.error_feedback import quantize_with_feedback, second_moments
-from edgedistill.quantization.four_bits import GROUP, in_groups, packed, quantize_groups
+from edgedistill.quantization.four_bits import GROUP, check_range, in_groups, packed, quantize_groups
+from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
 from edgedistill.quantization.sample_batches import TokenIds
@@ -70,6 +71,7 @@ def _rows(editor: GraphEditor, array: np.ndarray, name: str, ids: str, out: str)
     """The rows `ids` of an array (V, H), stored in 4 bits."""
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:
+        check_range(array, name)
         values, scale = quantize_groups(array)
         rows = packed(values.reshape(-1)).tobytes()
         editor.constants[bits] = helper.make_tensor(bits, TensorProto.INT4, values.shape, rows, raw=True)
@@ -96,6 +98,7 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     """
     array = editor.array(name)
     assert array is not None
+    check_range(array, name)
     values, scale = quantize_groups(array)
     groups = in_groups(values)  # (…, groups, 32)
     halves = np.stack([groups[..., : GROUP // 2], groups[..., GROUP // 2 :]], -1).reshape(*groups.shape)
@@ -128,6 +131,7 @@ def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: Moments) 
     inputs, outputs = weight.shape
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
+        check_range(weight, name)
         values, scale = quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
         editor.constant(packed(in_groups(values), ZERO), bits)
         nodes.append(_scale(editor, scale.reshape(-1), scales))
@@ -142,7 +146,8 @@ def _halve_floats(editor: GraphEditor) -> None:
     casts = []
     for name in dict.fromkeys(name for node in graph.node if not is_skipped(node) for name in node.input):
         array = editor.array(name)
-        if array is None or array.size < SMALLEST_HALVED or np.abs(array).max() > np.finfo(np.float16).max:
+        largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
+        if array is None or array.size < SMALLEST_HALVED or not (largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST):
             continue
         del editor.constants[name]
         half = editor.constant(array.astype(np.float16), f"{name}_fp16")

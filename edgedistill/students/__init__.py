@@ -7,6 +7,7 @@ __all__ = [
     "bilstm",
     "classifier",
     "embedding_tables",
+    "finite_weights",
     "head",
     "kinds",
     "model_folder",

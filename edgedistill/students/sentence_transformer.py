@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.students import model_folder
+from edgedistill.students import finite_weights, model_folder
 from edgedistill.students.model_folder import DOWNLOAD, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
 
@@ -104,7 +104,7 @@ def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: 
         some = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
         fact = f"{len(missing)} of the tensors that config.json asks for are not in its weights ({some})"
         raise UserError(f"{opened.folder}: {fact}; {DOWNLOAD}, or correct config.json")
-    return model
+    return finite_weights.checked(model, opened.folder)
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
         if shapes[0] != shapes[1]:
             raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
         linear.load_state_dict(weights)
-    return nn.Sequential(linear, ACTIVATIONS[activation]())
+    return nn.Sequential(finite_weights.checked(linear, folder), ACTIVATIONS[activation]())
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:

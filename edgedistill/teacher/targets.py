@@ -21,6 +21,8 @@ from edgedistill.students.affine import Affine, read_maps, write_maps
 from edgedistill.teacher.alignment import procrustes, signed_permutation
 from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, ridge
 
+LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding
+
 Spec = recipe.SingleTeacher | recipe.Split | recipe.Concat
 
 
@@ -157,6 +159,7 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
     if problems := _problems(spec, [teacher_dims], len(embeddings), place):
         raise UserError(*problems)
+    _check_embeddings(embeddings, place)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
         exponent = reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent  # the reconstruction applies it once more
@@ -201,6 +204,15 @@ def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) 
             f"{place}.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise targets.sample, or lower it"
         )
     return problems
+
+
+def _check_embeddings(embeddings: np.ndarray, place: str) -> None:
+    """Raise UserError for embeddings that no map can be fitted on: what they differ by would be noise, scaled up."""
+    span = np.ptp(embeddings, axis=0).max()
+    if span > LEAST_SPAN * np.abs(embeddings).max():  # NaN and infinity − infinity are above nothing
+        return
+    fact = "all the same" if np.isfinite(embeddings).all() else "not finite"
+    raise UserError(f"{place}: the teacher's embeddings of {len(embeddings):,} texts are {fact}; choose another teacher, pooling or dtype")
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from edgedistill import objectives, recipe
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
 from edgedistill.students.output import own
-from edgedistill.training import checkpoint, checks, plain_attention, resume
+from edgedistill.training import checkpoint, checks, diverged, plain_attention, resume
 from edgedistill.training.by_length import embed_by_length
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
@@ -95,6 +95,7 @@ class Loop:
         self.steps = steps(self.stage, self.texts)
         torch.manual_seed(self.seed)
         self.step = 0
+        self._place = diverged.Place(f"{stage.place}.learning_rate", self.stage.name, self.stage.learning_rate)
 
     def _groups(self) -> Groups | None:
         """Which texts are similar, for objectives that compare similar ones."""
@@ -140,6 +141,7 @@ class Loop:
             if self.run.pause_at is not None and self.step >= self.run.pause_at:
                 self._pause()
             loss = self.train_step()
+            diverged.check_loss(loss, self._place, self.step)
             interval.loss += loss
             now = time.perf_counter()
             if self.selection and self.selects and (self.step % self.selection.every == 0 or self.step == self.steps):
@@ -237,6 +239,7 @@ class Loop:
     def _measure(self, loss: float, rate: float) -> float:
         """The score of the student, or of its average, on the suite of `select`."""
         assert self.selection is not None
+        diverged.check_weights(self.module, self._place, self.step)
         current = {k: v.clone() for k, v in self.student.state_dict().items()} if self.average else None
         if self.average:
             self.student.load_state_dict(self.average.weights)
@@ -254,6 +257,7 @@ class Loop:
         """Write a checkpoint within this stage."""
         if not self.accelerator.is_main_process:
             return
+        diverged.check_weights(self.module, self._place, self.step)
         tensors = {
             "module": self.module.state_dict(),
             "optimizer": checkpoint.optimizer_state(self.optimizers, self.names),
@@ -275,6 +279,7 @@ class Loop:
 
     def _hand_over(self) -> None:
         """Give the student the stage's result: the selected weights, else the average, else the last; and write a checkpoint of it."""
+        diverged.check_weights(self.module, self._place, self.step)
         if self.selection and self.selects:
             self.student.load_state_dict(self.selection.weights())
         elif self.average:

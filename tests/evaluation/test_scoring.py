@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from edgedistill import files
-from edgedistill.errors import UserError
+from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites import retrieval, suite_yaml
 from edgedistill.evaluation.teacher_agreement import agreement
@@ -78,9 +78,20 @@ def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path
 
 
 def test_vectors_without_direction_have_cosine_zero(tmp_path: Path) -> None:
-    table = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tnan\t3\nzero\t\t3\nzero\tmore\t0\n"
+    table = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\t\t3\nzero\tmore\t0\n"
     suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table))
-    assert scoring.evaluate(suite, encode)["tasks"]["t"]["all"] == pytest.approx(1)  # 0.98 > 0 = 0 > -0.87
+    assert scoring.evaluate(suite, encode)["tasks"]["t"]["all"] == pytest.approx(1)  # 0.98 > 0 > -0.87
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_embedding_that_is_not_finite_has_no_score(tmp_path: Path, value: float) -> None:
+    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+
+    def broken(texts: list[str]) -> np.ndarray:
+        return np.where([[text == "sixty"] for text in texts], np.float32(value), encode(texts))
+
+    with pytest.raises(CheckFailed, match='suite .*: the embedding of "sixty" is not finite'):
+        scoring.evaluate(suite, broken)
 
 
 @pytest.mark.filterwarnings("error")

@@ -410,7 +410,25 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
 def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
     message = refused(tmp_path, source, ["fp32"], UserError)
-    assert message.endswith("tokenizer: token ids up to 199, but an embedding table of 150 rows; restore this student's tokenizer")
+    largest = len(make_tokenizer()) - 1
+    assert message.endswith(f"tokenizer: token ids up to {largest}, but an embedding table of 150 rows; restore this student's tokenizer")
+
+
+@pytest.mark.parametrize("where", ["vocabulary", "added token", "put around every text"])
+def test_an_id_above_the_table_while_the_count_is_below(tmp_path: Path, where: str) -> None:
+    """The check is on the largest id: tokens need not be numbered without gaps."""
+    source = make_run(tmp_path / "runs" / "gap")
+    file = source / "tokenizer" / "tokenizer.json"
+    found = files.read_json(file)
+    if where == "vocabulary":
+        found["model"]["vocab"]["penguin"] = 400
+    elif where == "added token":
+        found["added_tokens"].append({**found["added_tokens"][-1], "id": 400, "content": "[NEW]"})
+    else:
+        found["post_processor"]["cls"][1] = 400
+    files.write_json(file, found)
+    message = refused(tmp_path, source, ["fp32"], UserError)
+    assert re.search("tokenizer: token ids up to (400|200), but an embedding table of 200 rows", message)
 
 
 UNKNOWN = (
@@ -462,3 +480,24 @@ def test_the_same_run_gives_the_same_graphs(made: Path, tmp_path: Path) -> None:
     first, again = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "bundles" / "tiny", tmp_path / "again"))
     for name in ("onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx", "parity.json", "tokenizer.json"):
         assert first["files"][name] == again["files"][name]
+
+
+@pytest.mark.parametrize("precision", ["w8", "int8"])
+def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> None:
+    """A table of 800 numbers and no product: the graph would be float32 under another name."""
+    source, out = make_run(tmp_path / "runs" / "small", "static", width=4, head=None), tmp_path / "bundles" / "x"
+    with pytest.raises(CheckFailed, match=f"without {precision}: the graph would be {precision} in name only, since it converts nothing"):
+        bundle_writer.export(source, ["fp32", precision], out, quiet)
+    assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32"]
+
+
+def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path: Path) -> None:
+    """The only product reads values of 1e5: named, and the other precisions are written."""
+
+    def loud(student: Any) -> None:
+        student.embedding.weight.data *= 5e5 / student.embedding.weight.data.abs().max()
+
+    out = tmp_path / "bundles" / "x"
+    with pytest.raises(CheckFailed, match=r"without fp16: the graph would be fp16 in name only.*100% of their weights stay.*\(MatMul\)"):
+        bundle_writer.export(make_run(tmp_path / "runs" / "loud", "static", loud), ["fp32", "fp16", "w8"], out, quiet)
+    assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32", "w8"]

@@ -156,6 +156,22 @@ def test_a_tensor_of_another_size_than_it_claims(tmp_path: Path, change: Callabl
     assert problems(tmp_path, tiny(constants=[tensor])) == [f"tensor 't': {problem}; copy the bundle again"]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16])
+def test_numbers_that_are_not_finite(tmp_path: Path, kind: int, value: float) -> None:
+    def tensor(dims: list[int], values: list[float]) -> TensorProto:
+        return numpy_helper.from_array(np.array(values).reshape(dims).astype(helper.tensor_dtype_to_np_dtype(kind)), "t")
+
+    largest = 3e4 if kind == TensorProto.FLOAT16 else 3e38
+    check(tmp_path, tiny(constants=[tensor([2, 2], [largest, -largest, 0, -0.0]), tensor([0, 3], [])]))
+    found = problems(tmp_path, tiny(constants=[tensor([3, 2], [0, 1, 2, 3, value, 5])]))
+    assert found[0].startswith("tensor 't' holds NaN or infinity in row 2; ")
+    if value == -np.inf:  # a mask
+        check(tmp_path, tiny(constants=[tensor([], [value])]))
+    else:
+        assert problems(tmp_path, tiny(constants=[tensor([1], [value])]))
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

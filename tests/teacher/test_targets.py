@@ -495,3 +495,24 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
     stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
     with pytest.raises(UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"):
         go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])
+
+
+REDUCED: list[dict[str, Any]] = [
+    *({"dims": 4, "reduce": {"kind": kind}} for kind in ("pca", "cca", "ridge", "gaussian")),
+    {"dims": 4, "reduce": {"kind": "pca", "variance_exponent": -0.5}},
+    {"dims": 12, "align": "procrustes"},
+    {"dims": 12},
+]
+
+
+@pytest.mark.parametrize("spec", REDUCED, ids=str)
+@pytest.mark.parametrize(("kind", "fact"), [("all the same", "all the same"), ("zeros", "all the same"), ("nan", "not finite")])
+def test_nothing_is_fitted_on_embeddings_without_directions(spec: dict[str, Any], kind: str, fact: str) -> None:
+    """Maps of what rounding leaves would be finite, and their targets noise of unit length."""
+    rows = {"all the same": np.repeat(POINTS[:1], 400, 0), "zeros": POINTS * 0, "nan": np.where(POINTS[7] == POINTS, np.nan, POINTS)}[kind]
+    rows = rows.astype(np.float16).astype(np.float64)
+    student = DRAW.standard_normal((400, spec["dims"]))
+    with pytest.raises(UserError, match=f"^targets: the teacher's embeddings of 400 texts are {fact}; choose another teacher"):
+        fit(recipe.SingleTeacher.model_validate(spec), rows, student)
+    fitted, _ = fit(recipe.SingleTeacher.model_validate(spec), POINTS, student)
+    assert np.isfinite(fitted.weight).all()

@@ -105,6 +105,14 @@ def test_the_loss_by_hand() -> None:
     assert float(learning_rate_trials.loss(logits, labels, teacher, 0.25)) == pytest.approx(0.25 * cross + 0.75)
 
 
+@pytest.mark.parametrize("rates", [{"learning_rate": 1e36}, {"learning_rates": [1e-3, 1e36]}], ids=str)
+def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict[str, Any]) -> None:
+    last = {key: value for key, value in stage(pair(), steps=4).items() if key != "learning_rate"} | rates
+    with pytest.raises(UserError, match=rf"^stages\[0\].{next(iter(rates))}: finetune diverged at 1e\+36: .* at step \d; lower it"):
+        go(tasks, tmp_path / "run", last)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_pair_head_by_hand() -> None:
     u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 1.0]])
     assert pair_features(u, v).tolist() == [[1, -2, 3, 1, 2, 3, 3, -2]]

@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, onnx_messages
 from edgedistill.runtime.trust.operators import ALLOWED, full_name
@@ -41,6 +43,7 @@ ELEMENTS = {
     21: (4, "int32_data"),
     22: (4, "int32_data"),
 }
+FLOATS = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<u2"}  # of these; numpy has no bfloat16, the upper half of a float32
 TYPED_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 REFUSED_IN = {  # {message: fields that hold a graph, code or data of a kind that no bundle needs}
     "model": ("training_info", "functions"),
@@ -169,7 +172,22 @@ class _GraphReader(WireReader):
             self._problem(f"tensor {name!a} has its data in another file; {GET_AGAIN}")
         elif problem := _size_problem(tensor):
             self._problem(f"tensor {name!a}: {problem}; copy the bundle again")
+        elif (row := self._row_not_finite(tensor)) is not None:
+            self._problem(f"tensor {name!a} holds NaN or infinity in row {row}; {GET_AGAIN}")
         return name
+
+    def _row_not_finite(self, tensor: dict[str, Any]) -> int | None:
+        """The first row of a tensor with a number that is not finite: golden texts do not reach all rows. A single −∞ is a mask."""
+        kind, (start, end) = np.dtype(FLOATS.get(tensor.get("data_type", 0), "V1")), tensor.get("raw_data", (0, 0))
+        if kind == "V1" or start == end:
+            return None
+        numbers = np.frombuffer(self.data, kind, (end - start) // kind.itemsize, start)
+        if kind == "<u2":
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        finite = np.isfinite(numbers)
+        if finite.all() or (len(numbers) == 1 and numbers[0] == -np.inf):
+            return None
+        return int(finite.argmin()) // prod(tensor.get("dims", [])[1:])
 
     def _value_type(self, span: Span) -> tuple[str, TensorType]:
         """(name, type) of an input or output."""

@@ -20,7 +20,7 @@ from edgedistill import files
 from edgedistill.data import labelled_tasks
 from edgedistill.evaluation import classification_metrics
 from edgedistill.students.classifier import Classifier
-from edgedistill.training import checkpoint, resume
+from edgedistill.training import checkpoint, diverged, resume
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
@@ -82,6 +82,7 @@ class Tuning:
         self.steps = steps(self.stage, texts)
         self.every = min(self.steps, self.stage.every or max(1, texts // self.stage.batch))
         self.at = Position()
+        self.key = f"{plan.stage.place}.learning_rate" + ("s" if self.stage.learning_rates else "")
 
     def _tokens(self, split: labelled_tasks.LabelledRows) -> ItemTokens:
         return ItemTokens(split.items, self.student.tokenizer, self.student.prompt, self.student.max_tokens)
@@ -90,6 +91,10 @@ class Tuning:
     def rate(self) -> float:
         """The learning rate that is being tried."""
         return self.rates[self.at.trial]
+
+    @property
+    def _place(self) -> diverged.Place:
+        return diverged.Place(self.key, self.stage.name, self.rate)
 
     def train(self) -> dict[str, Any]:
         """Train at every learning rate and load the best weights. Returns the entry `task` of run.json, with scores on dev and test."""
@@ -143,6 +148,7 @@ class Tuning:
         while at.step < self.steps and not (self.stage.patience is not None and at.misses >= self.stage.patience):
             value = self._train_step()
             at.step, at.done = at.step + 1, at.done + 1
+            diverged.check_loss(value, self._place, at.step)
             at.total, at.counted = at.total + value, at.counted + 1
             if at.step % self.every == 0 or at.step == self.steps:
                 self._measure(title)
@@ -181,6 +187,7 @@ class Tuning:
     def _measure(self, title: str) -> None:
         """Score on dev; keep the weights if they are the best of all learning rates."""
         at, metric = self.at, self.stage.metric
+        diverged.check_weights(self.module, self._place, at.step)
         scores = self._scores(self.dev, self.gold)
         score = scores[metric]
         at.misses = 0 if score > at.tops else at.misses + 1

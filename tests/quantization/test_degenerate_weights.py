@@ -1,0 +1,131 @@
+"""Weights at the ends of what float32 and a precision's scales hold: dequantized by numpy within half a step, or refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedistill import graph
+from edgedistill.errors import CheckFailed
+from edgedistill.quantization import convert, dequantize, four_bits, graph_facts, int8, w4
+from edgedistill.quantization.embedding_tables import quantize_rows
+from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
+from tests.quantization.test_w4 import cosines, product_alone
+
+
+def array(kind: str) -> np.ndarray:
+    """(64, 96) float32."""
+    found = np.random.default_rng(0).normal(0, 0.1, (64, 96)).astype(np.float32)
+    if kind == "zeros":
+        return found * 0
+    if kind == "zero rows and columns":
+        found[5], found[:, 7] = 0, 0
+    if kind == "constant":
+        found[:] = -0.3
+    if kind == "a row of 1e16":
+        found[5] = 1e16
+    if kind == "an outlier":
+        found[5, 7] = 7e4
+    if kind == "a denormal row":
+        found[5] = 1e-40
+    if kind == "all of 1e-30":
+        found *= 1e-29
+    return found
+
+
+KINDS = ("normal", "zeros", "zero rows and columns", "constant", "a row of 1e16", "an outlier", "a denormal row", "all of 1e-30")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_in_8_bits(kind: str) -> None:
+    table = array(kind)
+    values, scale = quantize_rows(table)
+    assert np.isfinite(scale).all() and (scale > 0).all()
+    error = np.abs(values.astype(np.float64) * scale - table)
+    assert (error <= scale * 0.5001).all()
+    assert (scale <= np.maximum(np.abs(table).max(1, keepdims=True) / 127 * 1.0001, 1e-14)).all()  # no coarser than the row asks for
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_in_8_bits_of_which_no_pair_saturates(kind: str) -> None:
+    weight = array(kind)
+    values, scale = int8.quantize_weights(weight)
+    assert np.isfinite(scale).all() and (scale > 0).all()
+    assert (np.abs(values.astype(np.float64) * scale - weight) <= scale * 0.5001).all()
+    pairs = values[0::2].astype(int), values[1::2].astype(int)
+    for sign in (1, -1):
+        assert (255 * sum(np.maximum(sign * each, 0) for each in pairs)).max() < 2**15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_in_4_bits(kind: str) -> None:
+    weight = array(kind)
+    if kind in ("a row of 1e16", "all of 1e-30"):
+        end = r"1e\+16" if kind == "a row of 1e16" else r"\d\.\d+e-30"
+        with pytest.raises(
+            CheckFailed, match=rf"the largest number of w is {end}, and the float16 scales of w4 reach from 8e-06 to 524,032"
+        ):
+            w4.convert(product_alone(weight))
+        return
+    values, scale = four_bits.quantize_groups(weight)
+    restored = (four_bits.in_groups(values) * scale[..., None].astype(np.float64)).reshape(weight.shape)
+    error, norm = np.linalg.norm(restored - weight, axis=1), np.linalg.norm(weight, axis=1)
+    assert np.isfinite(restored).all()
+    assert (error <= np.maximum(0.12 * norm, 1e-6)).all()
+
+
+@pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
+def test_small_constants_are_not_rounded_away(precision: str) -> None:
+    """Biases and tables whose largest number is below float16's smallest normal one."""
+    student = make_bert(hidden_size=128, intermediate_size=256)
+    for name, parameter in student.named_parameters():
+        if name.endswith("bias") or "position" in name or "token_type" in name:
+            parameter.data *= 1e-9
+    fp32, inputs = graph.build(student), some_ids(6, 12)
+    made = convert(fp32, precision)
+    assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > (0.8 if precision == "w4" else 0.99)
+    kept = dequantize.constants(made)
+    for constant in fp32.graph.initializer:
+        if len(constant.dims) == 1 and constant.dims[0] >= 128 and precision != "fp16":  # there it is lost in the sum, whatever it is
+            np.testing.assert_allclose(kept[constant.name], numpy_helper.to_array(constant), rtol=1e-2)
+
+
+PLACES = ("word_table", "position_table", "layer_0_query_weight", "head_weight")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", PLACES)
+def test_every_row_of_every_constant_is_looked_at(place: str, value: float) -> None:
+    model = graph.build(make_bert())
+    constant = next(each for each in model.graph.initializer if each.name.startswith(place))
+    changed = numpy_helper.to_array(constant).copy()
+    changed[7, 1] = value
+    constant.CopyFrom(numpy_helper.from_array(changed, constant.name))
+    assert graph_facts.not_finite(model) == f"{constant.name} holds {value} in row 7"
+    for precision in ("w8", "int8", "fp16"):  # what comes of it is found as well
+        with np.errstate(all="ignore"):
+            assert graph_facts.not_finite(convert(model, precision)), precision
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
+def test_scales_of_any_type_and_masks(kind: int) -> None:
+    model = onnx.ModelProto()
+    model.graph.initializer.append(helper.make_tensor("mask", kind, [], [-np.inf]))
+    assert graph_facts.not_finite(model) is None
+    model.graph.initializer.append(helper.make_tensor("w_scale", kind, [3, 1], [1, np.inf, 1]))
+    assert graph_facts.not_finite(model) == "w_scale holds inf in row 1"
+
+
+@pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
+def test_what_a_precision_leaves_in_float32(precision: str) -> None:
+    """Convolutions are no products that converters know; a count of those that they know would be right of none."""
+    squeezed = {f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}
+    model = graph.build(make_other("squeezebert", embedding_size=32, num_hidden_layers=1, **squeezed))
+    left, share = graph_facts.left_in_float32(model, convert(model, precision))
+    assert set(left.values()) == {"Conv"} and len(left) == 6 and 0.9 < share < 1  # a dense layer is converted
+    assert graph_facts.left_in_float32(model, model)[1] == 1
+    for make in (make_bert, make_bilstm, make_static, lambda: make_static(24)):
+        whole = graph.build(make())
+        assert graph_facts.left_in_float32(whole, convert(whole, precision)) == ({}, 0)

@@ -1,0 +1,126 @@
+"""Weights that are not finite, or whose squares are not: refused where a run, a model folder or a bundle is opened, by tensor and row."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from edgedistill import bundle_run, files, recipe, run
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.export import bundle_writer
+from edgedistill.runtime import bundle, verify
+from edgedistill.runtime import manifest as manifests
+from edgedistill.students import finite_weights
+from edgedistill.teacher.encoder import TeacherEncoder
+from tests.conftest import World
+from tests.export.test_export import make_run, quiet, refused
+
+WHERE: dict[str, tuple[str, str, str]] = {  # the student's kind, the tensor, what the error says behind the value
+    "a token's row": ("bert", "model.embeddings.word_embeddings.weight", " in row 3"),
+    "a position": ("bert", "model.embeddings.position_embeddings.weight", " in row 3"),
+    "a norm": ("bert", "model.encoder.layer.1.output.LayerNorm.weight", ""),
+    "a bias": ("bert", "model.encoder.layer.0.attention.self.query.bias", ""),
+    "the head": ("bert", "head.weight", " in row 3"),
+    "a static table": ("static", "embedding.weight", " in row 3"),
+    "an LSTM": ("bilstm", "lstm.weight_hh_l0_reverse", " in row 3"),
+}
+VALUES = (float("nan"), float("inf"), float("-inf"), 1e30)
+
+
+def breaking(name: str, value: float) -> Callable[[nn.Module], None]:
+    def change(module: nn.Module) -> None:
+        tensor = dict(module.named_parameters())[name].data
+        tensor[(3, 2)[: tensor.ndim]] = value
+
+    return change
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("where", WHERE)
+def test_a_run_with_such_a_weight_does_not_open(tmp_path: Path, where: str, value: float) -> None:
+    kind, name, row = WHERE[where]
+    opened = run.open_run(make_run(tmp_path / "broken", kind, breaking(name, value)))
+    with pytest.raises(UserError) as caught:
+        opened.student()
+    start = f"{opened.folder}/student.safetensors: {name} holds {value:.3g}{row}, so embeddings would not be finite; "
+    assert str(caught.value).startswith(start)
+
+
+def test_it_is_not_exported(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "broken", change=breaking("model.embeddings.word_embeddings.weight", float("nan")))
+    assert "word_embeddings.weight holds nan in row 3" in refused(tmp_path, source, ["fp32", "w8", "int8"], UserError)
+
+
+def test_values_that_overflow_inside_are_not_the_graphs_fault(tmp_path: Path) -> None:
+    """Each weight's square is a float32, but not the product of three layers."""
+
+    def loud(student: Any) -> None:
+        student.model.encoder.layer[1].intermediate.dense.weight.data *= 1e15
+        student.model.encoder.layer[1].output.dense.weight.data *= 1e15
+
+    message = refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud), ["fp32", "fp16"], CheckFailed)
+    assert message.startswith('text 1 of 32 ("") has no finite embedding in torch either') and "--precision" not in message
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "bin"])
+@pytest.mark.parametrize("value", VALUES[:2])
+def test_a_model_folder(world: World, tmp_path: Path, value: float, suffix: str) -> None:
+    folder = shutil.copytree(world.teacher, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][7] = value
+    if suffix == "safetensors":
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=rf"model: embeddings.word_embeddings.weight holds {value} in row 7"):
+        TeacherEncoder(recipe.Teacher(model=str(folder)))
+
+
+def test_a_dense_layer_of_a_model_folder(world: World, tmp_path: Path) -> None:
+    folder = shutil.copytree(world.teacher, tmp_path / "model")
+    chain = files.read_json(folder / "modules.json")[:2]
+    chain.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    files.write_json(folder / "modules.json", chain)
+    files.write_json(folder / "2_Dense" / "config.json", {"in_features": 32, "out_features": 8, "bias": True})
+    weight = torch.zeros(8, 32)
+    weight[5, 1] = float("nan")
+    save_file({"linear.weight": weight, "linear.bias": torch.zeros(8)}, folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(UserError, match="2_Dense: weight holds nan in row 5"):
+        TeacherEncoder(recipe.Teacher(model=str(folder)))
+
+
+def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path: Path) -> None:
+    out = tmp_path / "b"
+    bundle_writer.export(make_run(tmp_path / "good"), ["fp32"], out, quiet)
+    model = onnx.load(out / "onnx/model.onnx")
+    table = next(each for each in model.graph.initializer if each.name.startswith("word_table"))
+    array = numpy_helper.to_array(table).copy()
+    array[9] = float("nan")
+    table.CopyFrom(numpy_helper.from_array(array, table.name))
+    onnx.save(model, out / "onnx/model.onnx")
+    about: dict[str, Any] = files.read_json(out / "manifest.json")
+    about["files"]["onnx/model.onnx"] = about["precisions"]["fp32"]["sha256"] = files.sha256_file(out / "onnx/model.onnx")
+    about["precisions"]["fp32"]["size_bytes"] = (out / "onnx/model.onnx").stat().st_size
+    about.pop("digest")
+    files.write_json(out / "manifest.json", about | {"digest": manifests.digest(about)})
+    for opening in (bundle.load, verify.verify, lambda folder: bundle_run.open_finished(str(folder), "student.weights")):
+        with pytest.raises(CheckFailed, match=f"tensor '{table.name}' holds NaN or infinity in row 9; "):
+            opening(out)
+
+
+def test_buffers_may_mask() -> None:
+    mask = torch.full((4, 4), float("-inf")).triu(1)
+    assert finite_weights.problem([], [("mask", mask)]) is None
+    assert finite_weights.problem([("mask", mask)]) == "mask holds -inf in row 0"
+    assert finite_weights.problem([], [("mask", mask * 0)]) == "mask holds nan in row 0"
+    assert finite_weights.problem([("ids", torch.arange(3)), ("none", torch.zeros(0, 3)), ("half", torch.ones(2).half())]) is None
