@@ -14,7 +14,6 @@ run.json             provenance: versions, corpus, teacher, time, scores
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Iterable
@@ -152,7 +151,7 @@ def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[t
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
-    (folder / "student.json").write_text(json.dumps(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "student.json").write_text(files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file({name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())}, folder / "student.safetensors")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,3 +121,13 @@ def test_a_huge_file_is_not_read_as_json(tmp_path: Path) -> None:
         file.truncate(200_000_000_000)
     with pytest.raises(UserError, match="above 1073741824 bytes; get or write the file again"):
         files.read_json(tmp_path / "x.json")
+
+
+def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    files.write_json(tmp_path / "x.json", {"a": [1.5, nan, (inf, {"b": -inf})], "c": np.float64("nan"), "d": "NaN"})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"), parse_constant=pytest.fail) == {
+        "a": [1.5, None, [None, {"b": None}]],
+        "c": None,
+        "d": "NaN",
+    }
