@@ -173,13 +173,20 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     For example: `no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine)`.
     """
     names = sorted(known)
+    given = shown(name)
     if not names:
-        return f"no {what} {name!r}; there is none to choose from"
+        return f"no {what} {given}; there is none to choose from"
     near = difflib.get_close_matches(str(name), names, n=1)
     if len(names) == 1 and not near:
-        return f"no {what} {name!r}; choose {names[0]}"
+        return f"no {what} {given}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {name!r}; {hint}({closest_names(str(name), names)})"
+    return f"no {what} {given}; {hint}({closest_names(str(name), names)})"
+
+
+def shown(value: object, most: int = 100, quoted: bool = True) -> str:
+    """A value as a message shows it: quoted where it is text, cut where it is longer than a line can be."""
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} letters)"
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

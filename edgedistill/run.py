@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -125,7 +124,7 @@ def open_run(folder: Path, place: str = "") -> Run:
         if partial(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
-    spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
+    spec = recipe.read_file(folder / "recipe.yaml")
     return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"))
 
 

@@ -44,7 +44,9 @@ class Recipe(Section):
     """One experiment."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Lower-case letters, digits, dots, dashes; names the run and the bundle."
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=100,
+        description="Lower-case letters, digits, dots, dashes; names the run and the bundle.",
     )
     about: str = Field("", description="One line about the experiment.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")

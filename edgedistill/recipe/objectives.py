@@ -56,6 +56,7 @@ class Ckd(Section):
     queue: int = Field(
         16_384,
         ge=0,
+        le=1 << 20,
         description="Earlier teacher embeddings used as negatives in addition to the batch; starts empty. The paper uses 65536.",
     )
     temperature: float = Field(0.05, gt=0, description="Initial value where it is learned (the reference code starts at 0.37).")
@@ -67,7 +68,10 @@ class Congen(Section):
 
     kind: Literal["congen"]
     queue: int = Field(
-        16_384, ge=0, description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest."
+        16_384,
+        ge=0,
+        le=1 << 20,
+        description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest.",
     )
     temperature: float = Field(
         0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
 Precision = Literal["fp32", "fp16", "w8", "int8", "w4"]
@@ -12,20 +23,39 @@ Head = Literal["none", "linear", "linear_tanh"]
 TokenizerSource = Annotated[
     str, Field(description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run folder, or a hub id.")
 ]
+# The largest sizes that a field takes; what fits this machine is another question (see students/memory.py).
+LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 256, 16_384
 VocabularySize = Annotated[
-    int | None, Field(ge=200, description="Learn a WordPiece vocabulary of this size from the corpus instead of taking `tokenizer`.")
+    int | None,
+    Field(
+        ge=200,
+        le=LARGEST_VOCABULARY,
+        description="Learn a WordPiece vocabulary of this size from the corpus instead of taking `tokenizer`.",
+    ),
 ]
-HeadDims = Annotated[int | None, Field(ge=1, description="Output dimensions of the head. Default: the teacher's.")]
+HeadDims = Annotated[int | None, Field(ge=1, le=65_536, description="Output dimensions of the head. Default: the teacher's.")]
 
 CACHE = {"for": "cache key"}
 
 
+# What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to; numbers of a size that float32
+# can square.
+LARGEST_WHOLE, LARGEST, SMALLEST = 2**31 - 1, 1e9, 1e-18
+
+
 class Section(BaseModel):
-    """A frozen section of a recipe; unknown keys are errors."""
+    """A frozen section of a recipe; unknown keys are errors, and so are values that nothing can be computed with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     # Keys that were renamed: new name -> the name that cache keys were made with, so that caches outlive the renaming.
     KEYED_AS: ClassVar[dict[str, str]] = {}
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        if fact := _beyond_bounds(value, empty=cls.model_fields[str(info.field_name)].default == ""):
+            raise ValueError(fact)
+        return value
 
     @model_serializer(mode="wrap")
     def _with_cached_names(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
@@ -35,6 +65,20 @@ class Section(BaseModel):
     def cache_identity(self, exclude: set[str] | None = None) -> dict[str, Any]:
         """The section as the data that a cache key is computed from."""
         return self.model_dump(mode="json", exclude=exclude, context=CACHE)
+
+
+def _beyond_bounds(value: Any, empty: bool) -> str | None:
+    """*fact; way out* of a field's value, or of a part of it; None where all is well. empty: whether empty text means something."""
+    if isinstance(value, list | tuple | dict):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return next((fact for part in parts if (fact := _beyond_bounds(part, empty=False))), None)
+    if isinstance(value, str):
+        return None if value.strip() or empty else "is empty; give a value, or leave the key out"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not math.isfinite(value) or abs(value) > (LARGEST_WHOLE if isinstance(value, int) else LARGEST):
+        return f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
+    return f"{value} is too small; give 0, or {SMALLEST} or more" if 0 < abs(value) < SMALLEST else None
 
 
 def by_kind(default: str) -> Any:
