@@ -130,7 +130,7 @@ def open_run(folder: Path, place: str = "") -> Run:
 
 def partial(folder: Path) -> Path:
     """The folder of a run while it is being trained; it is renamed when the run is finished."""
-    return folder.with_name(folder.name + ".partial")
+    return folder.parent / f"{folder.name}.partial"  # with_name refuses "." and "/", which may be a teacher's model
 
 
 def is_run(name: str | None) -> bool:

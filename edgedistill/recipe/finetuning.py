@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind
+from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
 
 
 class TaskFiles(Section):
@@ -132,6 +132,7 @@ class Finetune(Section):
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
+        check_sorted_rows(self.batch, self.sorting_window)
         if self.augment is not None and self.teacher is None:
             raise ValueError("`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out")
         if self.learning_rates is not None and (min(self.learning_rates) <= 0 or len(set(self.learning_rates)) < len(self.learning_rates)):

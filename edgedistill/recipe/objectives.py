@@ -161,7 +161,7 @@ class Sum(Section):
     """A weighted sum of objectives."""
 
     kind: Literal["sum"]
-    terms: list[Term] = Field(min_length=1, description="The weighted terms.")
+    terms: list[Term] = Field(min_length=1, max_length=64, description="The weighted terms.")
 
 
 class Matryoshka(Section):
@@ -171,7 +171,7 @@ class Matryoshka(Section):
     """
 
     kind: Literal["matryoshka"]
-    dims: list[int] = Field(min_length=2, description="Ascending; the last is the student's full dimensions.")
+    dims: list[int] = Field(min_length=2, max_length=64, description="Ascending; the last is the student's full dimensions.")
     weights: list[float] | None = Field(None, description="Weight of each entry of `dims`. Default: 1.")
     objective: Objective = Field(description="The objective applied at each size.")
 

@@ -23,8 +23,8 @@ Head = Literal["none", "linear", "linear_tanh"]
 TokenizerSource = Annotated[
     str, Field(description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run folder, or a hub id.")
 ]
-# The largest sizes that a field takes; what fits this machine is another question (see students/memory.py).
-LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 256, 16_384
+# The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
+LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384
 VocabularySize = Annotated[
     int | None,
     Field(
@@ -39,8 +39,8 @@ CACHE = {"for": "cache key"}
 
 
 # What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to; numbers of a size that float32
-# can square.
-LARGEST_WHOLE, LARGEST, SMALLEST = 2**31 - 1, 1e9, 1e-18
+# can square. MOST_SORTED: rows.
+LARGEST_WHOLE, LARGEST, SMALLEST, MOST_SORTED = 2**31 - 1, 1e9, 1e-18, 20_000_000
 
 
 class Section(BaseModel):
@@ -79,6 +79,12 @@ def _beyond_bounds(value: Any, empty: bool) -> str | None:
     if not math.isfinite(value) or abs(value) > (LARGEST_WHOLE if isinstance(value, int) else LARGEST):
         return f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
     return f"{value} is too small; give 0, or {SMALLEST} or more" if 0 < abs(value) < SMALLEST else None
+
+
+def check_sorted_rows(batch: int, window: int) -> None:
+    """Raise ValueError where more rows would be sorted by length at a time than memory is meant for."""
+    if window > 1 and batch * window > MOST_SORTED:
+        raise ValueError(f"`bucket`: {batch * window:,} rows would be sorted at a time; set it to at most {max(1, MOST_SORTED // batch)}")
 
 
 def by_kind(default: str) -> Any:

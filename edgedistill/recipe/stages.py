@@ -22,7 +22,7 @@ from edgedistill.recipe.objectives import (
     reads_pairs,
     reads_second_view,
 )
-from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind
+from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View
 
@@ -30,6 +30,7 @@ SORTED_BATCHES = 100
 LowPrecision = Literal["int8", "w8", "w4"]  # precisions with fewer bits than float16
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 TripleLicence = Annotated[str | None, Field(description="The licence of the triples. The model card names it.")]
 
 
@@ -126,7 +127,7 @@ class Stage(Section):
         "linear", description="Learning rate after the warm-up; linear and cosine decay to 0."
     )
     weight_decay: float = Field(0.01, ge=0, description="Not applied to biases, norms and the embedding table.")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
     epsilon: float = Field(1e-8, gt=0, description="AdamW's ε.")
     bias_correction: bool = Field(
         True,
@@ -191,6 +192,7 @@ class Stage(Section):
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Stage:
+        check_sorted_rows(self.batch, self.sorting_window)
         if self.group is not None and self.batch % self.group:
             raise ValueError(f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one that does")
         if self.group is not None and self.sorting_window == 1:

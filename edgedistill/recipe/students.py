@@ -147,7 +147,7 @@ class Bert(Section):
         description="Attention heads. Default: width / 64, at least 2; for projected weights the source's head size where it divides.",
     )
     intermediate: int | None = Field(
-        None, ge=4, le=16 * WIDEST, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
+        None, ge=4, le=WIDEST, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
     )
     activation: Activation = None
     max_positions: int | None = Field(
