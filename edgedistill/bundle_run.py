@@ -139,10 +139,7 @@ def _check_layers(shape: dict[str, Any], at: str) -> None:
 
 def _special_tokens(path: Path) -> dict[str, str]:
     """{name: text} of the special tokens in a tokenizer_config.json, which writes some as mappings."""
-    try:
-        config = files.read_json(path)
-    except (ValueError, RecursionError):
-        raise CheckFailed(f"{path}: not valid JSON, truncated or edited; copy the bundle again") from None
-    found = {name: config.get(name) for name in TOKEN_NAMES} if isinstance(config, dict) else {}
+    config = files.read_json_object(path, "copy the bundle again")
+    found = {name: config.get(name) for name in TOKEN_NAMES}
     texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str) and len(text) <= LONGEST_TOKEN}

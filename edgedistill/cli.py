@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill import files
+from edgedistill.errors import DEBUG, CheckFailed, UserError, border, unknown_name
 from edgedistill.session import Session
 
 INTERRUPTED = 130
@@ -21,7 +24,7 @@ DEVICES = ("auto", "cpu", "cuda")
 app = typer.Typer(
     name="edgedistill",
     help="Distil a sentence encoder into a small one, export it to ONNX, and measure what it retains.",
-    epilog=UNWRAPPED + "Exit codes:\n"
+    epilog=f"{DEBUG}=1 in the environment prints the traceback of every error.\n\n{UNWRAPPED}Exit codes:\n"
     "  0    success\n"
     "  1    a check failed: parity, a requirement of a recipe, or the hash of a file\n"
     "  2    an error that you can fix, described on stderr\n"
@@ -107,17 +110,16 @@ def log(line: str) -> None:
 def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
     """Print a result as JSON, or as text."""
     if as_json:
-        typer.echo(json.dumps(value, ensure_ascii=False, default=str))
-    elif text:
-        typer.echo(text)
+        text = files.json_text(value, default=str)
+    if text:
+        with border("stdout"):
+            typer.echo(text)
 
 
 @app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
 def recipes(name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None, as_json: Json = False) -> None:
     """List the shipped recipes, or print one."""
     import yaml
-
-    from edgedistill import files
 
     if name is not None:
         path = files.find("recipe", name)
@@ -564,13 +566,43 @@ def demo(
     print_result(demonstration.demo(minutes, out, Session(log=log)), as_json)
 
 
+@contextmanager
+def _written_stdout() -> Iterator[None]:
+    """Write what stdout still holds when the block ends: as Python exits, an error could no longer be told."""
+    try:
+        yield
+    finally:
+        try:
+            with border("stdout"):
+                sys.stdout.flush()
+        except (UserError, OSError):
+            _discard_stdout()
+            raise
+
+
+@contextmanager
+def _traceback_on_demand() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        raise
+
+
+def _discard_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted. A bug keeps its traceback."""
     shown, details = False, dict[str, Any]()
     # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    sys.stdin, sys.stdout, sys.stderr = (each or open(os.devnull, "r+", encoding="utf-8") for each in (sys.stdin, sys.stdout, sys.stderr))  # noqa: SIM115
     try:
-        app()
+        with _traceback_on_demand(), border(), _written_stdout():
+            app()
     except SystemExit as ended:  # by typer: help, wrong arguments, Ctrl-C; it has printed its message
         if ended.code not in (2, INTERRUPTED):
             raise
@@ -585,14 +617,15 @@ def main() -> None:
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         sys.exit(141)
     else:
         return
     if not shown:
         sys.stderr.write(message + "\n")
     if "--json" in sys.argv:
-        sys.stdout.write(json.dumps({"error": message, **details}, ensure_ascii=False, default=str) + "\n")
+        with suppress(UserError, OSError), _written_stdout():  # stdout may be what has failed
+            sys.stdout.write(files.json_text({"error": message, **details}, default=str) + "\n")
     sys.exit(code)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.data import input_file, readers
-from edgedistill.errors import UserError, require, unknown_name
+from edgedistill.errors import UserError, border, require, unknown_name
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import QUIET, Session
@@ -84,8 +84,9 @@ class EmbeddingFile:
     def write(self, embedded: Embedded, dims: int) -> None:
         if self.path is None:
             for texts, rows in embedded:
-                sys.stdout.writelines(_json_lines(texts, rows))
-            sys.stdout.flush()
+                with border("stdout"):
+                    sys.stdout.writelines(_json_lines(texts, rows))
+                    sys.stdout.flush()
             return
         with files.new_file(self.path) as temporary, temporary.open("wb") as file:
             if self.path.suffix == ".npy":
@@ -174,4 +175,4 @@ def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
 def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
     """One {"text", "embedding"} per line; seven decimals, which is the precision of float32 in a unit vector."""
     for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
-        yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False) + "\n"
+        yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False, allow_nan=False) + "\n"

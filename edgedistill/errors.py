@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
+import io
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -34,6 +38,87 @@ class CheckFailed(Exception):
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         self.details = details or {}
         super().__init__(message)
+
+
+class DiskFull(UserError):
+    """A file or folder could not be written for want of space."""
+
+
+DEBUG = "EDGEDISTILL_DEBUG"  # an environment variable: the command line prints the traceback of every error
+SPACE = "free some space, or choose another place"
+FULL_DISK = {  # errno: what has run out
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "no space left in the quota",
+    errno.EFBIG: "a file larger than is allowed there",
+}
+# errno: what the user can do about it. Other numbers, such as EINVAL, are our bugs.
+_WAYS_OUT = {
+    **dict.fromkeys(FULL_DISK, SPACE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another place"),
+    errno.EROFS: "choose another place",
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP), "check the path"),
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.EILSEQ), "choose another name"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit (ulimit -n)"),
+    **dict.fromkeys((errno.EBUSY, errno.ETXTBSY), "end the program that uses it"),
+    **dict.fromkeys((errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP), "choose a place on another file system"),
+    **dict.fromkeys((errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT), "check the network"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO), "check the device"),
+}
+# Rust's errors and numpy's tofile carry the reason only in their message.
+_RUST = re.compile(r"\(os error (\d+)\)")
+_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
+# MemoryError is Python's and numpy's; torch and onnxruntime raise a RuntimeError or one of their own.
+_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|failed to allocate|bad_alloc|bad allocation", re.IGNORECASE)
+
+
+@contextmanager
+def border(place: str | None = None) -> Iterator[None]:
+    """Where errors leave edgedistill, the command line or a function of the library: what the user can fix becomes a UserError.
+
+    Also a decorator. The error it was made from is its `__cause__`; what remains is a bug, and passes unchanged.
+    place: what the line starts with, by default the file that the error names.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (found := user_error(error, place)) is None:
+            raise
+        raise found from error
+
+
+def user_error(error: BaseException, place: str | None = None) -> UserError | None:
+    """The UserError for an error of the operating system or for want of memory; None where it is neither, so probably a bug."""
+    number = system_error(error)
+    if isinstance(error, BrokenPipeError | UserError | CheckFailed):
+        return None
+    if number is not None:
+        names = [str(name) for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name is not None]
+        kind = DiskFull if number in FULL_DISK else UserError
+        fact = FULL_DISK.get(number) or os.strerror(number).lower()
+        if place is not None or names:
+            return kind(f"{place or names[-1]}: {fact}; {_WAYS_OUT[number]}")
+        return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
+    if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
+        size = f" ({first_line(error)})" if str(error) else ""
+        return UserError(f"not enough memory{size}; make what is computed at once smaller, or take a machine with more")
+    if isinstance(error, UnicodeEncodeError):
+        letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
+        if "\ud800" <= letter <= "\udfff":
+            return UserError(f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it")
+        return UserError(f"stdout: {error.encoding} has no letter {letter!a}; set PYTHONUTF8=1")
+    if isinstance(error, OSError) and error.errno is None and not isinstance(error, io.UnsupportedOperation):
+        return UserError(f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)")  # a library's: hub, model, archive
+    return None
+
+
+def system_error(error: BaseException) -> int | None:
+    """The errno behind an error of Python or of a library, where the user can do something about it."""
+    rust, number = _RUST.search(str(error)), None
+    if rust:
+        number = int(rust[1])
+    elif isinstance(error, OSError):
+        number = errno.ENOSPC if _NUMPY.match(str(error)) else error.errno
+    return number if number in _WAYS_OUT else None
 
 
 class Named(Protocol):
@@ -88,13 +173,20 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     For example: `no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine)`.
     """
     names = sorted(known)
+    given = shown(name)
     if not names:
-        return f"no {what} {name!r}; there is none to choose from"
+        return f"no {what} {given}; there is none to choose from"
     near = difflib.get_close_matches(str(name), names, n=1)
     if len(names) == 1 and not near:
-        return f"no {what} {name!r}; choose {names[0]}"
+        return f"no {what} {given}; choose {names[0]}"
     hint = f"did you mean {near[0]!r}? " if near else "choose one: "
-    return f"no {what} {name!r}; {hint}({closest_names(str(name), names)})"
+    return f"no {what} {given}; {hint}({closest_names(str(name), names)})"
+
+
+def shown(value: object, most: int = 100, quoted: bool = True) -> str:
+    """A value as a message shows it: quoted where it is text, cut where it is longer than a line can be."""
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} letters)"
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:

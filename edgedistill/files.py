@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgedistill.errors import UserError, closest_names, unknown_name
+from edgedistill.errors import FULL_DISK, SPACE, DiskFull, UserError, border, closest_names, system_error, unknown_name
 
 PACKAGE = Path(__file__).resolve().parent
 SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
@@ -120,7 +120,23 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
     """Write indented JSON, or `compact` JSON for long lists that only programs read."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    write_text(path, json.dumps(value, ensure_ascii=False, **layout) + "\n")
+    write_text(path, json_text(value, **layout) + "\n")
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """JSON that every parser reads: null in place of a number that is not finite, for which JSON has no name."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager
@@ -129,13 +145,16 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Raises UserError when the disk is full.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with border():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _written(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
         with full_disk_as_user_error(path):
             yield temporary
+        with _written(path):
             os.chmod(temporary, 0o644)
             _flush(temporary)
             os.replace(temporary, path)
@@ -150,12 +169,15 @@ def new_folder(path: Path) -> Iterator[Path]:
     An existing folder at `path` is replaced only on success. Raises UserError when the disk is full.
     """
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    os.chmod(temporary, 0o755)
+    with border():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _written(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        os.chmod(temporary, 0o755)
     try:
         with full_disk_as_user_error(path):
             yield temporary
+        with _written(path):
             for file in temporary.rglob("*"):
                 if file.is_file():
                     os.chmod(file, 0o644)
@@ -192,38 +214,20 @@ def reserve(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-FULL_DISK = {  # errno: what has run out
-    errno.ENOSPC: "no space left on the device",
-    errno.EDQUOT: "no space left in the quota",
-    errno.EFBIG: "a file larger than is allowed there",
-}
-# Rust's errors and numpy's tofile carry the reason only in their message.
-_RUST = re.compile(r"\(os error (\d+)\)")
-_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
-
-
-class DiskFull(UserError):
-    """A file or folder could not be written for want of space."""
-
-
 @contextmanager
 def full_disk_as_user_error(path: Path) -> Iterator[None]:
     """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors pass."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, DiskFull) or (fact := _full_disk(error)) is None:
+        if (number := system_error(error)) not in FULL_DISK:
             raise
-        raise DiskFull(f"{path} was not written: {fact}; free some space, or choose another place") from error
+        raise DiskFull(f"{path} was not written: {FULL_DISK[number]}; {SPACE}") from error
 
 
-def _full_disk(error: Exception) -> str | None:
-    """What has run out, where an error of any writer was caused by a full disk; otherwise None."""
-    if rust := _RUST.search(str(error)):
-        return FULL_DISK.get(int(rust[1]))
-    if isinstance(error, OSError):
-        return FULL_DISK[errno.ENOSPC] if _NUMPY.match(str(error)) else FULL_DISK.get(error.errno or 0)
-    return None
+def _written(path: Path) -> AbstractContextManager[None]:
+    """Name `path`, not the temporary file beside it, in the error of a system call that makes or renames that."""
+    return border(f"{path} was not written")
 
 
 def _flush(path: Path) -> None:

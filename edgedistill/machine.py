@@ -30,7 +30,7 @@ def here(device: str = "cpu") -> dict[str, Any]:
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cgroup_quota_cores": min(quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), default=None),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
 
@@ -117,7 +117,8 @@ def _cpu_flags() -> set[str]:
     return set(match[1].split()) if match else set()
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
+    """Of the whole machine; None where the system does not say."""
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None

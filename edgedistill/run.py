@@ -14,7 +14,6 @@ run.json             provenance: versions, corpus, teacher, time, scores
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from collections.abc import Iterable
@@ -24,7 +23,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -140,13 +138,13 @@ def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
         if partial(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
-    spec = recipe.parse(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8")), str(folder / "recipe.yaml"))
+    spec = recipe.read_file(folder / "recipe.yaml")
     return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"), remote_code)
 
 
 def partial(folder: Path) -> Path:
     """The folder of a run while it is being trained; it is renamed when the run is finished."""
-    return folder.with_name(folder.name + ".partial")
+    return folder.parent / f"{folder.name}.partial"  # with_name refuses "." and "/", which may be a teacher's model
 
 
 def is_run(name: str | None) -> bool:
@@ -166,7 +164,7 @@ def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[t
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
-    (folder / "student.json").write_text(json.dumps(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "student.json").write_text(files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file({name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())}, folder / "student.safetensors")
 
 

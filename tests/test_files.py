@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,3 +87,47 @@ def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path, monkey
         (folder / "a").write_text("mine", encoding="utf-8")
     assert (path / "a").read_text(encoding="utf-8") == "mine"
     assert [each.name for each in tmp_path.iterdir()] == ["same"]
+
+
+def test_json_is_read_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b'\xef\xbb\xbf{"a": "\xc3\xa9"}')
+    assert files.read_json_object(tmp_path / "x.json") == {"a": "é"}
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        (b"", "empty"),
+        (b"\xef\xbb\xbf \n", "empty"),
+        (b'{"a": \n', "not JSON (line 2: Expecting value)"),
+        (b"<!DOCTYPE html>", "not JSON (line 1: Expecting value)"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS in place of the file"),
+        (b'{"a": "\xe9"}', "not JSON (not UTF-8)"),
+        ('{"a": 1}'.encode("utf-16"), "not JSON (not UTF-8)"),
+        (b"[" * 100_000, "not JSON (nested too deeply)"),
+        (b"[" + b"9" * 5_000 + b"]", "not JSON (a number of more than 4,300 digits)"),
+        (b"[1, 2]", "not a JSON object"),
+    ],
+)
+def test_a_file_without_json_is_a_user_error(content: bytes, fact: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        files.read_json_object(tmp_path / "x.json", "copy it again")
+    assert raised.value.problems == (f"{tmp_path / 'x.json'}: {fact}; copy it again",)
+
+
+def test_a_huge_file_is_not_read_as_json(tmp_path: Path) -> None:
+    with (tmp_path / "x.json").open("wb") as file:
+        file.truncate(200_000_000_000)
+    with pytest.raises(UserError, match="above 1073741824 bytes; get or write the file again"):
+        files.read_json(tmp_path / "x.json")
+
+
+def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    files.write_json(tmp_path / "x.json", {"a": [1.5, nan, (inf, {"b": -inf})], "c": np.float64("nan"), "d": "NaN"})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"), parse_constant=pytest.fail) == {
+        "a": [1.5, None, [None, {"b": None}]],
+        "c": None,
+        "d": "NaN",
+    }

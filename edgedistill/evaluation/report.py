@@ -33,12 +33,9 @@ Report = dict[str, Any]
 
 def read(path: Path) -> list[Report]:
     """Read a file of one report or several. Raises UserError: no such file, not a report, a newer schema, a missing key."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not JSON ({error}); write it again with edgedistill bench") from None
+    if not path.exists():
+        raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
+    value = files.read_json(path, "write it again with edgedistill bench")
     reports = value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None

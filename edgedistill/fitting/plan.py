@@ -121,7 +121,6 @@ def make(fit: Fit, started: float) -> None:
     if storage.get("corpus") is None:
         _choose_texts(fit)
     corpus = fit.corpus()
-    Judge(fit.teacher, corpus, None, session)  # embeds all texts
     if storage.get("vocabularies") is None:
         start = starts.find(fit.teacher, corpus.texts(range(min(texts.SAMPLE, len(corpus)))), session)
         session.log("vocabularies that students can have")
@@ -133,6 +132,7 @@ def make(fit: Fit, started: float) -> None:
     if storage.get("surveyed") is None:
         _measure(fit, workshop, survey)
         storage.set("surveyed", True)
+    Judge(fit.teacher, corpus, None, session)  # embeds all texts: after the survey, which refuses a budget that nothing meets
     if storage.get("schedule") is None:
         _schedule(fit, workshop, survey, started)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from edgedistill import files
-from edgedistill.errors import UserError
+from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import plan, race, request, sampler, trials
 from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.pace import PACE
@@ -94,7 +93,7 @@ def _train(fit: Fit, entry: Entry, judge: Judge, presence: Presence) -> None:
     share = fit.schedule.shares[entry.goal]
     try:
         score = trials.train_to_rung(entry, share, fit.folder, judge, quiet)
-    except files.DiskFull:
+    except DiskFull:
         raise
     except UserError as error:
         with fit.storage.turn():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from edgedistill import files, recipe
@@ -40,6 +41,8 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
         except UserError as error:
             problems.found += [f"requirements.suite: {problem}" for problem in error.problems]
     muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
+    if muon and not find_spec("torch"):
+        muon = []  # the command itself says that it is missing
     if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
         fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
         problems.found += [f"stages[{number}].optimizer: {fact}" for number in muon]

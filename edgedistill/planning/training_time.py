@@ -47,6 +47,7 @@ TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 10.0  # the most that measuring takes, b
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
 TIMED_STEPS = 50  # at most; fewer where they take long
+TIMED_ROWS = 2_048  # of a batch, at most: a larger one is taken to need as much longer as it is larger
 LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
 
 
@@ -140,6 +141,7 @@ def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, li
     """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy of the student."""
     with tempfile.TemporaryDirectory() as folder:
         timed = _loop(inspected, number, accelerator, Path(folder))
+        share = inspected.spec.distilling[number].batch / timed.stage.batch
         timed.set_up()
         tokens = np.array([_padded_tokens(timed, each) for each in range(min(LISTED_STEPS, timed.steps))])
         numbers = spread_over(tokens)
@@ -149,7 +151,7 @@ def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, li
             timed.train_step()
 
         seconds = timed_steps(step, numbers, limit)
-        return float(np.sum(seconds) / tokens[numbers[: len(seconds)]].sum() * tokens.mean())
+        return float(np.sum(seconds) / tokens[numbers[: len(seconds)]].sum() * tokens.mean() * share)
 
 
 def _padded_tokens(loop: Loop, step: int) -> int:
@@ -182,7 +184,10 @@ def _loop(inspected: Inspected, number: int, accelerator: Accelerator, folder: P
         checks.drops_head(spec),
     )
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), silent)
-    return Loop(distillation_stages(spec)[number], prepared, RunInProgress(folder, accelerator, Session(), metrics))
+    stage = distillation_stages(spec)[number]
+    rows = min(stage.spec.batch, TIMED_ROWS // (stage.spec.group or 1) * (stage.spec.group or 1) or stage.spec.batch)
+    stage = replace(stage, spec=stage.spec.model_copy(update={"batch": rows}))
+    return Loop(stage, prepared, RunInProgress(folder, accelerator, Session(), metrics))
 
 
 class RandomEmbeddings:
@@ -264,14 +269,14 @@ def _finetuning_seconds(
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
 
     def step(number: int) -> None:
-        rows = np.random.default_rng(number).integers(len(items), size=stage.batch)
+        rows = np.random.default_rng(number).integers(len(items), size=min(stage.batch, TIMED_ROWS))
         with accelerator.autocast():
             logits = module(*tokens.batch(rows, device))
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)).backward()
         optimizer.step()
 
-    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit)))
+    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(1, stage.batch / TIMED_ROWS)
     return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 

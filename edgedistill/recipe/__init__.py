@@ -27,7 +27,7 @@ from edgedistill.recipe.objectives import (
     reads_pairs,
     reads_second_view,
 )
-from edgedistill.recipe.reading import KINDS, dump, parse, read, schema
+from edgedistill.recipe.reading import KINDS, dump, parse, read, read_file, schema
 from edgedistill.recipe.section import Pooling, Precision, Section
 from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs, triples_sources
 from edgedistill.recipe.students import (
@@ -164,6 +164,7 @@ __all__ = [
     "leaves",
     "parse",
     "read",
+    "read_file",
     "reads_pairs",
     "reads_second_view",
     "recorded",

@@ -44,7 +44,9 @@ class Recipe(Section):
     """One experiment."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9._-]*$", description="Lower-case letters, digits, dots, dashes; names the run and the bundle."
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=100,
+        description="Lower-case letters, digits, dots, dashes; names the run and the bundle.",
     )
     about: str = Field("", description="One line about the experiment.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
@@ -57,7 +59,7 @@ class Recipe(Section):
     targets: Targets | None = Field(None, description="What the student is trained to match. Default: the teacher's embeddings unchanged.")
     student: Student = Field(description="The model that is trained.")
     stages: list[AnyStage] = Field(
-        [], description="Distillation stages (kind distil, the default) in order, and at most one finetune stage at the end."
+        [], max_length=64, description="Distillation stages (kind distil, the default) in order, and at most one finetune stage at the end."
     )
     select: Select | None = Field(None, description="Which weights are kept. Default: those of the last step.")
     requirements: Requirements | None = Field(None, description="Thresholds that `bench` checks.")

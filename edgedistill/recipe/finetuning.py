@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from edgedistill.recipe.section import Section, by_kind
+from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
 
 
 class TaskFiles(Section):
@@ -90,7 +90,7 @@ class Finetune(Section):
     """Train the student and a classifier head on a labelled task (SRA, §3.2); the last stage, or the only one."""
 
     kind: Literal["finetune"]
-    name: str = Field("finetune", description="Appears in logs and metrics.")
+    name: str = Field("finetune", max_length=100, description="Appears in logs and metrics.")
     task: Task = Field(description="The labelled task.")
     start: str | None = Field(None, description="Folder of a run of the same student to start from, instead of earlier stages.")
     teacher: TaskTeacher | None = Field(None, description="A fine-tuned model to learn from. Default: labels only.")
@@ -101,12 +101,12 @@ class Finetune(Section):
         le=1,
         description="Share of the training rows used, sampled by seed, stratified by label. The paper uses 0.2, 0.3, 0.5 and 1.",
     )
-    hidden: int = Field(256, ge=1, description="Width of the classifier head's hidden layer.")
+    hidden: int = Field(256, ge=1, le=65_536, description="Width of the classifier head's hidden layer.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before each layer of the classifier head.")
-    epochs: float = Field(5.0, gt=0, description="Passes over the training rows; may be fractional.")
+    epochs: float = Field(5.0, gt=0, le=MOST_EPOCHS, description="Passes over the training rows; may be fractional.")
     steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
-    batch: int = Field(32, ge=1, description="Batch size in rows.")
-    learning_rate: float = Field(3e-4, gt=0, description="Adam's learning rate.")
+    batch: int = Field(32, ge=1, le=LARGEST_BATCH, description="Batch size in rows.")
+    learning_rate: float = Field(3e-4, gt=0, le=100, description="Adam's learning rate.")
     learning_rates: list[float] | None = Field(
         None,
         min_length=1,
@@ -119,7 +119,7 @@ class Finetune(Section):
     positive_label: str | None = Field(None, description="The label that F1 is computed for. Default: the last of two labels.")
     every: int | None = Field(None, ge=1, description="Steps between evaluations on dev. Default: once per epoch.")
     patience: int | None = Field(None, ge=1, description="Stop after this many evaluations without improvement.")
-    max_tokens: int = Field(128, ge=3, description="Longer texts are truncated to this many tokens in training.")
+    max_tokens: int = Field(128, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training.")
     bucket: int = Field(
         50, ge=1, description="Sort by length within windows of this many batches of shuffled rows, which saves padding. 1: no sorting."
     )
@@ -132,6 +132,7 @@ class Finetune(Section):
 
     @model_validator(mode="after")
     def _taught(self) -> Finetune:
+        check_sorted_rows(self.batch, self.sorting_window)
         if self.augment is not None and self.teacher is None:
             raise ValueError("`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out")
         if self.learning_rates is not None and (min(self.learning_rates) <= 0 or len(set(self.learning_rates)) < len(self.learning_rates)):

@@ -56,6 +56,7 @@ class Ckd(Section):
     queue: int = Field(
         16_384,
         ge=0,
+        le=1 << 20,
         description="Earlier teacher embeddings used as negatives in addition to the batch; starts empty. The paper uses 65536.",
     )
     temperature: float = Field(0.05, gt=0, description="Initial value where it is learned (the reference code starts at 0.37).")
@@ -67,7 +68,10 @@ class Congen(Section):
 
     kind: Literal["congen"]
     queue: int = Field(
-        16_384, ge=0, description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest."
+        16_384,
+        ge=0,
+        le=1 << 20,
+        description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest.",
     )
     temperature: float = Field(
         0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."
@@ -157,7 +161,7 @@ class Sum(Section):
     """A weighted sum of objectives."""
 
     kind: Literal["sum"]
-    terms: list[Term] = Field(min_length=1, description="The weighted terms.")
+    terms: list[Term] = Field(min_length=1, max_length=64, description="The weighted terms.")
 
 
 class Matryoshka(Section):
@@ -167,7 +171,7 @@ class Matryoshka(Section):
     """
 
     kind: Literal["matryoshka"]
-    dims: list[int] = Field(min_length=2, description="Ascending; the last is the student's full dimensions.")
+    dims: list[int] = Field(min_length=2, max_length=64, description="Ascending; the last is the student's full dimensions.")
     weights: list[float] | None = Field(None, description="Weight of each entry of `dims`. Default: 1.")
     objective: Objective = Field(description="The objective applied at each size.")
 

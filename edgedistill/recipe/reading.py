@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from edgedistill import files
-from edgedistill.errors import UserError, unknown_name
-from edgedistill.recipe import aliases, corpus, finetuning, objectives, stages, students, targets, views
+from edgedistill.errors import UserError, shown, unknown_name
+from edgedistill.recipe import aliases, corpus, finetuning, objectives, stages, students, targets, views, yaml_file
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
+from edgedistill.recipe.yaml_file import MOST_PROBLEMS
 
 # Where a `kind` chooses a class: the key that holds the section, then the classes by kind.
 KINDS: dict[str, dict[str, type[BaseModel]]] = {
@@ -77,11 +76,12 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
 
     Raises UserError with every problem of the file.
     """
-    path = files.find("recipe", name)
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {_yaml_problem(error)}") from None
+    return read_file(files.find("recipe", name), changes)
+
+
+def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
+    """The recipe in a file, as `read`."""
+    data = yaml_file.read(path)
     if data is None:
         raise UserError(f"{path}: is empty; see edgedistill recipes")
     if not isinstance(data, dict):
@@ -91,24 +91,21 @@ def read(name: str | Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     return parse(data, str(path))
 
 
-def _yaml_problem(error: Exception) -> str:
-    """A YAML error in a line: what and where, without the excerpt and the name of the string it was read from."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark and problem else " ".join(str(error).split())
-
-
 def parse(data: dict[str, Any], place: str) -> Recipe:
     """Check a recipe's data; `place` opens every line of the UserError."""
+    yaml_file.check_plain(data, place)
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise UserError(*dict.fromkeys(_line(place, problem) for problem in error.errors())) from None
+        lines = [_line(place, problem) for problem in error.errors()[:MOST_PROBLEMS]]
+        if error.error_count() > MOST_PROBLEMS:
+            lines.append(f"{place}: {error.error_count():,} problems in all; correct these first")
+        raise UserError(*dict.fromkeys(lines)) from None
 
 
 def dump(recipe: Recipe) -> str:
     """The effective recipe as YAML, every field written out."""
-    data = recipe.model_dump(mode="json", by_alias=True)
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+    return yaml_file.dump(recipe.model_dump(mode="json", by_alias=True))
 
 
 def schema() -> str:
@@ -135,10 +132,7 @@ def _set(data: dict[str, Any], change: str) -> None:
             at = at.setdefault(part, {})
         else:
             raise UserError(f"--set {change}: {part!r} is inside a plain value; check the path")
-    parsed = yaml.safe_load(value)
-    if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text; people mean a number
-        with suppress(ValueError):
-            parsed = float(parsed)
+    parsed = yaml_file.parse(value, f"--set {change}")
     if isinstance(at, list):
         at[_item(at, last, ".".join(parents), change)] = parsed
     elif isinstance(at, dict):
@@ -149,7 +143,7 @@ def _set(data: dict[str, Any], change: str) -> None:
 
 def _item(items: list[Any], index: str, path: str, change: str) -> int:
     """The index of a list item named in a change. Raises UserError where the list at `path` has no such item."""
-    if index.isdigit() and int(index) < len(items):
+    if index.isdecimal() and len(index) < 10 and int(index) < len(items):
         return int(index)
     if not items:
         raise UserError(f"--set {change}: {path} is empty; add its items in the recipe")
@@ -176,7 +170,7 @@ def _line(place: str, problem: Any) -> str:
         return f"{place}: {where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
     fact = fact[0].lower() + fact[1:]
-    got = f", not {problem['input']!r}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
+    got = f", not {shown(problem['input'])}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
     return f"{place}: {where + ': ' if where else ''}{fact}{got}"
 
 
@@ -191,9 +185,9 @@ _EXPECTED = {
     "string_type": "text",
 }
 _WAYS_OUT = {
-    "a whole number": "one without quotes, such as 3",
-    "a number": "one without quotes, such as 0.5",
-    "true or false": "true or false",
+    "a whole number": "one, such as 3",
+    "a number": "one, such as 0.5",
+    "true or false": "one of them",
     "text": "text in quotes",
 }
 _LISTS_OF_SECTIONS = ("stages", "terms", "pairs")
@@ -214,7 +208,7 @@ _MAIN_KEYS = {
 def _wrong_type(problem: Any) -> str:
     """A value of another type than expected: *fact; way out*."""
     value, kind = problem["input"], problem["type"]
-    got = "no value" if value is None else _MAPPING if isinstance(value, dict) else _LIST if isinstance(value, list) else repr(value)
+    got = "no value" if value is None else _MAPPING if isinstance(value, dict) else _LIST if isinstance(value, list) else shown(value)
     if kind == "string_pattern_mismatch":
         return f"{got} is not a valid name; use lower-case letters, digits, dots and dashes"
     expected = _EXPECTED[kind]
@@ -224,11 +218,24 @@ def _wrong_type(problem: Any) -> str:
     if expected == _MAPPING:
         return f"{fact}; write a mapping{_example_mapping(problem['loc'], value)}"
     if expected == _LIST:
-        plain = isinstance(value, str | int | float) and problem["loc"][-1] not in _LISTS_OF_SECTIONS
+        plain = isinstance(value, str | int | float) and len(str(value)) < 100 and problem["loc"][-1] not in _LISTS_OF_SECTIONS
         return f"{fact}; write a list{': ' + json.dumps([value], ensure_ascii=False) if plain else ', each item after a dash'}"
     if expected == "text" and isinstance(value, int | float):
-        return f'{fact}; write "{value}"'
+        return f'{fact}; write "{json.dumps(value)}"'
+    for found in _unquoted(value):
+        if type(found) in _PLAIN.get(expected, ()):
+            return f"{fact}; write {json.dumps(found)}{' without quotes' if isinstance(value, str) else ''}"
     return f"{fact}; write {_WAYS_OUT[expected]}"
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {"a whole number": (int,), "a number": (int, float), "true or false": (bool,)}
+
+
+def _unquoted(value: Any) -> list[Any]:
+    """What a value is without its quotes, and 1000.0 as a whole number."""
+    if isinstance(value, float) and value.is_integer():
+        return [int(value)]
+    return [yaml_file.plain(value)] if isinstance(value, str) else []
 
 
 def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
@@ -237,7 +244,7 @@ def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
     if section not in _MAIN_KEYS:
         return ""
     key, example = _MAIN_KEYS[section]
-    if isinstance(value, str) and section != "requirements" and (key != "kind" or value in KINDS[section]):
+    if isinstance(value, str) and len(value) < 100 and section != "requirements" and (key != "kind" or value in KINDS[section]):
         example = [value] if isinstance(example, list) else value
     return f", such as {{{key}: {json.dumps(example) if isinstance(example, list) else example}}}"
 
@@ -262,7 +269,7 @@ def _tags() -> set[str]:
     return {kind for kinds in KINDS.values() for kind in kinds}
 
 
-_TYPE = re.compile(r"int|float|str|bool|list\[.*")  # how pydantic calls the choices of `int | list[int]`
+_TYPE = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*")  # how pydantic calls the choices of `int | list[int]`
 
 
 def _where(loc: tuple[Any, ...]) -> str:

@@ -20,13 +20,14 @@ from edgedistill.recipe.objectives import (
     reads_pairs,
     reads_second_view,
 )
-from edgedistill.recipe.section import Section, by_kind
+from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_kind, check_sorted_rows
 from edgedistill.recipe.students import Bert, Recurrent, Student
 from edgedistill.recipe.views import View
 
 SORTED_BATCHES = 100
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 TripleLicence = Annotated[str | None, Field(description="The licence of the triples. The model card names it.")]
 
 
@@ -106,7 +107,7 @@ class Stage(Section):
     """One distillation stage: an objective and how it is optimized."""
 
     kind: Literal["distil"] = "distil"
-    name: str = Field(description="Appears in logs and metrics.")
+    name: str = Field(max_length=100, description="Appears in logs and metrics.")
     objective: Objective = Field(description="The loss.")
     view: View | None = Field(None, description="The second view of every text, for objectives that compare two views.")
     triples: Triples | None = Field(None, description="Train on these instead of the corpus' texts; only for simcse.")
@@ -114,16 +115,16 @@ class Stage(Section):
         None, description="For pairs: which embeddings are matched. Default: both sides match the teacher's embedding of the source text."
     )
     pairs: list[str] | None = Field(None, description="Train only on the `corpus.pairs` with these names. Default: all.")
-    epochs: float = Field(1.0, gt=0, description="Passes over the corpus; may be fractional.")
+    epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
     steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
-    batch: int = Field(256, ge=1, description="Batch size in texts, pairs or triples.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate.")
+    batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or triples.")
+    learning_rate: float = Field(1e-3, gt=0, le=100, description="Peak learning rate.")
     warmup: float = Field(0.05, ge=0, lt=1, description="Share of the steps with linear warm-up.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="Learning rate after the warm-up; linear and cosine decay to 0."
     )
     weight_decay: float = Field(0.01, ge=0, description="Not applied to biases, norms and the embedding table.")
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
     epsilon: float = Field(1e-8, gt=0, description="AdamW's ε.")
     bias_correction: bool = Field(
         True,
@@ -145,7 +146,7 @@ class Stage(Section):
         description="Share of the stage's initial weights in its result, the rest being those it ended with (Wortsman et al. 2022): a "
         "finished student forgets less of what it knew.",
     )
-    max_tokens: int = Field(64, ge=3, description="Longer texts are truncated to this many tokens in training.")
+    max_tokens: int = Field(64, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training.")
     skip_longer_than: int | None = Field(None, ge=3, description="Leave out texts with more tokens than this. Default: keep all.")
     bucket: int | None = Field(
         None,
@@ -177,6 +178,7 @@ class Stage(Section):
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Stage:
+        check_sorted_rows(self.batch, self.sorting_window)
         if self.group is not None and self.batch % self.group:
             raise ValueError(f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one that does")
         if self.group is not None and self.sorting_window == 1:

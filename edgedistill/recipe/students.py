@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgedistill.recipe.section import Head, HeadDims, Pooling, Section, TokenizerSource, VocabularySize
+from edgedistill.recipe.section import (
+    LARGEST_VOCABULARY,
+    MOST_LAYERS,
+    WIDEST,
+    Head,
+    HeadDims,
+    Pooling,
+    Section,
+    TokenizerSource,
+    VocabularySize,
+)
 
 
 class Embeddings(Section):
@@ -57,7 +67,9 @@ class Trim(Section):
 class Unigram(Section):
     """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the same tokenizer."""
 
-    vocabulary_size: int = Field(32_000, ge=200, description="Maximum vocabulary size, including special tokens and single characters.")
+    vocabulary_size: int = Field(
+        32_000, ge=200, le=LARGEST_VOCABULARY, description="Maximum vocabulary size, including special tokens and single characters."
+    )
     lowercase: bool = Field(False, description="Lowercase the texts, for an uncased teacher.")
     sample: int = Field(1_000_000, ge=1, description="Learn from at most this many texts, sampled evenly.")
 
@@ -70,6 +82,7 @@ PQBytes = Annotated[
     int | None,
     Field(
         ge=1,
+        le=WIDEST,
         description="Product-quantize the embedding table: this many PQ codes per token, of one byte each, or of two with more than 256 "
         "`pq_centroids`. Must divide the table's width.",
     ),
@@ -85,7 +98,11 @@ PQCentroids = Annotated[
 ]
 Bottleneck = Annotated[
     int | None,
-    Field(ge=1, description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, initialized by SVD."),
+    Field(
+        ge=1,
+        le=WIDEST,
+        description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, initialized by SVD.",
+    ),
 ]
 HeadKind = Annotated[Head, Field(description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).")]
 HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
@@ -93,6 +110,7 @@ HeadKept = Annotated[bool, Field(description="false: the head is used in trainin
 Dropout = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
 MaxTokens = Annotated[int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, in the exported bundle too.")]
 HubRevision = Annotated[str | None, Field(description="Commit, tag or branch where `weights` is a hub id.")]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Field(max_length=MOST_LAYERS)]
 Activation = Annotated[
     Literal["gelu", "relu"] | None,
     Field(
@@ -113,22 +131,26 @@ class Bert(Section):
         "CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R and, at full width, ModernBERT can be taken.",
     )
     revision: HubRevision = None
-    layers: int | list[int] | None = Field(None, description="How many layers, or which of the weights' (0-based). Default: all.")
+    layers: Layers | None = Field(None, description="How many layers, or which of the weights' (0-based). Default: all.")
     width: int | None = Field(
         None,
         ge=4,
+        le=WIDEST,
         description="Hidden size. Required with random weights; with other weights a smaller value projects their layers to this width.",
     )
     heads: int | None = Field(
         None,
         ge=1,
+        le=WIDEST,
         description="Attention heads. Default: width / 64, at least 2; for projected weights the source's head size where it divides.",
     )
     intermediate: int | None = Field(
-        None, ge=4, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
+        None, ge=4, le=WIDEST, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
     )
     activation: Activation = None
-    max_positions: int | None = Field(None, ge=8, description="Rows of the position table. Default: the source's; with random weights 512.")
+    max_positions: int | None = Field(
+        None, ge=8, le=1 << 20, description="Rows of the position table. Default: the source's; with random weights 512."
+    )
     bottleneck: Bottleneck = None
     pq_bytes: PQBytes = None
     pq_centroids: PQCentroids = 256
@@ -210,10 +232,10 @@ class BiLSTM(Section):
 
     kind: Literal["bilstm"]
     layers: int = Field(1, ge=1, le=8, description="LSTM layers.")
-    width: int = Field(300, ge=2, description="Width of the token embeddings.")
+    width: int = Field(300, ge=2, le=WIDEST, description="Width of the token embeddings.")
     pq_bytes: PQBytes = None
     pq_centroids: PQCentroids = 256
-    hidden: int = Field(512, ge=1, description="Hidden units per direction.")
+    hidden: int = Field(512, ge=1, le=WIDEST, description="Hidden units per direction.")
     embeddings: Embeddings = Field(Embeddings(), description="Initialization of the token embedding table.")
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
@@ -246,10 +268,10 @@ class Recurrent(Section):
         description="Initial weights: assistant (the default where the recipe has one), teacher, a model or run folder, or a hub id.",
     )
     revision: HubRevision = None
-    layers: Annotated[int, Field(ge=1)] | list[int] = Field(
-        3, description="Layers of the shared block: how many of the source's first layers, or which ones (0-based)."
+    layers: Layers = Field(3, description="Layers of the shared block: how many of the source's first layers, or which ones (0-based).")
+    repeats: int | None = Field(
+        None, ge=1, le=MOST_LAYERS, description="How often the block is applied. Default: until the source's depth is reached."
     )
-    repeats: int | None = Field(None, ge=1, description="How often the block is applied. Default: until the source's depth is reached.")
     activation: Activation = None
     bottleneck: Bottleneck = None
     pq_bytes: PQBytes = None
@@ -291,7 +313,9 @@ class Static(Section):
     """A token embedding and a learned weight for each token; a text's embedding is their weighted mean."""
 
     kind: Literal["static"]
-    width: int = Field(256, ge=2, description="Width of the token embeddings, and the student's dimensions where it has no head.")
+    width: int = Field(
+        256, ge=2, le=WIDEST, description="Width of the token embeddings, and the student's dimensions where it has no head."
+    )
     pq_bytes: PQBytes = None
     pq_centroids: PQCentroids = 256
     embeddings: Annotated[Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")] = Embeddings(

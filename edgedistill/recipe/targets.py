@@ -69,7 +69,7 @@ class Projected(Section):
     """How embeddings are mapped to the student's space."""
 
     reduce: Annotated[Reducer, Field(description="Dimension reduction; kind none keeps the teacher's dimensions.")] = Unreduced()
-    dims: int = Field(ge=1, description="Dimensions of the targets.")
+    dims: int = Field(ge=1, le=65_536, description="Dimensions of the targets.")
     align: Align = Field(
         "none",
         description="Rotate (procrustes) or permute (signed_permutation) the targets towards the initial student; cosines stay the same.",

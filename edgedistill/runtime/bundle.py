@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import machine
-from edgedistill.errors import CheckFailed, UserError
+from edgedistill.errors import CheckFailed, UserError, border
 from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
@@ -62,6 +62,7 @@ class Bundle:
         output = f"{len(self.labels)} labels per {'pair' if self.pair else 'text'}" if self.labels else f"{self.dims[0]} dimensions"
         return f"<Bundle {self.manifest['name']}:{self.precision}, {output}>"
 
+    @border()
     def encode(
         self, texts: str | Sequence[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False
     ) -> np.ndarray:
@@ -89,6 +90,7 @@ class Bundle:
 
     similarity = staticmethod(similarity)
 
+    @border()
     def classify(self, items: Sequence[Item], batch_tokens: int | None = None) -> Classification:
         """Label n texts or, where `pair` is true, n pairs of texts: (labels, probabilities), a list of n and (n, C) float32.
 
@@ -198,6 +200,7 @@ class Bundle:
         out[where] = embeddings
 
 
+@border()
 def load(name: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu") -> Bundle:
     """Open a bundle after checking the sha256 of every file that it reads.
 

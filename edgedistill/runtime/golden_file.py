@@ -30,14 +30,10 @@ def read(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     size = path.stat().st_size
     if size > LARGEST_BYTES:
         raise UserError(f"{path}: {size} bytes, golden texts have at most {LARGEST_BYTES}; copy the bundle again")
-    try:
-        golden = files.read_json(path)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not valid JSON, truncated or edited; copy the bundle again") from None
-    problems = list(_problems(golden, manifest)) if isinstance(golden, dict) else ["not a JSON object"]
-    if problems:
+    golden = files.read_json_object(path, "copy the bundle again")
+    if problems := list(_problems(golden, manifest)):
         raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
-    return dict(golden)
+    return golden
 
 
 def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:

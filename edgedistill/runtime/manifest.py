@@ -26,11 +26,8 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: not a bundle (no manifest.json); create one with edgedistill export RUN")
     if path.stat().st_size > LARGEST_BYTES or manifest_fields.leaves(folder, path.name):
         raise UserError(f"{path}: above {LARGEST_BYTES} bytes, or a link out of the folder; copy the bundle again")
-    try:
-        manifest = files.read_json(path)
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not valid JSON, truncated or edited; copy the bundle again") from None
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    manifest = files.read_json_object(path, "copy the bundle again")
+    schema = manifest.get("schema")
     if type(schema) is not int or schema < 1:
         raise UserError(f"{path}: no schema number, so it is not a bundle's manifest; copy the bundle again")
     if schema > SCHEMA:
@@ -40,7 +37,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {', '.join(missing)} missing, truncated or edited; copy the bundle again")
     if problems := manifest_fields.problems(manifest):
         raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in problems))
-    return dict(manifest)
+    return manifest
 
 
 def digest(manifest: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from edgedistill import files, recipe
 from edgedistill.evaluation import scoring
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
+
+LOWEST = -sys.float_info.max  # below every score; JSON has no name for −∞
 
 
 class Selection:
@@ -28,7 +30,7 @@ class Selection:
 
     def start_stage(self) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.name, "score": -math.inf, "stage": None, "step": 0}
+        self.best: dict[str, Any] = {"suite": self.name, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:

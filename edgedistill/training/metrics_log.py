@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from edgedistill import files
 from edgedistill.session import Log
 
 
@@ -21,7 +21,7 @@ class MetricsLog:
     def write(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(files.json_text(values) + "\n")
 
     def truncate(self, size: int) -> None:
         """Drop the lines that were written after the checkpoint from which the run resumes."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgedistill import files
-from edgedistill.errors import UserError
+from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import fit, plan, processes, race, sampler, storage, trials, worker
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.pace import Pace
@@ -81,7 +81,7 @@ def test_a_full_disk(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trials.train, "train", full)
-    with pytest.raises(files.DiskFull) as caught:
+    with pytest.raises(DiskFull) as caught:
         fit.fit(request(world), tmp_path / "fit", Session(), CONDUCT)
     assert str(caught.value) == (
         f"{tmp_path / 'fit'} was not written: no space left on the device; free some space, or choose another place"

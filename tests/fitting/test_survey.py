@@ -180,7 +180,8 @@ def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* --max-mb 0\.0"
     ):
-        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(), CONDUCT)
+        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), CONDUCT)
+    assert not (tmp_path / "cache/teachers").exists(), "refused before a text is embedded"
 
 
 def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,3 +210,29 @@ def test_random_embeddings_are_unit_rows() -> None:
     rows = np.array([0, 5, 2_000])
     assert np.linalg.norm(training_time.RandomEmbeddings(12)[rows], axis=1) == pytest.approx(np.ones(3), abs=1e-5)
     assert training_time.RandomEmbeddings(12, pairs=True)[rows].shape == (3, 2, 12)
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"kind": "bert", "layers": 64, "width": 16_384, "heads": 2},
+        {"kind": "bert", "layers": 1, "width": 16_384, "heads": 2, "max_positions": 1 << 20},
+        {"kind": "bilstm", "layers": 8, "width": 16_384, "hidden": 16_384},
+    ],
+)
+def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_built(student: dict[str, Any], world: World) -> None:
+    with pytest.raises(UserError, match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+; give it"):
+        inspect(spec(world, student=student, targets=None), Session(data=world.data))
+
+
+def test_a_large_batch_is_estimated_from_a_part_of_it(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_time, "timed_steps", lambda step, numbers, limit: [step(int(numbers[0])) or 1.0])
+    inspected = inspect(spec(world, stages=[stage(batch=32 * training_time.TIMED_ROWS)]), Session(data=world.data))
+    seconds = training_time.step_seconds(inspected, 0, training_time.train.accelerator_for(inspected.spec, "cpu"), 0.1)
+    assert seconds == pytest.approx(32, rel=0.2)
+
+
+@pytest.mark.parametrize("model", [".", "..", "~"])
+def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) -> None:
+    with pytest.raises(UserError, match=r"teacher\.model|no config\.json|no such"):
+        inspect(spec(world, teacher={"model": model}), Session(data=world.data))

@@ -59,7 +59,7 @@ def test_unknown_kind_names_the_nearest() -> None:
         ),
         ({"stages": {"name": "a"}}, "stages: a mapping is not a list; write a list, each item after a dash"),
         ({"name": "My Recipe"}, "name: 'My Recipe' is not a valid name; use lower-case letters, digits, dots and dashes"),
-        ({"seed": 1.5}, "seed: 1.5 is not a whole number; write one without quotes, such as 3"),
+        ({"seed": 1.5}, "seed: 1.5 is not a whole number; write one, such as 3"),
         ({"about": 3}, 'about: 3 is not text; write "3"'),
     ],
 )
@@ -73,7 +73,7 @@ def test_all_the_problems_at_once() -> None:
     )
     text = "\n".join(found)
     assert len(found) == 5
-    assert "seed: 'one' is not a whole number; write one without quotes, such as 3" in text
+    assert "seed: 'one' is not a whole number; write one, such as 3" in text
     assert "extra: no key 'extra'" in text
     assert "student.widht: no key 'widht'; did you mean 'width'?" in text
     assert "stages[0].objective: missing" in text

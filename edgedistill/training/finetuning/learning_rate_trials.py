@@ -22,6 +22,7 @@ from edgedistill.evaluation import classification_metrics
 from edgedistill.students.classifier import Classifier
 from edgedistill.training import checkpoint, diverged, resume
 from edgedistill.training.checkpoint import Checkpoint
+from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
 from edgedistill.training.finetuning.training_rows import TrainingRows
@@ -55,9 +56,9 @@ class Position:
     done: int = 0  # steps at all rates
     total: float = 0.0  # loss summed since the last measurement
     counted: int = 0  # steps since then
-    best: dict[str, Any] = field(default_factory=lambda: {"score": -math.inf})  # of all rates
+    best: dict[str, Any] = field(default_factory=lambda: {"score": LOWEST})  # of all rates
     tried: list[dict[str, Any]] = field(default_factory=list)  # the rates that are done
-    tops: float = -math.inf  # best score at this rate
+    tops: float = LOWEST  # best score at this rate
 
 
 class Tuning:
@@ -131,7 +132,7 @@ class Tuning:
         self.order = BatchOrder(self.stage, self.rows.tokens, len(self.rows.tokens), self.seed)
         if resumed is None:
             torch.manual_seed(self.seed)
-            self.at.tops = -math.inf
+            self.at.tops = LOWEST
         else:
             checkpoint.load_optimizer([self.optimizer], self.names, resumed.tensors.get("optimizer", {}))
             checkpoint.set_random_state(resumed.tensors["random"])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import recipe
+from edgedistill import machine, recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
@@ -21,6 +21,8 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
 from edgedistill.training.initial_student.weight_source import WeightSource
 from edgedistill.training.load_models import Models
+
+TRAINED_BYTES = 16  # a parameter, its gradient, and AdamW's two moments
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,28 @@ def _initialized(
     return PreparedStudent(module, shape, tokenizer, earlier=tuple(earlier))
 
 
+def _module(kind: str, shape: dict[str, Any]) -> Any:
+    """A module of this shape. Raises UserError where this machine has not the memory that training it takes."""
+    build = kinds.KINDS[kind].build
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        count = sum(parameter.numel() for parameter in build(shape).parameters())
+    memory = machine.memory_bytes()
+    if memory is not None and count * TRAINED_BYTES > memory:
+        fact = f"{count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, and this machine has {memory / 1e9:,.0f}"
+        raise UserError(f"student: {fact}; give it fewer layers, or a smaller width or vocabulary")
+    return build(shape)
+
+
 def _bilstm(student: recipe.BiLSTM, start: Start) -> tuple[nn.Module, dict[str, Any]]:
     shape = bilstm.shape(student, start.vocabulary_size, start.pad_id, start.dims)
-    module: nn.Module = bilstm.build(shape)
+    module: nn.Module = _module("bilstm", shape)
     bilstm.initialize(module, start.embeddings, start.token_weights)  # type: ignore[arg-type]
     return module, shape
 
 
 def _static(student: recipe.Static, start: Start) -> tuple[nn.Module, dict[str, Any]]:
     shape = static.shape(student, start.vocabulary_size, start.pad_id, start.dims)
-    module = static.build(shape)
+    module = _module("static", shape)
     static.initialize(module, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
     return module, shape
 
@@ -123,7 +137,7 @@ def _recurrent(student: recipe.Recurrent, start: Start) -> tuple[nn.Module, dict
     if shape["positions"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
-    module = recurrent.build(shape)
+    module = _module("recurrent", shape)
     layers = recurrent.source_layers(student, source.model.config)
     recurrent.initialize(module, layers, source.layers, start.embeddings, start.token_weights)
     _start_head(module, source)
@@ -137,7 +151,7 @@ def _bert(student: recipe.Bert, start: Start) -> tuple[nn.Module, dict[str, Any]
         taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
     narrow = narrow_bert.shape(student, taken) if taken and student.reduced else {}
     shape = bert.shape(student, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
-    module = bert.build(shape)
+    module = _module("bert", shape)
     layers = bert.source_layers(student, taken.config) if taken else None
     if not student.reduced:
         given = source.layers if source else None
