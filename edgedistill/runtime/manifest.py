@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from edgedistill.runtime.trust import GET_AGAIN, manifest_fields
 
 SCHEMA = 1
 LARGEST_BYTES = 4_000_000
+LARGEST_FILE_BYTES = {".onnx": 2**31 - 1, ".safetensors": 2**34}  # of other files:
+LARGEST_OTHER_BYTES = 64_000_000
 REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 
 
@@ -27,7 +30,7 @@ def read(folder: Path) -> dict[str, Any]:
     if path.stat().st_size > LARGEST_BYTES or manifest_fields.leaves(folder, path.name):
         raise UserError(f"{path}: above {LARGEST_BYTES} bytes, or a link out of the folder; copy the bundle again")
     try:
-        manifest = files.read_json(path)
+        manifest = json.loads(path.read_bytes(), parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise UserError(f"{path}: not valid JSON, truncated or edited; copy the bundle again") from None
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
@@ -43,13 +46,19 @@ def read(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def digest(manifest: dict[str, Any]) -> str:
     """The hash of a manifest, leaving out the digest that it may already hold."""
     return files.cache_key(**{name: value for name, value in manifest.items() if name != "digest"})
 
 
 def changes(folder: Path, manifest: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """One line for each of the named files that is missing or whose sha256 differs, and for a manifest that does not match its digest."""
+    """One line for each of the named files that is missing, too large to be read, or whose sha256 differs, and for a manifest that does
+    not match its digest.
+    """
     problems = []
     if "digest" in manifest and manifest["digest"] != digest(manifest):
         problems.append(f"{folder / 'manifest.json'}: changed since export (its digest differs); copy the bundle again")
@@ -59,6 +68,8 @@ def changes(folder: Path, manifest: dict[str, Any], names: Sequence[str]) -> lis
             problems.append(f"{path}: a link out of the bundle's folder; copy the bundle again, with the files that links lead to")
         elif not path.is_file():
             problems.append(f"{path}: missing; copy the bundle again")
+        elif (size := path.stat().st_size) > (most := LARGEST_FILE_BYTES.get(path.suffix, LARGEST_OTHER_BYTES)):
+            problems.append(f"{path}: {size} bytes, such a file has at most {most}; copy the bundle again")
         elif files.sha256_file(path) != expected:
             problems.append(f"{path}: changed since export (its sha256 differs from manifest.json); copy the bundle again")
     return problems

@@ -13,11 +13,13 @@ from edgedistill.runtime.trust import GET_AGAIN, graph_check, tokenizer_check
 
 def check(folder: Path, manifest: dict[str, Any], precision: str) -> None:
     """Raises UserError for a tokenizer, CheckFailed for a graph that may not be opened, or has other operators than its manifest lists."""
-    tokenizer_check.check(folder / "tokenizer.json")
+    largest = max(tokenizer_check.check(folder / "tokenizer.json"), manifest.get("pad_id", 0))
     entry = manifest["precisions"][precision]
     found = graph_check.check(folder / entry["file"], manifest)
     if entry.get("operators", found.operators) != found.operators:
         raise CheckFailed(f"{folder / entry['file']}: has other operators than manifest.json lists; {GET_AGAIN}")
+    if found.rows is not None and largest >= found.rows:
+        raise CheckFailed(f"{folder}: token id {largest}, and its graph has embeddings of {found.rows} tokens; {GET_AGAIN}")
 
 
 @contextmanager
