@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,8 @@ RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
 UNIT = 0.01  # by how much the square of an embedding's length may differ from 1; float16 stays within 0.002
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 class BundleSession:
     """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
@@ -30,31 +31,33 @@ class BundleSession:
 
     def __init__(self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool) -> None:
         self._place, self._output, self._width, self._unit = place, output, width, unit
-        with self._failures():
+        try:
             self._session = open_session(graph, threads, device)
+        except UserError:  # no CUDA
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
 
     def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """(batch, width) float32, finite."""
-        with self._failures():
+        try:
             rows = self._session.run([self._output], inputs, RUN_OPTIONS)[0]
+        except Exception as error:
+            raise self._failure(error) from error
         expected = (len(inputs["input_ids"]), self._width)
         if not isinstance(rows, np.ndarray) or rows.shape != expected or rows.dtype != np.float32:
             found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
             raise CheckFailed(f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}")
-        squares = np.einsum("nd,nd->n", rows, rows)
-        if not (np.abs(squares - 1) <= UNIT if self._unit else np.isfinite(squares)).all():  # a comparison with NaN is false
+        least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
+        squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
+        if not all(least <= square <= most for square in squares):  # a comparison with NaN is false
             fact = "an embedding that is not of unit length" if np.isfinite(rows).all() else "a number that is not finite"
             raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
         return np.asarray(rows)
 
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError:  # no CUDA
-            raise
-        except Exception as error:  # onnxruntime's own are of many classes, and it passes on others, as for want of memory
-            raise CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again") from error
+    def _failure(self, error: Exception) -> CheckFailed:
+        """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
+        return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again")
 
 
 def _end_without_joining() -> None:
