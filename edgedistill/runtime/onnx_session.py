@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import io
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -60,11 +61,17 @@ class BundleSession:
         return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again")
 
 
+_opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
+
+
 def _end_without_joining() -> None:
     """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that only its parent has.
 
-    The C library runs what was registered last first: buffers are flushed, then _exit takes the status. Python has ended before.
+    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was registered last first, which flushes
+    the buffers and then ends the process with its status.
     """
+    for session in _opened:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
     process = ctypes.CDLL(None)
     if hasattr(process, "on_exit"):  # glibc; elsewhere such a destructor does not wait
         process.on_exit(process._exit, None)
@@ -83,7 +90,9 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        return onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        _opened.add(session)
+        return session
     missing = _preload_cuda()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     try:
