@@ -468,10 +468,11 @@ def graph_named(name: str) -> Edit:
 
 
 def file_named(name: str) -> Edit:
-    return lambda folder: (
-        control(folder),
-        write_manifest(folder, files={**read(folder)["files"], name: "0" * 64}),
-    )[0]
+    def change(folder: Path) -> None:
+        control(folder)
+        write_manifest(folder, files={**read(folder)["files"], name: "0" * 64})
+
+    return change
 
 
 def raw_manifest(edit: Callable[[str], str]) -> Edit:

@@ -136,7 +136,10 @@ def test_any_iterable_that_has_an_order(folder: Path, classifier: bundle.Bundle,
 def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.Bundle, kind: str) -> None:
     items, fact = REFUSED[kind]
     opened = bundle.load(folder)
-    calls = {"texts": [opened.encode, opened.tokenize], "items": [classifier.logits, classifier.classify, classifier.tokenize_items]}
+    calls: dict[str, list[Callable[[Any], Any]]] = {
+        "texts": [opened.encode, opened.tokenize],
+        "items": [classifier.logits, classifier.classify, classifier.tokenize_items],
+    }
     for name, functions in calls.items():
         for function in functions:
             with pytest.raises(UserError) as caught:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime import bundle, verify
@@ -99,7 +100,7 @@ def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path) -> 
 @pytest.mark.parametrize(("divisor", "accepted"), [(2, True), (-2, True), (2**40, True), (0, False), (-1, False), ([2, 0], False)])
 def test_integers_are_divided_by_constants(place: Path, kind: str, divisor: int | list[int], accepted: bool) -> None:
     raw = hostile.constant("by", divisor)
-    typed = hostile.helper.make_tensor("by", raw.data_type, raw.dims, np.ravel(divisor).tolist())  # as varints
+    typed = helper.make_tensor("by", raw.data_type, raw.dims, np.ravel(divisor).tolist())  # as varints
     for constant in (raw, typed):
         hostile.used(hostile.FIRST_ID, hostile.node(kind, "top by"), constants=(constant,))(place)
         if accepted:

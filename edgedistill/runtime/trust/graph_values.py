@@ -87,11 +87,11 @@ class GraphValues:
 
     def _is_float(self, node: Node) -> bool:
         """Whether a node's first output is known to be floating point."""
-        if node.kind in ("Cast", "Constant", "ConstantOfShape"):
-            held = [field.get("tensor") for field in node.attributes.values() if "tensor" in field]
-            if node.kind == "Cast":
-                return node.attributes.get("to", {}).get("i") in FLOATS
-            return held[0].element in FLOATS if held else not any(name.startswith("value_int") for name in node.attributes)
+        if node.kind == "Cast":
+            return node.attributes.get("to", {}).get("i") in FLOATS
+        if node.kind in ("Constant", "ConstantOfShape"):
+            held = [field["tensor"].element for field in node.attributes.values() if "tensor" in field]
+            return held[0] in FLOATS if held else not any(name.startswith("value_int") for name in node.attributes)
         at = TYPE_OF_INPUT.get(node.kind, 0)
         carrier = node.inputs[at : at + 1]
         return node.kind in FLOAT_RESULTS or (node.kind not in OTHER_RESULTS and not self._floats.isdisjoint(carrier))
