@@ -228,7 +228,7 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     device: "cpu" or "cuda" (which needs onnxruntime-gpu).
 
     Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the bundle needs a newer
-    edgedistill; CheckFailed where a file is missing or was changed, or a graph has operators that no bundle needs.
+    edgedistill; CheckFailed where a file is missing, was changed or is too large, or a graph is one that no export writes.
     """
     if threads is not None:
         _positive(threads, "threads")

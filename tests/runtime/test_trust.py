@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import runpy
@@ -271,6 +272,11 @@ def test_token_ids_above_the_table(copy: Path) -> None:
     assert "onnxruntime fails on its graph (" in line
 
 
+def table(replacement: str) -> str:
+    """A table of characters with an empty trie, as sentencepiece writes it."""
+    return base64.b64encode(bytes(4) + replacement.encode() + b"\0").decode()
+
+
 TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (
         lambda t: t.update(model={"type": "Neural", "vocab": {}}),
@@ -296,6 +302,17 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         ),
         "normalizer: its replacements make a text more than 1000 times as long",
     ),
+    (
+        lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": table("x" * 2000)}),
+        "normalizer: its replacements make a text more than 1000 times as long",
+    ),
+    (
+        lambda t: t.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "a"}),
+        "normalizer: Replace: pattern: an empty string",
+    ),
+    (lambda t: t["model"]["vocab"].update({"a" * 1001: 5}), "model.vocab: a token of 1001 characters, above 1000"),
+    (lambda t: t["model"].update(end_of_word_suffix="a" * 101), "model.end_of_word_suffix: 101 characters, above 100"),
+    (lambda t: t["model"].update(unk_token="[X]"), "model.unk_token: '[X]', which is not in the vocabulary"),
     (lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}), "decoder: Fuse: x: 1001 characters, above 1000"),
     (
         lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 65}),

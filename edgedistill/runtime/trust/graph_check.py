@@ -1,7 +1,7 @@
 """What is checked in an ONNX file before onnxruntime opens it: its own bytes alone, known operators, tensors of the size they claim.
 
-A graph that passes reads no other file and runs no other code than onnxruntime's kernels. How long it takes, and how much memory, is not
-decided here.
+A graph that passes reads no other file, runs no other code than onnxruntime's kernels, divides no integer in a way that ends the process,
+and is opened in seconds. How long a run takes, and how much memory, is not decided here.
 """
 
 from __future__ import annotations
