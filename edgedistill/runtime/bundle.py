@@ -112,7 +112,7 @@ class Bundle:
         if not self.labels:
             way_out = "call encode, or train a classifier with a finetune stage"
             raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
-        items = _listed(items, "items")
+        items = _listed(items, "items", self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
         for start in range(0, len(items), WINDOW):
             logits[start : start + WINDOW] = self.logits_ids(self.tokenize_items(items[start : start + WINDOW], start), batch_tokens)
@@ -132,7 +132,7 @@ class Bundle:
 
     def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
         """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for errors."""
-        items = _listed(items, "items")
+        items = _listed(items, "items", self.pair)
         self._check_items(items, first)
         columns = [[item] if isinstance(item, str) else list(item) for item in items]
         rows = [self._tokenize([item[column] for item in columns], first) for column in range(1 + self.pair)]
@@ -253,8 +253,8 @@ def _positive(value: int, name: str) -> int:
     return int(value)
 
 
-def _listed(items: Iterable[Any], name: str) -> list[Any]:
-    """The items of any iterable that has one dimension and an order: what follows counts and reads the same ones."""
+def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
+    """The items of any iterable that has an order and, but for pairs, one dimension: what follows counts and reads the same ones."""
     if isinstance(items, str):
         raise UserError(f"{name}: one string; put it in a list")
     kind = type(items).__name__
@@ -262,7 +262,7 @@ def _listed(items: Iterable[Any], name: str) -> list[Any]:
         raise UserError(f"{name}: {kind}, not a list of strings; give a list")
     if isinstance(items, set | frozenset):
         raise UserError(f"{name}: {kind}, which has no order; give a list")
-    if hasattr(items, "columns") or getattr(items, "ndim", 1) != 1:  # a table of pandas or polars, an array
+    if hasattr(items, "columns") or getattr(items, "ndim", 1) not in (1, 1 + pair):  # a table of pandas or polars, an array
         raise UserError(f"{name}: {kind} of several columns; give one column")
     return list(items)
 
