@@ -23,7 +23,7 @@ LARGEST_DIFFERENCE = 0.5  # of a probability
 INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}  # devices, on Windows
 _HASH = re.compile(r"[0-9a-f]{64}")
-_TIME = re.compile(r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_TIME = re.compile(r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _PLAIN = re.compile(r"[^\\:*?\"<>|\x00-\x1f\x7f]*")  # letters that all systems allow in a file's name, and the slash
 
 
