@@ -51,7 +51,8 @@ class BundleSession:
             raise CheckFailed(f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}")
         least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
         squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
-        if not all(least <= square <= most for square in squares):  # a comparison with NaN is false
+        # zero: of a text whose tokens cancel out, as in sentence-transformers; a comparison with NaN is false
+        if not all(least <= square <= most or square == 0 for square in squares):
             fact = "an embedding that is not of unit length" if np.isfinite(rows).all() else "a number that is not finite"
             raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
         return np.asarray(rows)
