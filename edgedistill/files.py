@@ -80,28 +80,33 @@ def cache_key(**parts: Any) -> str:
 LARGEST_JSON_BYTES = 1 << 30
 
 
-def read_json(path: Path, way_out: str = "get or write the file again") -> Any:
+def read_json(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> Any:
     """The value in a JSON file, with or without a byte order mark; `way_out` ends the line of an error.
 
-    Raises UserError for what holds no JSON: an empty or huge file, other text, bytes that are no UTF-8, nesting and numbers without end.
+    finite: NaN and Infinity, which Python's writer puts out though JSON has none, are errors too. Raises UserError for what holds no
+    JSON: an empty or huge file, other text, bytes that are no UTF-8, nesting and numbers without end.
     """
     if path.stat().st_size > LARGEST_JSON_BYTES:
         raise UserError(f"{path}: above {LARGEST_JSON_BYTES} bytes; {way_out}")
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"))
+        return json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number if finite else float)
     except json.JSONDecodeError as error:
         fact = f"not JSON (line {error.lineno}: {error.msg})" if error.doc.strip() else "empty"
         if error.doc.startswith("version https://git-lfs"):
             fact = "a pointer of Git LFS in place of the file"
-    except (ValueError, RecursionError) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
-        facts = {RecursionError: "nested too deeply", UnicodeDecodeError: "not UTF-8"}
+    except (ValueError, RecursionError, OverflowError) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
+        facts = {RecursionError: "nested too deeply", UnicodeDecodeError: "not UTF-8", OverflowError: "NaN or Infinity"}
         fact = f"not JSON ({facts.get(type(error), 'a number of more than 4,300 digits')})"
     raise UserError(f"{path}: {fact}; {way_out}")
 
 
-def read_json_object(path: Path, way_out: str = "get or write the file again") -> dict[str, Any]:
+def _no_number(name: str) -> float:
+    raise OverflowError(name)
+
+
+def read_json_object(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> dict[str, Any]:
     """`read_json` of a file that holds an object. Raises UserError where it holds another value."""
-    value = read_json(path, way_out)
+    value = read_json(path, way_out, finite)
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a JSON object; {way_out}")
     return value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files
+from edgedistill.errors import UserError
 from edgedistill.session import Log
 
 RECORD = "files.json"  # in a cached folder: the sha256 of each of its other files
@@ -43,7 +44,7 @@ def recorded(path: Path) -> dict[str, str]:
     """The hashes of files as they were recorded, name -> sha256; none where the record is missing or damaged."""
     try:
         found = files.read_json(path)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, UserError):
         return {}
     return found if isinstance(found, dict) and all(isinstance(sha256, str) for sha256 in found.values()) else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from edgedistill.runtime import manifest as manifests
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
-from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
+from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.runtime.similarity import similarity
 from edgedistill.runtime.trust import opening_check
@@ -50,13 +50,18 @@ class Bundle:
         self.labels: list[str] = manifest.get("labels", [])
         self.pair: bool = len(manifest.get("inputs", ())) == 4
         self._device = device
-        self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
-        self._outputs = [manifest["output"]]
+        graph, width = folder / manifest["precisions"][precision]["file"], len(self.labels) or self.dims[0]
+        self._session = BundleSession(folder, graph, threads, device, manifest["output"], width, not self.labels)
         self._prompt: str = manifest["prompt"]
         self._pad_id: int = manifest.get("pad_id", 0)
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self.max_tokens)
+        with opening_check.readable(folder):
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(self.max_tokens)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its name: another process opens the files, and checks them, again."""
+        return load, (self.folder, self.precision, self.threads, self._device)
 
     def __repr__(self) -> str:
         output = f"{len(self.labels)} labels per {'pair' if self.pair else 'text'}" if self.labels else f"{self.dims[0]} dimensions"
@@ -64,24 +69,26 @@ class Bundle:
 
     @border()
     def encode(
-        self, texts: str | Sequence[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False
+        self, texts: str | Iterable[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False
     ) -> np.ndarray:
         """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one embedding, (d,).
 
-        texts: strings; those above `max_tokens` are truncated, the empty string is allowed.
+        texts: any iterable of strings in an order, such as a list, a generator, an array or a column of a table; those above
+        `max_tokens` are truncated, the empty string is allowed.
         dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalized again.
         batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches take more memory.
         progress: show a progress bar on stderr.
 
-        Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of `dims`, and for a classifier.
+        Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of `dims`, for a
+        classifier, and for what is no such iterable; CheckFailed where the graph returns anything but embeddings of unit length.
         """
         dim = self.embedding_dim(dim)
         if self.labels:
             raise UserError(f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; call classify")
         if isinstance(texts, str):
             return np.asarray(self.encode([texts], dim, batch_tokens, progress)[0])
-        _check_texts(texts)
-        embeddings = np.empty((len(texts), dim), np.float32)
+        texts = _texts(texts)
+        embeddings = np.zeros((len(texts), dim), np.float32)
         with progress_bar(len(texts), progress) as advance:
             for start in range(0, len(texts), WINDOW):
                 ids = self._tokenize(texts[start : start + WINDOW], start)
@@ -91,43 +98,43 @@ class Bundle:
     similarity = staticmethod(similarity)
 
     @border()
-    def classify(self, items: Sequence[Item], batch_tokens: int | None = None) -> Classification:
+    def classify(self, items: Iterable[Item], batch_tokens: int | None = None) -> Classification:
         """Label n texts or, where `pair` is true, n pairs of texts: (labels, probabilities), a list of n and (n, C) float32.
 
-        items: strings, or pairs of strings such as ("A text.", "Another one."). The columns of the probabilities are in the order
-        of `labels`. batch_tokens: as for `encode`.
+        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The columns of the
+        probabilities are in the order of `labels`. batch_tokens: as for `encode`.
 
         Raises UserError for an item that is neither (its index is named), and for a bundle that is not a classifier.
         """
         probabilities = softmax(self.logits(items, batch_tokens))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
 
-    def logits(self, items: Sequence[Item], batch_tokens: int | None = None) -> np.ndarray:
+    def logits(self, items: Iterable[Item], batch_tokens: int | None = None) -> np.ndarray:
         """(n, C) float32, the classifier head's outputs before softmax. Raises as `classify`."""
         if not self.labels:
             way_out = "call encode, or train a classifier with a finetune stage"
             raise UserError(f"{self.manifest['name']}: an encoder, which has no labels; {way_out}")
-        logits = np.empty((len(items), len(self.labels)), np.float32)
+        items = _listed(items, "items", self.pair)
+        logits = np.zeros((len(items), len(self.labels)), np.float32)
         for start in range(0, len(items), WINDOW):
             logits[start : start + WINDOW] = self.logits_ids(self.tokenize_items(items[start : start + WINDOW], start), batch_tokens)
         return logits
 
-    def tokenize(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def tokenize(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The token ids of each text, (T,) int64: with prompt and special tokens, truncated to `max_tokens`. Raises as `encode`."""
-        _check_texts(texts)
-        return self._tokenize(texts, 0)
+        return self._tokenize(_texts(texts), 0)
 
     def encode_ids(self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None) -> np.ndarray:
         """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or above `max_tokens`."""
-        embeddings = np.empty((len(ids), self.embedding_dim(dim)), np.float32)
+        embeddings = np.zeros((len(ids), self.embedding_dim(dim)), np.float32)
         for at, row in enumerate(ids):
-            if not 0 < len(row) <= self.max_tokens:
-                raise UserError(f"ids[{at}]: {len(row)} tokens; this bundle takes 1 to {self.max_tokens}")
+            self._check_ids(row, f"ids[{at}]")
         self._embed(ids, embeddings, batch_tokens, lambda count: None)
         return embeddings
 
     def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
         """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for errors."""
+        items = _listed(items, "items", self.pair)
         self._check_items(items, first)
         columns = [[item] if isinstance(item, str) else list(item) for item in items]
         rows = [self._tokenize([item[column] for item in columns], first) for column in range(1 + self.pair)]
@@ -135,17 +142,20 @@ class Bundle:
 
     def logits_ids(self, ids: Sequence[Sequence[np.ndarray]], batch_tokens: int | None = None) -> np.ndarray:
         """(n, C) float32 of items given as token ids, as `tokenize_items` returns them."""
-        logits = np.empty((len(ids), len(self.labels)), np.float32)
+        logits = np.zeros((len(ids), len(self.labels)), np.float32)
+        for at, item in enumerate(ids):
+            for row in item:
+                self._check_ids(row, f"ids[{at}]")
         lengths = [max(len(row) for row in item) * (1 + self.pair) for item in ids]
-        for batch in longest_first(lengths, batch_tokens or BATCH_TOKENS[self._device]):
+        for batch in longest_first(lengths, self._batch_tokens(batch_tokens)):
             inputs = [each for column in range(1 + self.pair) for each in pad([ids[at][column] for at in batch], self._pad_id)]
-            logits[batch] = self._session.run(self._outputs, dict(zip(INPUTS, inputs, strict=False)), RUN_OPTIONS)[0]
+            logits[batch] = self._session.run(dict(zip(INPUTS, inputs, strict=False)))
         return logits
 
     def embedding_dim(self, dim: int | None = None) -> int:
         """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is none of `dims`."""
         if dim is None or dim in self.dims:
-            return dim or self.dims[0]
+            return self.dims[0 if dim is None else self.dims.index(dim)]
         name = self.manifest["name"]
         if len(self.dims) == 1:
             raise UserError(f"dim={dim}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, leave dim out")
@@ -160,9 +170,14 @@ class Bundle:
         token = model.get("unk_token")
         return self._tokenizer.token_to_id(token) if token is not None else model.get("unk_id")
 
+    def _batch_tokens(self, asked: int | None) -> int:
+        return BATCH_TOKENS[self._device] if asked is None else _positive(asked, "batch_tokens")
+
+    def _check_ids(self, ids: np.ndarray, place: str) -> None:
+        if not 0 < len(ids) <= self.max_tokens:
+            raise UserError(f"{place}: {len(ids)} tokens; this bundle takes 1 to {self.max_tokens}")
+
     def _check_items(self, items: Sequence[Item], first: int) -> None:
-        if isinstance(items, str):
-            raise UserError("items: one string; put it in a list")
         for at, item in enumerate(items):
             texts = list(item) if isinstance(item, Iterable) and not isinstance(item, str) else [item]
             if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
@@ -174,26 +189,32 @@ class Bundle:
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
         try:
-            rows = self._tokenizer.encode_batch_fast([self._prompt + text for text in texts] if self._prompt else list(texts))
+            with opening_check.readable(self.folder):
+                encodings = self._tokenizer.encode_batch_fast([self._prompt + text for text in texts] if self._prompt else list(texts))
         except (TypeError, UnicodeError):
             for at, text in enumerate(texts):
                 if not _is_unicode(text):
                     raise UserError(f"texts[{first + at}]: contains half a surrogate pair, which is not text; decode it again") from None
             raise
-        return [np.array(row.ids, np.int64) for row in rows]
+        rows = [np.array(encoding.ids, np.int64) for encoding in encodings]
+        for at, row in enumerate(rows):
+            if not len(row):
+                raise UserError(f"texts[{first + at}]: has no tokens in this bundle's vocabulary; leave it out")
+        return rows
 
     def _embed(self, ids: Sequence[np.ndarray], out: np.ndarray, batch_tokens: int | None, advance: Callable[[int], None]) -> None:
         """Write the embedding of each row of token ids into `out`."""
+        batch_tokens = self._batch_tokens(batch_tokens)
         if len(ids) == 1:  # a query: nothing to sort or to pad
             self._embed_batch(ids[0][None], np.ones((1, len(ids[0])), np.int64), out, slice(None))
             advance(1)
             return
-        for batch in longest_first([len(row) for row in ids], batch_tokens or BATCH_TOKENS[self._device]):
+        for batch in longest_first([len(row) for row in ids], batch_tokens):
             self._embed_batch(*pad([ids[at] for at in batch], self._pad_id), out, batch)
             advance(len(batch))
 
     def _embed_batch(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
-        embeddings = self._session.run(self._outputs, {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
+        embeddings = self._session.run({"input_ids": ids, "attention_mask": mask})
         if out.shape[1] != embeddings.shape[1]:
             embeddings = embeddings[:, : out.shape[1]]
             embeddings = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
@@ -210,29 +231,51 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     device: "cpu" or "cuda" (which needs onnxruntime-gpu).
 
     Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the bundle needs a newer
-    edgedistill; CheckFailed where a file is missing or was changed, or a graph has operators that no bundle needs.
+    edgedistill; CheckFailed where a file is missing, was changed or is too large, or a graph is one that no export writes.
     """
+    if threads is not None:
+        _positive(threads, "threads")
     folder, named = locate(name)
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
     problems = manifests.changes(folder, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"]))
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    threads = threads or machine.processors()
+    threads = machine.processors() if threads is None else threads
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizer; read when its thread pool starts
     opening_check.check(folder, manifest, precision)
+    opened = Bundle(folder, manifest, precision, threads, device)
     with opening_check.readable(folder):
-        opened = Bundle(folder, manifest, precision, threads, device)
         opened._tokenizer.encode("a")  # a tokenizer whose parts do not fit together fails here
     return opened
 
 
-def _check_texts(texts: Sequence[str]) -> None:
-    if isinstance(texts, str):
-        raise UserError("texts: one string; put it in a list")
-    for at, text in enumerate(texts):
+def _positive(value: int, name: str) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name}={value!r}: not a whole number of at least 1")
+    return int(value)
+
+
+def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
+    """The items of any iterable that has an order and, but for pairs, one dimension: what follows counts and reads the same ones."""
+    if isinstance(items, str):
+        raise UserError(f"{name}: one string; put it in a list")
+    kind = type(items).__name__
+    if isinstance(items, bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        raise UserError(f"{name}: {kind}, not a list of strings; give a list")
+    if isinstance(items, set | frozenset):
+        raise UserError(f"{name}: {kind}, which has no order; give a list")
+    if hasattr(items, "columns") or getattr(items, "ndim", 1) not in (1, 1 + pair):  # a table of pandas or polars, an array
+        raise UserError(f"{name}: {kind} of several columns; give one column")
+    return list(items)
+
+
+def _texts(texts: Iterable[str]) -> list[str]:
+    listed = _listed(texts, "texts")
+    for at, text in enumerate(listed):
         if not isinstance(text, str):
             raise UserError(f"texts[{at}]: {type(text).__name__}, not a string; give strings")
+    return listed
 
 
 def _is_unicode(text: str) -> bool:

@@ -20,6 +20,8 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     A name is a folder, the name of a folder below bundles/, or a shipped bundle, in this order.
     Raises UserError, with the closest name, where there is none of these.
     """
+    if not isinstance(name, str | Path) or not str(name).strip():
+        raise UserError(f"bundle {str(name)!r}: no name; give a bundle's folder, or the name of a bundle")
     name = str(name)
     folder = _folder(name)
     if folder is not None:

@@ -1,18 +1,86 @@
-"""Open a graph in onnxruntime."""
+"""Open a graph in onnxruntime, and run a bundle's."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
+import os
+import weakref
 from pathlib import Path
 
+import numpy as np
 import onnxruntime
 
-from edgedistill.errors import UserError, first_line, unknown_name
+from edgedistill.errors import CheckFailed, UserError, first_line, unknown_name
+from edgedistill.runtime.trust import GET_AGAIN
 
 DEVICES = ("cpu", "cuda")
 RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
+UNIT = 0.01  # by how much the square of an embedding's length may differ from 1; float16 stays within 0.002
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class BundleSession:
+    """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
+
+    place: the bundle, for errors. output: the name of the output that `run` returns. width: its dimensions.
+    unit: whether its rows are embeddings, of unit length. Whatever onnxruntime raises, and any other output, is a CheckFailed.
+    """
+
+    def __init__(self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool) -> None:
+        self._place, self._output, self._width, self._unit = place, output, width, unit
+        try:
+            self._session = open_session(graph, threads, device)
+        except UserError:  # no CUDA
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """(batch, width) float32, finite."""
+        try:
+            rows = self._session.run([self._output], inputs, RUN_OPTIONS)[0]
+        except Exception as error:
+            raise self._failure(error) from error
+        expected = (len(inputs["input_ids"]), self._width)
+        if not isinstance(rows, np.ndarray) or rows.shape != expected or rows.dtype != np.float32:
+            found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
+            raise CheckFailed(f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}")
+        least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
+        squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
+        # zero: of a text whose tokens cancel out, as in sentence-transformers; a comparison with NaN is false
+        if not all(least <= square <= most or square == 0 for square in squares):
+            fact = "an embedding that is not of unit length" if np.isfinite(rows).all() else "a number that is not finite"
+            raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
+        return np.asarray(rows)
+
+    def _failure(self, error: Exception) -> CheckFailed:
+        """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
+        return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again")
+
+
+_opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
+
+
+def _end_without_joining() -> None:
+    """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that only its parent has.
+
+    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was registered last first, which flushes
+    the buffers and then ends the process with its status.
+    """
+    for session in _opened:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+    process = ctypes.CDLL(None)
+    if hasattr(process, "on_exit"):  # glibc; elsewhere such a destructor does not wait
+        process.on_exit(process._exit, None)
+        process.__cxa_atexit(process.fflush, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_without_joining)
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
@@ -23,7 +91,9 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        return onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        _opened.add(session)
+        return session
     missing = _preload_cuda()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     try:

@@ -24,7 +24,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
 from edgedistill.quantization import PRECISIONS
 from edgedistill.quantization.golden_texts import golden_texts
-from edgedistill.runtime import bundle, verify
+from edgedistill.runtime import bundle, onnx_session, verify
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
 from tests.conftest import World, make_tokenizer, sentences
@@ -275,7 +275,7 @@ def test_sentence_transformers_reads_the_chain_behind_the_graph(tmp_path: Path, 
     given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="np")
     inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
     opened = bundle.load(folder, precision="fp32")
-    tokens = opened._session.run(["last_hidden_state"], inputs)[0]
+    tokens = onnx_session.open_session(folder / "onnx" / "model.onnx", 1, "cpu").run(["last_hidden_state"], inputs)[0]
     features = {"token_embeddings": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inputs["attention_mask"])}
     with torch.inference_mode():
         for module in chain:

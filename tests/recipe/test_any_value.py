@@ -192,7 +192,7 @@ def test_text_stays_text(text: str) -> None:
         ("stages.0.batch=1e3", "stages[0].batch: 1000.0 is not a whole number; write 1000"),
         ("stages.0.batch=many", "stages[0].batch: 'many' is not a whole number; write one, such as 3"),
         ("about=true", 'about: True is not text; write "true"'),
-        ("teacher.trust_remote_code=yes", "teacher.trust_remote_code: 'yes' is not true or false; write one of them"),
+        ("student.head_bias=yes", "student.head_bias: 'yes' is not true or false; write one of them"),
         ("stages.0.epochs=.inf", "stages[0].epochs: input should be less than or equal to 1000000, not inf"),
         ("stages.0.weight_decay=1e300", "stages[0].weight_decay: 1e+300 is too large; give at most 1,000,000,000"),
         ("select.suite=", "select.suite: no value; write text in quotes"),

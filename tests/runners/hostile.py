@@ -51,7 +51,7 @@ def write_graph(folder: Path, model: ModelProto | bytes) -> None:
     data = model if isinstance(model, bytes) else model.SerializeToString()
     nodes = ModelProto.FromString(data).graph.node
     operators = sorted({f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in nodes})
-    entry = {"file": GRAPH, "size_bytes": len(data), "operators": operators, "parity": {"threshold": 0.9}}
+    entry = {"file": GRAPH, "size_bytes": len(data), "operators": operators, "parity": {"threshold": 0.5}}
     write_manifest(folder, precisions={"int8": {**entry, "sha256": hashlib.sha256(data).hexdigest()}})
     write(folder, GRAPH, data)
 
@@ -268,7 +268,20 @@ GRAPHS: dict[str, Edit] = {
     "integer Div by an input": used(FIRST_ID, node("Div", "top attention_mask")),
     "integer Mod by 0": used(FIRST_ID, node("Mod", "top nought"), constants=(constant("nought", 0),)),
     "integer Mod by -1": used(FIRST_ID, node("Min", "top smallest", "low"), node("Mod", "low minus"), constants=MINUS),
+    "GatherND with batch_dims of -2^31": used(
+        node("GatherND", "input_ids at", batch_dims=-(2**31)), constants=(constant("at", np.full((2, 3, 4), 5)),)
+    ),
     "400 products of constants": products(400, 1024),
+    "constants that double": used(
+        *[node("Concat", f"c{at} c{at}", f"c{at + 1}", axis=0) for at in range(40)],
+        node("Identity", "c40"),
+        constants=(constant("c0", [1]),),
+    ),
+    "constants that broadcast": used(
+        node("Add", "column row", "square"),
+        node("Cast", "square", to=TensorProto.INT64),
+        constants=(constant("column", np.ones((60_000, 1))), constant("row", np.ones((1, 60_000)))),
+    ),
     "200,000 entries of metadata": graph(edit=many_entries),
     "49,000 nodes": used(
         *[node("Neg", f"n{at}", f"n{at + 1}") for at in range(49_000)],
@@ -455,10 +468,11 @@ def graph_named(name: str) -> Edit:
 
 
 def file_named(name: str) -> Edit:
-    return lambda folder: (
-        control(folder),
-        write_manifest(folder, files={**read(folder)["files"], name: "0" * 64}),
-    )[0]
+    def change(folder: Path) -> None:
+        control(folder)
+        write_manifest(folder, files={**read(folder)["files"], name: "0" * 64})
+
+    return change
 
 
 def raw_manifest(edit: Callable[[str], str]) -> Edit:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import copy as copying
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import edgedistill
@@ -13,6 +21,7 @@ from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.runtime import bundle
 from tests.conftest import sentences
+from tests.runners import hostile
 from tests.runtime.conftest import rewrite
 
 TEXTS = [*sentences(30, seed=3), "", "a", "the cat " * 40]
@@ -37,12 +46,12 @@ def test_a_batch_never_holds_more_tokens_than_its_budget(folder: Path) -> None:
     real = opened._session
 
     class Watched:
-        def run(self, outputs: list[str], inputs: dict[str, np.ndarray], options: Any) -> list[np.ndarray]:
+        def run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
             seen.append(inputs["input_ids"].shape)
             assert (inputs["input_ids"][inputs["attention_mask"] == 0] == 0).all()
-            return real.run(outputs, inputs, options)
+            return real.run(inputs)
 
-    opened._session = Watched()
+    opened._session = Watched()  # type: ignore[assignment]
     opened.encode(TEXTS, batch_tokens=96)
     assert sum(rows for rows, _ in seen) == len(TEXTS)
     assert max(rows * tokens for rows, tokens in seen) <= 96
@@ -77,6 +86,120 @@ def test_an_item_that_is_not_a_string_is_named_by_its_index(folder: Path, texts:
     with pytest.raises(UserError) as caught:
         bundle.load(folder).encode(texts)
     assert str(caught.value) == message
+
+
+ORDERED: dict[str, Callable[[list[str]], Any]] = {
+    "tuple": tuple,
+    "generator": lambda texts: (text for text in texts),
+    "map": lambda texts: map(str, texts),
+    "keys": lambda texts: dict.fromkeys(texts).keys(),
+    "array of str": np.array,
+    "array of objects": lambda texts: np.array(texts, object),
+    "column of pandas": lambda texts: pd.Series(texts, index=range(50, 50 + len(texts))),
+    "index of pandas": pd.Index,
+}
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a table": (pd.DataFrame({"a": ["x", "y", "z"], "b": ["x", "y", "z"]}), "DataFrame of several columns; give one column"),
+    "a table of one column": (pd.DataFrame({"a": ["x", "y", "z"]}), "DataFrame of several columns; give one column"),
+    "an array of two dimensions": (np.array([["a", "b"], ["c", "d"]]), "ndarray of several columns; give one column"),
+    "an array of none": (np.array("a"), "ndarray of several columns; give one column"),
+    "a set": ({"a", "b"}, "set, which has no order; give a list"),
+    "a frozen set": (frozenset({"a"}), "frozenset, which has no order; give a list"),
+    "a mapping": ({"a": 1}, "dict, not a list of strings; give a list"),
+    "bytes": (b"ab", "bytes, not a list of strings; give a list"),
+    "None": (None, "NoneType, not a list of strings; give a list"),
+    "a number": (3, "int, not a list of strings; give a list"),
+}
+
+
+@pytest.fixture(scope="module")
+def classifier(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bundle.Bundle:
+    """A graph of 24 outputs, read as logits."""
+    place = Path(shutil.copytree(folder, tmp_path_factory.mktemp("classifier") / "x"))
+    hostile.control(place)
+    rewrite(place, labels=[f"label {at}" for at in range(24)])
+    return bundle.load(place)
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_any_iterable_that_has_an_order(folder: Path, classifier: bundle.Bundle, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its length and its items come from one reading of it: every row of the result is written."""
+    monkeypatch.setattr(bundle, "WINDOW", 7)
+    opened, texts, make = bundle.load(folder, precision="fp32"), sentences(20, seed=4), ORDERED[kind]
+    assert np.array_equal(opened.encode(make(texts)), opened.encode(texts))
+    assert [row.tolist() for row in opened.tokenize(make(texts))] == [row.tolist() for row in opened.tokenize(texts)]
+    assert np.array_equal(classifier.logits(make(texts)), np.concatenate([classifier.logits(texts[at : at + 7]) for at in (0, 7, 14)]))
+    assert classifier.classify(make(texts)).labels == classifier.classify(texts).labels
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_has_no_order_or_several_columns(folder: Path, classifier: bundle.Bundle, kind: str) -> None:
+    items, fact = REFUSED[kind]
+    opened = bundle.load(folder)
+    calls: dict[str, list[Callable[[Any], Any]]] = {
+        "texts": [opened.encode, opened.tokenize],
+        "items": [classifier.logits, classifier.classify, classifier.tokenize_items],
+    }
+    for name, functions in calls.items():
+        for function in functions:
+            with pytest.raises(UserError) as caught:
+                function(items)
+            assert str(caught.value) == f"{name}: {fact}"
+
+
+def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "WINDOW", 7)
+    with pytest.raises(UserError, match=r"texts\[16\]: contains half a surrogate pair"):
+        bundle.load(folder).encode("b\ud83d" if at == 16 else "a" for at in range(20))
+    with pytest.raises(UserError, match=r"texts\[1\]: float, not a string; give strings"):
+        bundle.load(folder).encode(pd.Series(["a", np.nan]))
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bundle, value: Any) -> None:
+    opened = bundle.load(folder)
+    for name, call in {
+        "threads": lambda: bundle.load(folder, threads=value),
+        "batch_tokens": lambda: opened.encode(["a"], batch_tokens=value),
+    }.items():
+        with pytest.raises(UserError) as caught:
+            call()
+        assert str(caught.value) == f"{name}={value!r}: not a whole number of at least 1"
+    with pytest.raises(UserError, match="batch_tokens="):
+        classifier.logits(["a"], batch_tokens=value)
+
+
+@pytest.mark.parametrize("name", ["", " ", None, 3])
+def test_a_name_that_is_none(name: Any) -> None:
+    with pytest.raises(UserError, match="no name; give a bundle's folder, or the name of a bundle"):
+        bundle.load(name)
+
+
+def test_a_bundle_is_copied_and_pickled_by_its_name(folder: Path) -> None:
+    opened = bundle.load(folder, precision="w8", threads=1)
+    for other in (pickle.loads(pickle.dumps(opened)), copying.deepcopy(opened)):
+        assert (other.precision, other.threads) == ("w8", 1)
+        assert np.array_equal(other.encode(TEXTS[:3]), opened.encode(TEXTS[:3]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_forked_child_ends(folder: Path, status: int) -> None:
+    """With its own status and what it has printed, though onnxruntime's threads are its parent's."""
+    script = """
+import os, signal, sys, edgedistill
+opened = edgedistill.load(sys.argv[1], threads=2)
+expected = opened.encode(["a text"] * 40)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    assert (opened.encode(["a text"] * 40) == expected).all()
+    print("same")
+    sys.exit(int(sys.argv[2]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(folder), str(status)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["same", str(status)]
 
 
 @pytest.mark.parametrize("length", [0, 33])

@@ -66,7 +66,7 @@ def test_cuda_that_fails_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPat
 
 def test_bench_takes_the_precision_that_is_the_fastest_on_the_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu, open_session = bundle.load(folder).precision, onnx_session.open_session
-    monkeypatch.setattr(bundle, "open_session", lambda graph, threads, device: open_session(graph, threads, "cpu"))
+    monkeypatch.setattr(onnx_session, "open_session", lambda graph, threads, device: open_session(graph, threads, "cpu"))
     assert [target.precision for target in bench.targets(str(folder))] == [on_cpu]
     assert [target.precision for target in bench.targets(str(folder), "cuda")] == ["fp32"]
     assert on_cpu == "int8"

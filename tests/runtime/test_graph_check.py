@@ -109,7 +109,7 @@ def test_an_operator_that_is_not_allowed(tmp_path: Path) -> None:
     )
     assert problems(tmp_path, model) == [
         "operators that a bundle may not use: 'NonMaxSuppression', 'com.microsoft.EPContext', 'mine.Anything'; "
-        f"update edgedistill, {GET_AGAIN}"
+        "a newer edgedistill may know them; otherwise this is no bundle to open"
     ]
 
 
@@ -245,13 +245,13 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 def test_a_graph_of_too_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_check, "MOST_NODES", 10)
-    absolute = helper.make_node("Abs", ["a"], ["a"])
+    absolute = helper.make_node("Abs", ["input_ids"], ["a"])
     check(tmp_path, tiny(*[absolute] * 8))
     assert "12 nodes and 2 tensors; 10 of each at most" in problems(tmp_path, tiny(*[absolute] * 10))[0]
     monkeypatch.undo()
     tensor = TensorProto(dims=[1] * wire_format.MOST_FIELDS)
     started = time.process_time()
-    assert "more than 500,000 fields" in problems(tmp_path, tiny(constants=[tensor]))[0]
+    assert "more than 200,000 fields" in problems(tmp_path, tiny(constants=[tensor]))[0]
     assert time.process_time() - started < 10
 
 

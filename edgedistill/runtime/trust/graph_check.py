@@ -1,12 +1,13 @@
 """What is checked in an ONNX file before onnxruntime opens it: its own bytes alone, known operators, tensors of the size they claim.
 
-A graph that passes reads no other file and runs no other code than onnxruntime's kernels. How long it takes, and how much memory, is not
-decided here.
+A graph that passes reads no other file, runs no other code than onnxruntime's kernels, divides no integer in a way that ends the process,
+and is opened in seconds. How long a run takes, and how much memory, is not decided here.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,15 @@ import numpy as np
 
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, onnx_messages
+from edgedistill.runtime.trust.graph_values import GraphValues, Node, Tensor
 from edgedistill.runtime.trust.operators import ALLOWED, full_name
 from edgedistill.runtime.trust.wire_format import MalformedMessage, Schema, Span, WireReader
 
 LARGEST_BYTES = 2**31 - 1  # of a protobuf message
-MOST_NODES = MOST_TENSORS = 50_000
+MOST_NODES = MOST_TENSORS = 20_000  # a traced encoder of 24 layers has some 5,000
+MOST_METADATA = 10_000  # entries, and
+MOST_DESCRIPTION_BYTES = 16_000_000  # of everything that only describes
+FEW = 64  # integers of a constant that are read
 MOST_DIMENSIONS = 8
 MOST_PROBLEMS = 20  # reported
 FLOAT, INT64 = 1, 7  # of TensorProto.DataType
@@ -44,6 +49,7 @@ ELEMENTS = {
     22: (4, "int32_data"),
 }
 FLOATS = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<u2"}  # of these; numpy has no bfloat16, the upper half of a float32
+INTEGERS = {2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 12: "<u4", 13: "<u8"}  # TensorProto.DataType: numpy's name
 TYPED_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 REFUSED_IN = {  # {message: fields that hold a graph, code or data of a kind that no bundle needs}
     "model": ("training_info", "functions"),
@@ -60,12 +66,16 @@ class TensorType(NamedTuple):
 
 
 class GraphSummary(NamedTuple):
-    """operators: full names, sorted; opsets: {domain: version}; inputs, outputs: {name: type}, without initializers."""
+    """operators: full names, sorted; opsets: {domain: version}; inputs, outputs: {name: type}, without initializers.
+
+    rows: of the smallest table in which token ids are looked up, None where there is none.
+    """
 
     operators: list[str]
     opsets: dict[str, int]
     inputs: dict[str, TensorType]
     outputs: dict[str, TensorType]
+    rows: int | None
 
 
 def check(path: Path, manifest: dict[str, Any]) -> GraphSummary:
@@ -129,15 +139,25 @@ class _GraphReader(WireReader):
         nodes, tensors = graph.get("node", []), graph.get("initializer", [])
         if len(nodes) > MOST_NODES or len(tensors) > MOST_TENSORS:
             raise MalformedMessage(f"{len(nodes)} nodes and {len(tensors)} tensors; {MOST_NODES} of each at most")
-        operators = sorted({self._node(node) for node in nodes})
-        initializers = {self._tensor(tensor) for tensor in tensors}
-        self._refuse_unknown(operators)
+        described = [*model.get("metadata_props", []), *graph.get("metadata_props", []), *graph.get("value_info", [])]
+        if len(described) > MOST_METADATA + MOST_NODES or sum(end - start for start, end in described) > MOST_DESCRIPTION_BYTES:
+            raise MalformedMessage(f"{len(described)} entries of metadata, above {MOST_METADATA}, or {MOST_DESCRIPTION_BYTES} bytes")
+        initializers = dict(self._tensor(tensor) for tensor in tensors)
         inputs = dict(self._value_type(value) for value in graph.get("input", []))
+        values, found = GraphValues(initializers, [name for name in inputs if name not in initializers]), set()
+        for span in nodes:
+            domain, node = self._node(span)
+            found.add((domain, node.kind))
+            for problem in list(values.problems(node)) if (domain, node.kind) in ALLOWED else []:
+                self._problem(problem)
+        operators = sorted(found)
+        self._refuse_unknown(operators)
         return GraphSummary(
             [full_name(*operator) for operator in operators],
             {self.text(opset.get("domain")): opset.get("version", 0) for opset in opsets},
             {name: kind for name, kind in inputs.items() if name not in initializers},
             dict(self._value_type(value) for value in graph.get("output", [])),
+            values.rows,
         )
 
     def _read(self, span: Span, schema: Schema, what: str) -> dict[str, Any]:
@@ -148,33 +168,47 @@ class _GraphReader(WireReader):
                 self._problem(f"the {what} at byte {span[0]} has {field}, which no bundle needs; open it only if you know who wrote it")
         return found
 
-    def _node(self, span: Span) -> tuple[str, str]:
-        """(domain, name) of a node's operator."""
-        node = self.message(span, onnx_messages.NODE, "node")
+    def _node(self, span: Span) -> tuple[str, Node]:
+        """A node, and the domain of its operator."""
+        node, attributes = self.message(span, onnx_messages.NODE, "node"), {}
         for attribute in node.get("attribute", []):
             found = self._read(attribute, onnx_messages.ATTRIBUTE, "attribute")
             for tensor in [*([found["t"]] if "t" in found else []), *found.get("tensors", [])]:
-                self._tensor(tensor)
+                found["tensor"] = self._tensor(tensor)[1]
+            attributes[self.text(found.get("name"))] = found
         domain = self.text(node.get("domain"))
-        return "" if domain == "ai.onnx" else domain, self.text(node.get("op_type"))
+        inputs, outputs = [self.text(each) for each in node.get("input", [])], [self.text(each) for each in node.get("output", [])]
+        return "" if domain == "ai.onnx" else domain, Node(self.text(node.get("op_type")), inputs, outputs, attributes)
 
     def _refuse_unknown(self, operators: list[tuple[str, str]]) -> None:
         unknown = [full_name(*operator) for operator in operators if operator not in ALLOWED]
         if unknown:
             shown = ", ".join(ascii(name) for name in unknown[:MOST_PROBLEMS])
-            self._problem(f"operators that a bundle may not use: {shown}; update edgedistill, {GET_AGAIN}")
+            way_out = "a newer edgedistill may know them; otherwise this is no bundle to open"
+            self._problem(f"operators that a bundle may not use: {shown}; {way_out}")
 
-    def _tensor(self, span: Span) -> str:
-        """The name of a tensor, whose data must be here and as long as its dimensions ask for."""
+    def _tensor(self, span: Span) -> tuple[str, Tensor]:
+        """A tensor and its name. Its data must be here, and as long as its dimensions ask for."""
         tensor = self.message(span, onnx_messages.TENSOR, "tensor")
-        name = self.text(tensor.get("name"))
+        name, element, dims = self.text(tensor.get("name")), tensor.get("data_type", 0), tensor.get("dims", [])
+        integers = None
         if tensor.get("data_location", 0) or "external_data" in tensor:
             self._problem(f"tensor {name!a} has its data in another file; {GET_AGAIN}")
         elif problem := _size_problem(tensor):
             self._problem(f"tensor {name!a}: {problem}; copy the bundle again")
         elif (row := self._row_not_finite(tensor)) is not None:
             self._problem(f"tensor {name!a} holds NaN or infinity in row {row}; {GET_AGAIN}")
-        return name
+        elif element in INTEGERS and prod(dims) <= FEW:
+            integers = self._integers(span, tensor)
+        return name, Tensor(element, dims, integers)
+
+    def _integers(self, span: Span, tensor: dict[str, Any]) -> list[int]:
+        element = tensor["data_type"]
+        if "raw_data" in tensor:
+            start, end = tensor["raw_data"]
+            return [int(value) for value in np.frombuffer(bytes(self.data[start:end]), INTEGERS[element])]
+        numbers: Sequence[int] = self.message(span, onnx_messages.FEW_INTEGERS, "tensor").get(ELEMENTS[element][1], [])
+        return [number - 2**64 if number >> 63 and element != 13 else number for number in numbers]
 
     def _row_not_finite(self, tensor: dict[str, Any]) -> int | None:
         """The first row of a tensor with a number that is not finite: golden texts do not reach all rows. A single −∞ is a mask."""

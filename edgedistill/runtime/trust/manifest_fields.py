@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ LARGEST_DIFFERENCE = 0.5  # of a probability
 INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}  # devices, on Windows
 _HASH = re.compile(r"[0-9a-f]{64}")
+_TIME = re.compile(r"(?:19[7-9]|2\d\d)\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _PLAIN = re.compile(r"[^\\:*?\"<>|\x00-\x1f\x7f]*")  # letters that all systems allow in a file's name, and the slash
 
 
@@ -63,6 +65,8 @@ def _texts(manifest: dict[str, Any]) -> Iterator[str]:
     for key in ("recipe", "student", "parameters", "versions", "run"):  # what bench, the card and training read
         if not isinstance(manifest.get(key, {}), dict):
             yield f"{key}: {shown(manifest[key])}, not a mapping"
+    if not _is_time(manifest.get("made_at", "1970-01-01T00:00:00Z")):
+        yield f"made_at: {shown(manifest['made_at'])}, not a time such as 2026-01-31T12:00:00Z"
     if not _is_text(manifest.get("teacher", ""), LONGEST_PROMPT):  # it may be a path
         yield f"teacher: {shown(manifest['teacher'])}, not a string of at most {LONGEST_PROMPT} characters"
 
@@ -145,6 +149,16 @@ def _is_deeper(value: Any, levels: int) -> bool:
 def _is_text(value: Any, longest: int) -> bool:
     """Whether a value is a string that can be encoded: JSON can escape half a surrogate pair."""
     return isinstance(value, str) and len(value) <= longest and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _is_time(value: Any) -> bool:
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        return False
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_within(value: Any, lowest: int, highest: int) -> bool:

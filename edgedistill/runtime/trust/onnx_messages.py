@@ -81,6 +81,12 @@ TENSOR: wire.Schema = {
     14: ("data_location", wire.NUMBER),
     16: ("metadata_props", wire.PARTS),
 }
+FEW_INTEGERS: wire.Schema = {  # the same of a small tensor, whose integers are read
+    **TENSOR,
+    5: ("int32_data", wire.NUMBERS),
+    7: ("int64_data", wire.NUMBERS),
+    11: ("uint64_data", wire.NUMBERS),
+}
 VALUE: wire.Schema = {
     1: ("name", wire.PART),
     2: ("type", wire.PART),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -12,7 +15,8 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.trust import GET_AGAIN
 
 LARGEST_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
-LONGEST_PATTERN = 1_000  # characters of a regular expression; those of published tokenizers have up to 300
+LONGEST_TOKEN = 1_000  # characters; those of published vocabularies have up to 256
+LONGEST_AFFIX = 100  # characters of what marks the inside or the end of a word
 LONGEST_STRING = 1_000  # of any other, but for a table of characters
 LONGEST_TABLE = 4_000_000  # characters, base64; that of XLM-R has 316,720
 LONGEST_WORD = 1_000  # characters that WordPiece looks at together, at a cost that grows with their square
@@ -34,11 +38,30 @@ STEPS = {  # {part of tokenizer.json: (the key under which a Sequence holds its 
     "post_processor": ("processors", "BertProcessing ByteLevel RobertaProcessing TemplateProcessing"),
     "decoder": ("decoders", "BPEDecoder ByteFallback ByteLevel CTC Fuse Metaspace Replace Strip WordPiece"),
 }
+# A simple pattern is alternatives of characters and classes where nothing that can fail follows what repeats without end: so matching takes
+# the time of the text's length in any engine. No nested groups, references, conditions or operations on classes. The forms of published
+# tokenizers that are not of this kind stand here as they are: they end in \s+ or in the alternative that takes what they leave.
+LONGEST_PATTERN = 500  # characters; those of published tokenizers have up to 300
+_CHARACTER = r"(?:[^\\\[\](){}*+?.^$|]|\\[sSdDwWrnt]|\\[^\w\s]|\\[pP]\{\w+\})"
+_CLASS = rf"\[\^?(?:{_CHARACTER}|[(){{}}*+?.$|])+\]"
+_ATOM = rf"(?:{_CHARACTER}|{_CLASS})"
+_GROUP = rf"\(\?i?:{_ATOM}{{1,8}}(?:\|{_ATOM}{{1,8}}){{0,20}}\)"
+_REPEATED = rf"{_ATOM}(?:\+|\{{[1-9],\}}|\{{1,[1-9]\}})?(?:{_ATOM}\*)?(?:{_GROUP}\?)?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_GPT_4O = [  # capitals before small letters, otherwise capitals
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{ending}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{ending}"
+    for ending in (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
+]
+_BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+_ALTERNATIVE = rf"(?:{'|'.join(map(re.escape, [*_GPT_4O, _BLOOM]))}|(?:{_ATOM}(?:\?|\{{[1-9]\}})?){{0,8}}(?:{_REPEATED}|{_GROUP}))"
+_NEWLINES, _TRAILING = re.escape(r"\s*[\r\n]+"), re.escape(r"\s+(?!\S)")
+_SPACES = rf"(?:\|{_NEWLINES})?(?:\|{_TRAILING})?\|\\s\+"
+PATTERN = re.compile(rf"(?!.*(?:&&|--|~~)){_ALTERNATIVE}(?:\|{_ALTERNATIVE}){{0,20}}(?:{_SPACES})?")
 KEYS = {"version", "truncation", "padding", "added_tokens", "model", *STEPS}
 
 
-def check(path: Path) -> None:
-    """Raises UserError with all that is wrong."""
+def check(path: Path) -> int:
+    """The largest token id. Raises UserError with all that is wrong."""
     size = path.stat().st_size
     if size > LARGEST_BYTES:
         raise UserError(f"{path}: {size} bytes, a tokenizer has at most {LARGEST_BYTES}; copy the bundle again")
@@ -52,6 +75,7 @@ def check(path: Path) -> None:
     problems = [*_model_problems(tokenizer["model"]), *_other_problems(tokenizer)]
     if problems:
         raise UserError(*(f"{path}: {problem}; {GET_AGAIN}" for problem in dict.fromkeys(problems)))
+    return max((token for token in _ids(tokenizer) if _is_integer(token)), default=0)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -62,12 +86,42 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _ids(tokenizer: dict[str, Any]) -> Iterator[Any]:
+    """Every token id of a vocabulary, of the tokens added to it, and of those that a post-processor adds."""
+    vocab = tokenizer["model"]["vocab"]
+    yield from vocab.values() if isinstance(vocab, dict) else [len(vocab) - 1]
+    yield from (token.get("id") for token in tokenizer.get("added_tokens") or [] if isinstance(token, dict))
+    for step in _steps(tokenizer.get("post_processor"), "post_processor", 0):
+        if isinstance(step, dict):
+            yield from (pair[-1] for pair in (step.get("sep"), step.get("cls")) if isinstance(pair, list) and pair)
+            for ids in _special_ids(step):
+                yield from ids
+
+
+def _special_ids(step: dict[str, Any]) -> list[list[Any]]:
+    special = step.get("special_tokens")
+    entries = [entry.get("ids") for entry in special.values() if isinstance(entry, dict)] if isinstance(special, dict) else []
+    return [ids for ids in entries if isinstance(ids, list)]
+
+
 def _model_problems(model: dict[str, Any]) -> Iterator[str]:
     kind = model.get("type")
     if not isinstance(kind, str) or kind not in MODELS:
         yield f"model.type: {_shown(kind)}, which is none of {', '.join(sorted(MODELS))}"
-    if not isinstance(model.get("vocab"), dict | list):
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict | list):
         yield "model.vocab: no vocabulary"
+        return
+    tokens = vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab if isinstance(pair, list) and pair]
+    longest_token = max((len(token) for token in tokens if isinstance(token, str)), default=0)
+    if longest_token > LONGEST_TOKEN:
+        yield f"model.vocab: a token of {longest_token} characters, above {LONGEST_TOKEN}"
+    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        if isinstance(model.get(key), str) and len(model[key]) > LONGEST_AFFIX:
+            yield f"model.{key}: {len(model[key])} characters, above {LONGEST_AFFIX}"
+    unknown = model.get("unk_token", "[UNK]" if kind == "WordPiece" else None)
+    if kind in ("WordLevel", "WordPiece") and unknown not in tokens:
+        yield f"model.unk_token: {_shown(unknown)}, which is not in the vocabulary, so that a text with another word has no tokens"
     longest = model.get("max_input_chars_per_word", 100)
     if not _is_integer(longest) or not 0 < longest <= LONGEST_WORD:
         yield f"model.max_input_chars_per_word: {_shown(longest)}, not 1 to {LONGEST_WORD}"
@@ -120,6 +174,8 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
         elif isinstance(value, str) and len(value) > LONGEST_STRING:
             yield f"{key}: {len(value)} characters, above {LONGEST_STRING}"
     pattern = step.get("pattern")
+    if isinstance(pattern, dict) and pattern.get("String") == "":
+        yield "pattern: an empty string"
     expression = pattern.get("Regex") if isinstance(pattern, dict) else None
     if isinstance(expression, str) and (problem := pattern_problem(expression)):
         yield f"pattern: {problem}"
@@ -127,46 +183,32 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
 
 def _growth(step: dict[str, Any]) -> int:
     """By how much a step of a normalizer can multiply a text's length; what it adds once does not count."""
-    content = step.get("content")
+    content, table = step.get("content"), step.get("precompiled_charsmap")
+    if step["type"] == "Precompiled" and isinstance(table, str):
+        return _longest_replacement(table)
     return max(1, len(content)) if step["type"] == "Replace" and isinstance(content, str) else 1
+
+
+def _longest_replacement(table: str) -> int:
+    """Bytes of the longest string in sentencepiece's table of characters: the size of a trie, the trie, strings that end in zero."""
+    try:
+        data = base64.b64decode(table)
+    except (ValueError, binascii.Error):
+        return 1  # tokenizers refuses it
+    return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))
 
 
 def _added_tokens(step: dict[str, Any]) -> int:
     """How many special tokens a step of a post-processor adds to a text or a pair, at most."""
     templates = [template for template in (step.get("single"), step.get("pair")) if isinstance(template, list)]
-    special = step.get("special_tokens")
-    entries = [entry.get("ids") for entry in special.values() if isinstance(entry, dict)] if isinstance(special, dict) else []
-    return max(map(len, templates), default=4) * max((len(ids) for ids in entries if isinstance(ids, list)), default=1)
+    return max(map(len, templates), default=4) * max(map(len, _special_ids(step)), default=1)
 
 
 def pattern_problem(expression: str) -> str | None:
-    """Why a regular expression of a stranger is refused: it is too long, or it repeats a group without end.
-
-    Such a repetition, as in (a+)+b, can take time exponential in the text's length; repeated characters and classes, as in \\p{L}+, do not.
-    """
-    if len(expression) > LONGEST_PATTERN:
-        return f"{len(expression)} characters, above {LONGEST_PATTERN}"
-    at, classes = 0, 0
-    while at < len(expression):
-        letter = expression[at]
-        if letter == "\\":
-            at += 1
-        elif letter == "[":
-            classes += 1
-        elif letter == "]" and classes:
-            classes -= 1
-        elif letter == ")" and not classes and _repeats_without_end(expression[at + 1 : at + 12]):
-            return f"{_shown(expression)} repeats a group without end, which can take for ever"
-        at += 1
-    return None
-
-
-def _repeats_without_end(rest: str) -> bool:
-    """Whether what follows a group repeats it more than ten times: *, +, {2,}, {2,99}."""
-    if rest[:1] in ("*", "+"):
-        return True
-    bounds = rest[1 : rest.index("}")].split(",") if rest[:1] == "{" and "}" in rest else []
-    return rest[:1] == "{" and not (bounds and bounds[-1].isdecimal() and int(bounds[-1]) <= 10)
+    """Why a regular expression of a stranger is refused: engines differ in what others mean, how long they take, and what ends them."""
+    if len(expression) <= LONGEST_PATTERN and PATTERN.fullmatch(expression):
+        return None
+    return f"{_shown(expression)} is no pattern of a published tokenizer, and not as simple as those"
 
 
 def _is_integer(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_FIELDS = 500_000  # in a file, about a second's reading; a traced encoder of 24 layers has some 30,000
+MOST_FIELDS = 200_000  # in a file, read in half a second; a traced encoder of 24 layers has some 30,000
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, which no ONNX message has
 
 # How a field's value is read, and how often it may occur:
