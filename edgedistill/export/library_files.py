@@ -74,7 +74,9 @@ def write_classifier(folder: Path, run: Run) -> None:
 def _tokenizer(folder: Path, run: Run) -> None:
     """Write the three files that every library reads; each of them truncates to the student's max_tokens, by itself or where asked to."""
     tokenizer: Any = run.tokenizer()
-    files.write_json(folder / "tokenizer.json", tokenizer_json(run.tokenizer_folder, run.max_tokens), compact=True)
+    files.write_json(
+        folder / "tokenizer.json", tokenizer_json(run.tokenizer_folder, run.max_tokens, tokenizer.truncation_side), compact=True
+    )
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -85,10 +87,10 @@ def _tokenizer(folder: Path, run: Run) -> None:
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
-def tokenizer_json(folder: Path, max_tokens: int) -> dict[str, Any]:
-    """The content of a bundle's tokenizer.json, from a tokenizer's folder."""
+def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[str, Any]:
+    """The content of a bundle's tokenizer.json, from a tokenizer's folder. side: of a long text that is cut off."""
     raw = files.read_json(folder / "tokenizer.json")
-    return {**raw, "truncation": static_layout.truncation(max_tokens), "padding": None}
+    return {**raw, "truncation": static_layout.truncation(max_tokens, side), "padding": None}
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:

@@ -68,9 +68,9 @@ def sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, 
     return {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
 
 
-def truncation(max_tokens: int) -> dict[str, Any]:
-    """The entry `truncation` of a tokenizer.json."""
-    return {"direction": "Right", "max_length": max_tokens, "strategy": "LongestFirst", "stride": 0}
+def truncation(max_tokens: int, side: str = "right") -> dict[str, Any]:
+    """The entry `truncation` of a tokenizer.json. side: of a long text that is cut off, right or left."""
+    return {"direction": side.capitalize(), "max_length": max_tokens, "strategy": "LongestFirst", "stride": 0}
 
 
 def _rows(student: StaticStudent) -> torch.Tensor:

@@ -56,5 +56,6 @@ def plain_tokenizer(path: str, max_tokens: int) -> Tokenizer:
     """A bundle's tokenizer.json, truncating and not padding."""
     tokenizer = Tokenizer.from_file(path)
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
+    side = (tokenizer.truncation or {}).get("direction", "right")
+    tokenizer.enable_truncation(max_tokens, direction=side)
     return tokenizer

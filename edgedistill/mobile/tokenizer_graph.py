@@ -33,6 +33,8 @@ def tokenizer_graph(text: TextTokenizer) -> StringGraph:
     kind = json.loads(text.tokenizer.to_str())["model"]["type"]
     if kind != "WordPiece":
         raise NoSuchGraph(f"a {kind} tokenizer; only WordPiece can be built into a graph that gives the same token ids")
+    if (text.tokenizer.truncation or {}).get("direction") == "left":
+        raise NoSuchGraph("a tokenizer that keeps the end of a long text (truncation: Left); the graph keeps its start")
     return wordpiece_graph(text.tokenizer, text.prompt, text.max_tokens, text.pad_id)
 
 

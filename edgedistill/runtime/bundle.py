@@ -57,7 +57,8 @@ class Bundle:
         with opening_check.readable(folder):
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             self._tokenizer.no_padding()
-            self._tokenizer.enable_truncation(self.max_tokens)
+            side = (self._tokenizer.truncation or {}).get("direction", "right")
+            self._tokenizer.enable_truncation(self.max_tokens, direction=side)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its name: another process opens the files, and checks them, again."""

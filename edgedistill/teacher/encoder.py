@@ -129,13 +129,7 @@ class TeacherEncoder:
 
 
 def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
-    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow.
-
-    Raises UserError for a teacher that keeps the end of a long text: runs and bundles keep its start.
-    """
-    if teacher.tokenizer.truncation_side != "right":
-        fact = "truncation_side: left, which keeps the end of a long text, where bundles keep the start"
-        raise UserError(f"{teacher.folder}: {fact}; set it to right in its tokenizer files, or teach a student with it")
+    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow."""
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)
     most = min(spec.max_tokens or limit, limit)
     return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}

@@ -30,6 +30,7 @@ export function tokenizer(library, json, { prompt, max_tokens: most }) {
   const wrong = [...ids, ...Object.values(json.model.vocab).filter((id) => !Array.isArray(id))].find((id) => !isId(id));
   if (wrong !== undefined) throw new Error(`${wrong} is not a token id`);
   const room = Math.max(0, most - before.length - after.length);
+  const kept = json.truncation?.direction === "Left" ? (all) => all.slice(Math.max(0, all.length - room)) : (all) => all.slice(0, room);
   return (text) => {
     const ids = [];
     for (const raw of cutAt(prompt + text, added.raw)) {
@@ -43,7 +44,7 @@ export function tokenizer(library, json, { prompt, max_tokens: most }) {
         }
       }
     }
-    return [...before, ...ids.slice(0, room), ...after];
+    return [...before, ...kept(ids), ...after];
   };
 }
 

@@ -186,7 +186,8 @@ def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
         session = onnxruntime.InferenceSession(graph)
         tokenizer = Tokenizer.from_str(tokenizer_json)
         tokenizer.no_padding()
-        tokenizer.enable_truncation(manifest["max_tokens"])
+        side = (tokenizer.truncation or {}).get("direction", "right")
+        tokenizer.enable_truncation(manifest["max_tokens"], direction=side)
     except BaseException as error:  # noqa: BLE001 - of many classes; a panic of tokenizers is no Exception
         refuse(error, f"{folder}: cannot be opened")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,13 @@ from safetensors.torch import save_file
 from edgedistill import files, graph, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, library_files, model_source
+from edgedistill.runtime import bundle
 from edgedistill.students import model_folder
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 
+EMBED = Path(__file__).parents[2] / "export" / "python" / "embed.py"
 TEXTS = [
     "The Cat eats a RED apple",
     "a letter",
@@ -228,13 +231,20 @@ def test_the_honoured_settings_differ(cased: Path) -> None:
         assert same == (name in ("no flag", "padding_side")), name
 
 
-def test_left_truncation_is_the_teachers_alone(folder: Path, tmp_path: Path) -> None:
+def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path: Path) -> None:
     before = teacher(folder)
     edit("tokenizer_config.json", truncation_side="left")(folder)
     assert np.abs(teacher(folder).embed(TEXTS) - before.embed(TEXTS)).max() > 1e-3
     assert np.abs(teacher(folder).embed(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
-    with pytest.raises(UserError, match="truncation_side: left, which keeps the end of a long text, .*; set it to right"):
-        bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+    bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
+    opened = bundle.load(tmp_path / "b")
+    assert np.abs(opened.encode(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
+    assert (
+        np.abs(by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "st")) - by_sentence_transformers(folder)).max()
+        < 1e-5
+    )
+    smallest = runpy.run_path(str(EMBED))["open_bundle"](tmp_path / "b", "fp32")
+    assert np.abs(np.stack([smallest(text) for text in TEXTS]) - opened.encode(TEXTS)).max() < 1e-5
     of_student = tokenizer_files.from_the_start(teacher(folder).tokenizer)
     tokenizer_files.save_tokenizer(of_student, tmp_path / "student")
     saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "student")

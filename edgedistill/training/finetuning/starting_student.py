@@ -25,8 +25,9 @@ def starting_student(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune],
     """
     if isinstance(spec.student, recipe.TeacherItself):
         teacher = teachers.TeacherEncoder(spec.teacher, remote_code=session.remote_code)
-        _keep_tokenizer(teacher.tokenizer, folder)
-        return PreparedStudent(teacher.module, teachers.teacher_shape(spec.student, teacher), teacher.tokenizer)
+        tokenizer = tokenizer_files.from_the_start(teacher.tokenizer)
+        _keep_tokenizer(tokenizer, folder)
+        return PreparedStudent(teacher.module, teachers.teacher_shape(spec.student, teacher), tokenizer)
     if stage.spec.start is not None:
         opened = open_start(spec, stage)
         tokenizer, earlier = opened.tokenizer(), tuple(earlier_training.record(opened))
