@@ -58,7 +58,7 @@ def demo(
     session.log(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in its own process")
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in names]
-    found = bench.bench(targets, ["mini"], replace(session, data=None, device="cpu"), None, outputs, plan)
+    found = bench.bench(targets, ["mini"], replace(session, device="cpu"), None, outputs, plan)
     clock.lap("bench")
     searches = search(out / "bundles", found["reports"], students or names, recipe.read(recipes[0]), session)
     clock.lap("search")

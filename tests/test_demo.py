@@ -34,17 +34,18 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return [folder / f"{name}.yaml" for name in students]
 
 
-def test_from_recipes_to_searches_twice(recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_from_recipes_to_searches_twice(world: World, recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
     others = [out / "notes.txt", out / "runs" / "mine" / "run.json", out / "bundles" / "mine" / "manifest.json"]
     for path in others:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
     logged: list[str] = []
-    result = demo.demo(1, out, Session(log=logged.append), recipes, PLAN)  # the recipes' 2 epochs take far less than the minute
+    session = Session(data=world.data, log=logged.append)
+    result = demo.demo(1, out, session, recipes, PLAN)  # the recipes' 2 epochs take far less than the minute
     check(result, recipes, out, logged)
     (out / "runs" / "tiny-bert.partial").mkdir()  # what an interrupted demo leaves
-    result = demo.demo(1, out, Session(log=logged.append), recipes[2:], PLAN)  # this time without the others, whose runs stay
+    result = demo.demo(1, out, session, recipes[2:], PLAN)  # this time without the others, whose runs stay
     check(result, recipes[2:], out, logged)
     assert all(path.read_text() == "mine" for path in others)
     assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]

@@ -154,6 +154,7 @@ CORPORA = [
     {"texts": ["texts.txt"], "exclude": ["../../private/*.txt"], "held_out": 5},
     {"texts": ["sub/../../x.txt"], "held_out": 5},
     {"texts": ["~/x.txt"], "held_out": 5},
+    {"texts": ["{data}/../x.txt"], "held_out": 5},
     {"texts": ["\\\\host\\share\\x.txt"], "held_out": 5},
     {"kind": "hub", "dataset": "owner/name", "revision": "main", "held_out": 5},
     {"kind": "parallel", "pairs": [{"files": ["/etc/*.tsv"], "columns": ["a", "b"], "languages": ["en", "de"]}], "held_out": 5},
@@ -174,7 +175,8 @@ def test_bench_reads_no_corpus_outside_the_data_folder(corpus: dict[str, Any], w
     stage: dict[str, Any] = world.recipe()["stages"][0]
     if corpus.get("kind") == "parallel":
         stage = {**stage, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}}
-    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(corpus=corpus, stages=[stage]), "x")))
+    text = recipe.dump(recipe.parse(world.recipe(corpus=corpus, stages=[stage]), "x"))
+    described = yaml.safe_load(text.replace("{data}", str(world.data)))
     lines: list[str] = []
     references = ReferenceEmbeddings(_Teacher, [], Session(data=world.data, log=lines.append))  # type: ignore[arg-type]
     found = references.of({"recipe": described}, "b")
@@ -182,8 +184,10 @@ def test_bench_reads_no_corpus_outside_the_data_folder(corpus: dict[str, Any], w
     assert "outside the data folder" in lines[0] or "nothing is downloaded unasked" in lines[0]
 
 
-def test_bench_reads_the_held_out_texts_inside_it(world: World) -> None:
-    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(), "x")))
+@pytest.mark.parametrize("absolute", [False, True])
+def test_bench_reads_the_held_out_texts_inside_it(world: World, absolute: bool) -> None:
+    texts = str(world.data.resolve() / "texts.txt") if absolute else "texts.txt"
+    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(corpus={"texts": [texts], "held_out": 40}), "x")))
     found = ReferenceEmbeddings(_Teacher, [], Session(data=world.data)).of({"recipe": described}, "b")  # type: ignore[arg-type]
     assert len(found.texts) == 40
 

@@ -52,7 +52,7 @@ class ReferenceEmbeddings:
         try:
             spec = recipe.parse(described, "manifest.json: recipe")
             if spec.corpus is not None and spec.corpus.held_out:
-                recorded.check_confined(spec.corpus, "manifest.json: recipe.corpus")
+                recorded.check_confined(spec.corpus, self.session.data, "manifest.json: recipe.corpus")
                 session = Session(data=self.session.data, log=self.session.log)
                 if isinstance(spec.corpus, recipe.Parallel):  # the side that the teacher reads
                     built = parallel_corpus.build(spec.corpus, session, spec.seed).source_side

@@ -6,7 +6,7 @@ downloaded is decided by the user's own command and by the recipes that it names
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from edgedistill.errors import UserError
@@ -34,13 +34,14 @@ def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
     return own
 
 
-def check_confined(section: Section, place: str) -> None:
+def check_confined(section: Section, data: Path | None, place: str) -> None:
     """Raises UserError where a recorded section of a corpus or a task names a file outside the data folder, or a download.
 
+    data: the folder that the user named, which an absolute path may lie in.
     Every string of the section is looked at, whatever its key: a column or a licence never looks like such a path.
     """
     for value in _strings(section.model_dump()):
-        if _leaves(value):
+        if _leaves(value) and not (data is not None and _is_inside(value, data)):
             raise UserError(f"{place}: {value!r} is outside the data folder; give the file to the command itself")
     if _downloads(section.model_dump()):
         raise UserError(f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the command itself")
@@ -58,6 +59,11 @@ def _leaves(text: str) -> bool:
     """Whether a relative path of this text would leave its folder, on any system."""
     paths = (PurePosixPath(text), PureWindowsPath(text))
     return any(path.anchor != "" or ".." in path.parts for path in paths) or text.startswith("~")
+
+
+def _is_inside(text: str, data: Path) -> bool:
+    """Whether an absolute path lies in a folder; one with `..` never counts."""
+    return ".." not in Path(text).parts and Path(text).is_relative_to(data.resolve())
 
 
 def _downloads(value: Any) -> bool:

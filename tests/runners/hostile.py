@@ -303,6 +303,12 @@ RUNS: dict[str, Edit] = {  # what only a run shows
     "NaN weights": graph(table=fills(np.nan)),
     "inf weights": graph(table=fills(np.inf)),
     "zero weights": graph(table=fills(0)),
+    "NaN that is computed": graph(
+        node("Mul", "unit nothing", "none"),
+        node("Div", "none nothing", "undefined"),
+        constants=(constant("nothing", 0, np.float32),),
+        output="undefined",
+    ),
     "not of unit length": graph(node("Mul", "unit much", "scaled"), constants=(constant("much", 14, np.float32),), output="scaled"),
     "length 1,000,000": graph(output="sum", table=lambda rows: rows.__imul__(1e6)),
     "output too narrow": graph(

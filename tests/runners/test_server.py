@@ -305,11 +305,9 @@ def test_headers_without_end_close_the_connection(served: Served) -> None:
             connection.sendall((b"X-Y: %s\r\n" % (b"z" * 1000)) * 10_000)
 
 
-def test_an_allowed_page_and_connections_that_wait(folder: Path, tmp_path: Path) -> None:
+def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
     """An origin that is allowed gets CORS's headers; connections without a request, or with half of one, are closed in time."""
-    odd = Path(shutil.copytree(folder, tmp_path / "odd"))
-    rewrite(odd, made_at="yesterday")
-    with serve(odd, "--allow-origin", "https://example.org", "--header-timeout", "1") as running, ExitStack() as connections:
+    with serve(folder, "--allow-origin", "https://example.org", "--header-timeout", "1") as running, ExitStack() as connections:
         opened = [connections.enter_context(running.connect()) for _ in range(3)]
         opened[1].sendall(b"POST /v1/emb")
         opened[2].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -322,7 +320,7 @@ def test_an_allowed_page_and_connections_that_wait(folder: Path, tmp_path: Path)
         asked = ["Origin: https://example.org", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"]
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
         assert running.ask({"input": "a"}, "Origin: https://example.com")[0] == 403
-        assert json.loads(running.get("/v1/models")[1])["data"][0]["created"] == 0
+        assert json.loads(running.get("/v1/models")[1])["data"][0]["created"] > 0
 
 
 def test_all_bodies_together_are_bounded(served: Served) -> None:

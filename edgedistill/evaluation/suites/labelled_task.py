@@ -79,7 +79,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
         }
     if stage.task.test is None:
         raise UserError("--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE")
-    recorded.check_confined(stage.task, "--suite task: manifest.json: recipe.stages")
+    recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
     return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label)}
 
 
