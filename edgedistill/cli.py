@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -104,7 +104,10 @@ def log(line: str) -> None:
     """Write a line to stderr: stdout is for results."""
     from rich.console import Console
 
-    Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+    try:
+        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+    except OSError:  # a log file on a full disk ends no training
+        _discard(sys.stderr)
 
 
 def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
@@ -576,7 +579,7 @@ def _written_stdout() -> Iterator[None]:
             with border("stdout"):
                 sys.stdout.flush()
         except (UserError, OSError):
-            _discard_stdout()
+            _discard(sys.stdout)
             raise
 
 
@@ -590,8 +593,9 @@ def _traceback_on_demand() -> Iterator[None]:
         raise
 
 
-def _discard_stdout() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard(stream: TextIO) -> None:
+    """Let go what a stream still holds, and all that is written to it from now on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def main() -> None:
@@ -617,12 +621,15 @@ def main() -> None:
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     except BrokenPipeError:  # the reader is gone, as with `| head`
-        _discard_stdout()
+        _discard(sys.stdout)
         sys.exit(141)
     else:
         return
     if not shown:
-        sys.stderr.write(message + "\n")
+        try:
+            sys.stderr.write(message + "\n")
+        except OSError:  # a log file on a full disk: the exit code still says what happened
+            _discard(sys.stderr)
     if "--json" in sys.argv:
         with suppress(UserError, OSError), _written_stdout():  # stdout may be what has failed
             sys.stdout.write(files.json_text({"error": message, **details}, default=str) + "\n")

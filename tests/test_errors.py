@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +132,16 @@ def test_a_full_stdout(command: str, monkeypatch: pytest.MonkeyPatch, capsys: py
     [line] = capsys.readouterr().err.splitlines()
     assert "; " in line
     assert "no recipe 'nope'" in line if "nope" in command else "o space left on" in line
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["nope.txt", "--json"], 2), (["-", "--out", "o.npy", "--json"], 0)])
+def test_a_full_stderr_changes_neither_the_result_nor_the_exit_code(arguments: list[str], code: int, tmp_path: Path) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "edgedistill", "embed", "micro", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path, input="a\n", check=False)
+    assert done.returncode == code
+    assert ("error" in json.loads(done.stdout.splitlines()[-1])) == (code != 0)
+    assert (tmp_path / "o.npy").exists() == (code == 0)
 
 
 def test_the_traceback_of_an_error_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

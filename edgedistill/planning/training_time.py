@@ -49,6 +49,7 @@ CHUNK = 128  # texts that the teacher embeds at a time
 TIMED_STEPS = 50  # at most; fewer where they take long
 TIMED_ROWS = 2_048  # of a batch, at most: a larger one is taken to need as much longer as it is larger
 LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
+RANDOM_VALUES = 1 << 22  # of the embeddings that stand for a teacher's, at most: what they are changes no time
 
 
 class ToEmbed(NamedTuple):
@@ -195,7 +196,8 @@ class RandomEmbeddings:
 
     def __init__(self, dims: int, pairs: bool = False) -> None:
         self.dims, self.pairs = dims, pairs
-        table = np.random.default_rng(0).standard_normal((1_024, dims)).astype(np.float32)
+        rows = max(1, min(1_024, RANDOM_VALUES // dims))
+        table = np.random.default_rng(0).standard_normal((rows, dims), np.float32)
         self._table = targets.unit_rows(table)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:

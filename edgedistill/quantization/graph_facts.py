@@ -69,6 +69,11 @@ class GraphFacts:
         for node in model.graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
+        self._ranks: dict[str, int | None] = {"input_ids": 2, "attention_mask": 2}
+        self._ranks |= {name: len(constant.dims) for name, constant in self.constants.items()}
+        for node in model.graph.node:  # what a node reads comes before it, so each is looked at once
+            rank = self._rank(node)
+            self._ranks |= dict.fromkeys(node.output, rank)
 
     def is_matrix(self, name: str) -> bool:
         return name in self.constants and len(self.constants[name].dims) == 2
@@ -93,13 +98,10 @@ class GraphFacts:
 
     def rank(self, name: str) -> int | None:
         """The number of dimensions of a value; None where it cannot be told."""
-        if name in ("input_ids", "attention_mask"):
-            return 2
-        if name in self.constants:
-            return len(self.constants[name].dims)
-        node = self._writers.get(name)
-        if node is None:
-            return None
+        return self._ranks.get(name)
+
+    def _rank(self, node: onnx.NodeProto) -> int | None:
+        """The rank of a node's outputs, once those of its inputs are known."""
         if node.op_type == "Reshape":
             shape = self.constants.get(node.input[1])
             writer = self._writers.get(node.input[1])
@@ -118,10 +120,11 @@ class GraphFacts:
 
     def rows_of(self, name: str) -> str:
         """The value furthest up the graph that surely has as many rows (of its last dimension) as this one."""
-        node = self._writers.get(name)
-        if node is None or node.op_type not in ("Reshape", "MultiHeadAttention", *SAME_SHAPE):
-            return name
-        inputs = [each for each in node.input[:2] if each not in self.constants]
-        if len(inputs) > 1 and node.op_type in ("Add", "Mul"):  # they broadcast: only a product is known to have all rows
-            inputs = [each for each in inputs if self._writers.get(each) in self.products]
-        return self.rows_of(inputs[0]) if inputs else name
+        while (node := self._writers.get(name)) is not None and node.op_type in ("Reshape", "MultiHeadAttention", *SAME_SHAPE):
+            inputs = [each for each in node.input[:2] if each not in self.constants]
+            if len(inputs) > 1 and node.op_type in ("Add", "Mul"):  # they broadcast: only a product is known to have all rows
+                inputs = [each for each in inputs if self._writers.get(each) in self.products]
+            if not inputs:
+                break
+            name = inputs[0]
+        return name

@@ -12,7 +12,7 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.planning import cost, training_time
+from edgedistill.planning import cost, size_and_latency, training_time
 from edgedistill.planning.recipe_inspection import inspect
 from edgedistill.session import Session
 from tests.conftest import World, sentences
@@ -210,6 +210,20 @@ def test_random_embeddings_are_unit_rows() -> None:
     rows = np.array([0, 5, 2_000])
     assert np.linalg.norm(training_time.RandomEmbeddings(12)[rows], axis=1) == pytest.approx(np.ones(3), abs=1e-5)
     assert training_time.RandomEmbeddings(12, pairs=True)[rows].shape == (3, 2, 12)
+    assert training_time.RandomEmbeddings(65_536)._table.size <= training_time.RANDOM_VALUES
+    assert training_time.RandomEmbeddings(8_000_000)[rows].shape == (3, 8_000_000)
+
+
+def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(size_and_latency.time, "perf_counter", lambda: now[0])
+
+    class Slow:
+        def run(self, *_: object) -> None:
+            now[0] += 2.0
+
+    assert size_and_latency._median_ms(Slow(), 100) == 2_000  # type: ignore[arg-type]
+    assert now == [2.0]
 
 
 @pytest.mark.parametrize(
