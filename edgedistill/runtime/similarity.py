@@ -12,7 +12,7 @@ def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
     """The cosine of every embedding of `a` with every embedding of `b`: (n, d), (m, d) -> (n, m) float32, between -1 and 1.
 
     One embedding, (d,), counts as (1, d), as in sentence-transformers. An embedding of zeros has cosine 0 with everything.
-    Raises UserError where an argument has another shape, or the dimensions differ.
+    Raises UserError where an argument is not numbers, has another shape, or the dimensions differ.
     """
     first, second = _rows(a, "a"), _rows(b, "b")
     if first.shape[1] != second.shape[1]:
@@ -21,7 +21,10 @@ def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
 
 
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
-    rows = np.atleast_2d(np.asarray(embeddings, np.float32))
+    try:
+        rows = np.atleast_2d(np.asarray(embeddings, np.float32))
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"similarity: {name} is not an array of numbers; give embeddings, such as those of encode") from None
     if rows.ndim != 2:
         raise UserError(f"similarity: {name} has shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)")
     return rows

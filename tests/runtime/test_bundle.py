@@ -274,6 +274,13 @@ def test_similarity_is_that_of_sentence_transformers() -> None:
     assert edgedistill.similarity(a[0], b[0]).shape == tuple(cos_sim(a[0], b[0]).shape) == (1, 1)
 
 
+@pytest.mark.parametrize("texts", [["a text", "another"], [[1, 2], [3]], [10**400]])
+def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        edgedistill.similarity(texts, [1.0])
+    assert str(caught.value) == "similarity: a is not an array of numbers; give embeddings, such as those of encode"
+
+
 def test_similarity_refuses_other_shapes() -> None:
     with pytest.raises(UserError, match="similarity: a has 3 dimensions, b has 2; encode both with the same bundle and dim"):
         edgedistill.similarity(np.ones((2, 3)), np.ones((2, 2)))

@@ -278,6 +278,14 @@ def table(replacement: str) -> str:
     return base64.b64encode(bytes(4) + replacement.encode() + b"\0").decode()
 
 
+def repeated(step: dict[str, Any], part: str, times: int) -> Callable[[dict[str, Any]], Any]:
+    key = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}[part]
+    return lambda tokenizer: tokenizer.update({part: {"type": "Sequence", key: [step] * times}})
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+BLANK = {"id": 5, "content": " ", "single_word": False, "lstrip": False, "rstrip": True, "normalized": False, "special": False}
+DOUBLED = "normalizer, pre_tokenizer: 3 steps of type ByteLevel or Metaspace, above 2"
 TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (
         lambda t: t.update(model={"type": "Neural", "vocab": {}}),
@@ -285,7 +293,7 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (lambda t: t["model"].pop("vocab"), "model.vocab: no vocabulary"),
     (lambda t: t["model"].update(dropout=0.5), "model.dropout: 0.5, so the same text would have other tokens every time"),
-    (lambda t: t["model"].update(max_input_chars_per_word=10**6), "model.max_input_chars_per_word: 1000000, not 1 to 1000"),
+    (lambda t: t["model"].update(max_input_chars_per_word=10**6), "model.max_input_chars_per_word: 1000000, not 1 to 256"),
     (lambda t: t.update(script="x"), "'script': not a part of a tokenizer"),
     (lambda t: t.update(normalizer={"type": "Python"}), "normalizer: type 'Python', which is none of Sequence, BertNormalizer"),
     (lambda t: t.update(normalizer=[1]), "normalizer: type [1], which is none of Sequence, BertNormalizer"),
@@ -310,6 +318,30 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (
         lambda t: t.update(normalizer={"type": "Replace", "pattern": {"String": ""}, "content": "a"}),
         "normalizer: Replace: pattern: an empty string",
+    ),
+    (repeated({"type": "ByteLevel"}, "normalizer", 3), DOUBLED),
+    (repeated(BYTES, "pre_tokenizer", 3), DOUBLED),
+    (repeated({"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}, "pre_tokenizer", 3), DOUBLED),
+    (
+        lambda t: t.update(
+            normalizer={
+                "type": "Sequence",
+                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "\ufdfa" * 99}, {"type": "NFKC"}],
+            }
+        ),
+        "normalizer: its replacements make a text more than 1000 times as long",
+    ),
+    (
+        lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode()}),
+        "normalizer: Precompiled: precompiled_charsmap: its trie is not as long as it says",
+    ),
+    (
+        lambda t: t["added_tokens"].append(BLANK),
+        "added_tokens: one that begins or ends with white space takes the white space around it too",
+    ),
+    (
+        lambda t: t.update(model={"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a" * 257, -1.0]]}),
+        "model.vocab: a token of 257 characters, above 256",
     ),
     (lambda t: t["model"]["vocab"].update({"a" * 1001: 5}), "model.vocab: a token of 1001 characters, above 1000"),
     (lambda t: t["model"].update(end_of_word_suffix="a" * 101), "model.end_of_word_suffix: 101 characters, above 100"),

@@ -7,7 +7,6 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ LONGEST_TOKEN = 1_000  # characters; those of published vocabularies have up to 
 LONGEST_AFFIX = 100  # characters of what marks the inside or the end of a word
 LONGEST_STRING = 1_000  # of any other, but for a table of characters
 LONGEST_TABLE = 4_000_000  # characters, base64; that of XLM-R has 316,720
-LONGEST_WORD = 1_000  # characters that WordPiece looks at together, at a cost that grows with their square
+LONGEST_WORD = 256  # characters that WordPiece looks at together, at a cost that grows with their square
+LONGEST_UNIGRAM = 256  # characters of a token that Unigram looks for at every place, at a cost that grows with their square
 MOST_STEPS = 64  # of a normalizer, pre-tokenizer, …, with all steps of sequences
 MOST_NESTED = 8  # sequences within sequences
 LARGEST_GROWTH = 1_000  # of a text by the replacements of the normalizer, one after the other
+MOST_LENGTHENING = 2  # steps before the model that write a byte as a character or put one before every piece: each can double a text
 MOST_ADDED = 64  # special tokens that a post-processor adds to a text
 MODELS = {"BPE", "Unigram", "WordLevel", "WordPiece"}
 STEPS = {  # {part of tokenizer.json: (the key under which a Sequence holds its steps, the kinds of steps)}
@@ -57,6 +58,8 @@ _ALTERNATIVE = rf"(?:{'|'.join(map(re.escape, [*_GPT_4O, _BLOOM]))}|(?:{_ATOM}(?
 _NEWLINES, _TRAILING = re.escape(r"\s*[\r\n]+"), re.escape(r"\s+(?!\S)")
 _SPACES = rf"(?:\|{_NEWLINES})?(?:\|{_TRAILING})?\|\\s\+"
 PATTERN = re.compile(rf"(?!.*(?:&&|--|~~)){_ALTERNATIVE}(?:\|{_ALTERNATIVE}){{0,20}}(?:{_SPACES})?")
+DECOMPOSED = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # characters that one character becomes, at most
+LENGTHENING = ("ByteLevel", "Metaspace")
 KEYS = {"version", "truncation", "padding", "added_tokens", "model", *STEPS}
 
 
@@ -114,8 +117,9 @@ def _model_problems(model: dict[str, Any]) -> Iterator[str]:
         return
     tokens = vocab if isinstance(vocab, dict) else [pair[0] for pair in vocab if isinstance(pair, list) and pair]
     longest_token = max((len(token) for token in tokens if isinstance(token, str)), default=0)
-    if longest_token > LONGEST_TOKEN:
-        yield f"model.vocab: a token of {longest_token} characters, above {LONGEST_TOKEN}"
+    limit = LONGEST_UNIGRAM if kind == "Unigram" else LONGEST_TOKEN
+    if longest_token > limit:
+        yield f"model.vocab: a token of {longest_token} characters, above {limit}"
     for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
         if isinstance(model.get(key), str) and len(model[key]) > LONGEST_AFFIX:
             yield f"model.{key}: {len(model[key])} characters, above {LONGEST_AFFIX}"
@@ -133,6 +137,12 @@ def _other_problems(tokenizer: dict[str, Any]) -> Iterator[str]:
     unknown = sorted(set(tokenizer) - KEYS)
     if unknown:
         yield f"{', '.join(map(_shown, unknown[:5]))}: not a part of a tokenizer"
+    added = tokenizer.get("added_tokens")
+    if any(_strips_itself(token) for token in (added if isinstance(added, list) else [])):
+        yield "added_tokens: one that begins or ends with white space takes the white space around it too"
+    before = [step for part in ("normalizer", "pre_tokenizer") for step in _steps(tokenizer.get(part), part, 0) if isinstance(step, dict)]
+    if (lengthening := sum(step["type"] in LENGTHENING for step in before)) > MOST_LENGTHENING:
+        yield f"normalizer, pre_tokenizer: {lengthening} steps of type {' or '.join(LENGTHENING)}, above {MOST_LENGTHENING}"
     for part in STEPS:
         steps = list(_steps(tokenizer.get(part), part, 0))
         problems = [step for step in steps if isinstance(step, str)]
@@ -142,7 +152,7 @@ def _other_problems(tokenizer: dict[str, Any]) -> Iterator[str]:
         plain = [step for step in steps if isinstance(step, dict)]
         for step in plain[:MOST_STEPS]:
             yield from (f"{part}: {step['type']}: {problem}" for problem in _step_problems(step))
-        if part == "normalizer" and prod(_growth(step) for step in plain) > LARGEST_GROWTH:
+        if part == "normalizer" and _total_growth(plain) > LARGEST_GROWTH:
             yield f"{part}: its replacements make a text more than {LARGEST_GROWTH} times as long"
         if part == "post_processor" and (added := sum(_added_tokens(step) for step in plain)) > MOST_ADDED:
             yield f"{part}: adds {added} special tokens to a text, above {MOST_ADDED}"
@@ -171,6 +181,8 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
         if key == "precompiled_charsmap":
             if not isinstance(value, str) or len(value) > LONGEST_TABLE:
                 yield f"{key}: not a table of at most {LONGEST_TABLE} characters"
+            elif not _is_table(value):
+                yield f"{key}: its trie is not as long as it says"
         elif isinstance(value, str) and len(value) > LONGEST_STRING:
             yield f"{key}: {len(value)} characters, above {LONGEST_STRING}"
     pattern = step.get("pattern")
@@ -181,12 +193,29 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
         yield f"pattern: {problem}"
 
 
+def _total_growth(steps: list[dict[str, Any]]) -> int:
+    """By how much a normalizer can multiply a text's length: what one step puts in, the next ones may lengthen."""
+    found = 1
+    for step in steps:
+        found *= DECOMPOSED.get(step["type"], _growth(step)) if found > 1 else _growth(step)
+    return found
+
+
 def _growth(step: dict[str, Any]) -> int:
     """By how much a step of a normalizer can multiply a text's length; what it adds once does not count."""
     content, table = step.get("content"), step.get("precompiled_charsmap")
     if step["type"] == "Precompiled" and isinstance(table, str):
         return _longest_replacement(table)
     return max(1, len(content)) if step["type"] == "Replace" and isinstance(content, str) else 1
+
+
+def _is_table(table: str) -> bool:
+    """Whether a table of characters has the trie that it announces: tokenizers takes the memory for it before it reads any."""
+    try:
+        data = base64.b64decode(table)
+    except (ValueError, binascii.Error):
+        return True  # tokenizers refuses it
+    return 4 + int.from_bytes(data[:4], "little") <= len(data)
 
 
 def _longest_replacement(table: str) -> int:
@@ -196,6 +225,12 @@ def _longest_replacement(table: str) -> int:
     except (ValueError, binascii.Error):
         return 1  # tokenizers refuses it
     return max(map(len, data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")))
+
+
+def _strips_itself(token: Any) -> bool:
+    """Whether an added token is found in the white space that it takes: for each occurrence all of that is walked over again."""
+    content = token.get("content") if isinstance(token, dict) else None
+    return isinstance(content, str) and content != content.strip() and bool(token.get("lstrip") or token.get("rstrip"))
 
 
 def _added_tokens(step: dict[str, Any]) -> int:
