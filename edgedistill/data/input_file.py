@@ -77,7 +77,8 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
 def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
     """The same of a stream. `name`: the stream's, for errors.
 
-    Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends, damaged gzip; for UTF-16, binary files.
+    Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a carriage return, as all of
+    a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
     """
     number = 1
     with damage_as_user_error(name, lambda: f"line {number}"):
@@ -86,7 +87,10 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
                 _refuse_binary(line, name)
             if len(line) > max_bytes:
                 raise UserError(f"{name}: line {number} is over {max_bytes:,} bytes; split the file into lines")
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            if "\r" in text:
+                raise UserError(f"{name}: line {number} holds a carriage return; save the file with line ends of LF or CR LF")
+            yield number, text
             number += 1
 
 

@@ -223,7 +223,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _of_header(
     rows: Iterator[tuple[int, list[str]]], path: Path, columns: tuple[str, ...], field: str | None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    _, header = next(rows, (0, []))
+    first = next(rows, None)
+    if first is None:
+        return
+    header = first[1]
     places = _find_columns(path, columns, header, field)
     for number, row in rows:
         if len(row) != len(header):

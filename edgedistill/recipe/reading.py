@@ -85,7 +85,7 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     if data is None:
         raise UserError(f"{path}: is empty; see edgedistill recipes")
     if not isinstance(data, dict):
-        raise UserError(f"{path}: a recipe is a mapping, this is a {type(data).__name__}; see edgedistill recipes")
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is of type {type(data).__name__}; see edgedistill recipes")
     for change in changes:
         _set(data, change)
     return parse(data, str(path))
