@@ -19,6 +19,8 @@ from edgedistill.runtime import verify
 from edgedistill.runtime.bundle import Bundle
 from edgedistill.students.model_folder import opening
 
+SHORTEST = 1e-12  # of a length: what torch's normalize divides by at least
+
 
 class GoldenTexts(NamedTuple):
     """What every runner must reproduce: texts, their token ids, and unit-length embeddings (n, d) by torch, each text by itself.
@@ -40,10 +42,13 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     """The golden texts by the run's own tokenizer, in transformers, and its student, in torch.
 
-    Raises UserError as `check_ids`, CheckFailed as `check_finite`.
+    Raises UserError as `check_ids` and where an empty text has no tokens, CheckFailed as `check_finite` and `check_directions`.
     """
     tokenizer: Any = run.tokenizer()
     check_ids(run, tokenizer, student)
+    if not tokenizer(run.prompt)["input_ids"]:
+        fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
+        raise UserError(f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that")
 
     def count(text: str) -> int:
         return len(tokenizer(run.prompt + text, verbose=False)["input_ids"])
@@ -55,6 +60,7 @@ def by_torch(run: Run, student: nn.Module) -> GoldenTexts:
     with fails, torch.inference_mode():
         embeddings = [student(torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)) for row in ids]
     check_finite(texts, torch.cat(embeddings))
+    check_directions(texts, torch.cat(embeddings))
     return GoldenTexts(texts, ids, truncated, torch.nn.functional.normalize(torch.cat(embeddings), dim=-1).numpy())
 
 
@@ -75,6 +81,17 @@ def check_finite(items: Sequence[Any], rows: torch.Tensor) -> None:
         raise CheckFailed(
             f"text {at + 1} of {len(items)} ({verify.quote(str(items[at]))}) has no finite embedding in torch either, in float32: "
             "values inside the model overflow; restore its weights, or train it again"
+        )
+
+
+def check_directions(texts: Sequence[str], rows: torch.Tensor) -> None:
+    """Raise CheckFailed where torch itself gives a golden text an embedding of only zeros, or too short for unit length."""
+    short = rows.norm(dim=-1) <= SHORTEST
+    if short.any():
+        at = int(short.int().argmax())
+        raise CheckFailed(
+            f"text {at + 1} of {len(texts)} ({verify.quote(texts[at])}) has an embedding of only zeros in torch too, which has no "
+            "direction; restore the model's weights, or choose one whose last layer cannot be all zero (behind a ReLU it can)"
         )
 
 

@@ -55,7 +55,7 @@ def _beyond_bounds(value: Any, empty: bool) -> str | None:
         return None
     if not math.isfinite(value) or abs(value) > (LARGEST_WHOLE if isinstance(value, int) else LARGEST):
         return f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
-    return f"{value} is too small; give 0, or {SMALLEST} or more" if 0 < abs(value) < SMALLEST else None
+    return f"{value} is too small; give {SMALLEST} or more, or 0 where the key may be 0" if 0 < abs(value) < SMALLEST else None
 
 
 def check_sorted_rows(batch: int, window: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
-from edgedistill.errors import UserError, unknown_name
+from edgedistill.errors import UserError
 from edgedistill.students import finite_weights, model_folder
-from edgedistill.students.model_folder import DOWNLOAD, WEIGHTS, ModelFolder, opening
+from edgedistill.students.model_folder import DOWNLOAD, ELSEWHERE, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
 
 ACTIVATIONS = {
@@ -137,7 +138,8 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     config, folder = module.config, module.folder
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")  # sentence-transformers' own default
     if activation not in ACTIVATIONS:
-        raise UserError(f"{folder}: {unknown_name('activation', activation, ACTIVATIONS)}")
+        fact = f"activation_function: {json.dumps(activation)[:200]} is not supported here"
+        raise UserError(f"{folder / 'config.json'}: {fact}; {ELSEWHERE}")
     if config.get("in_features") != width or "out_features" not in config:
         fact = f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind {width} dimensions"
         raise UserError(f"{folder / 'config.json'}: {fact}; {DOWNLOAD}")

@@ -18,6 +18,7 @@ from edgedistill.students.model_folder import ModelFolder, opening
 # Model types whose positions start after the padding id, those too whose layers a student cannot take.
 FROM_PADDING = (*COUNTED_FROM_PADDING, *"data2vec-text esm ibert longformer luke roberta-prelayernorm xlm-roberta-xl xmod".split())
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
+RARE = "𓀀 ꙮ 𒀀"  # characters that vocabularies lack, though not all: a tokenizer without an unknown token raises for these
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -67,6 +68,8 @@ def _check(loaded: Any, opened: ModelFolder) -> None:
     if rows is not None and largest >= rows:
         fact = f"the tokenizer has token ids up to {largest:,}, the model's embedding table {rows:,} rows"
         raise UserError(f"{opened.folder}: {fact}; use the tokenizer that belongs to the model")
+    with opening(opened.folder, "its tokenizer has no token for unknown characters", "correct the unknown token in tokenizer.json"):
+        loaded.backend_tokenizer.encode(RARE)
     if "token_type_ids" in loaded.model_input_names and any(loaded.backend_tokenizer.encode("a").type_ids):
         fact = "tokenizer.json gives the tokens of a text other types than 0 (post_processor)"
         raise UserError(f"{opened.transformer}: {fact}, which is not supported here; {model_folder.ELSEWHERE}")

@@ -195,6 +195,7 @@ def test_text_stays_text(text: str) -> None:
         ("student.head_bias=yes", "student.head_bias: 'yes' is not true or false; write one of them"),
         ("stages.0.epochs=.inf", "stages[0].epochs: input should be less than or equal to 1000000, not inf"),
         ("stages.0.weight_decay=1e300", "stages[0].weight_decay: 1e+300 is too large; give at most 1,000,000,000"),
+        ("stages.0.weight_decay=1e-30", "stages[0].weight_decay: 1e-30 is too small; give 1e-18 or more, or 0 where the key may be 0"),
         ("select.suite=", "select.suite: no value; write text in quotes"),
         ("select.suite=''", "select.suite: is empty; give a value, or leave the key out"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,23 @@ def test_values_that_overflow_inside_are_not_the_graphs_fault(tmp_path: Path) ->
 
     message = refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud), ["fp32", "fp16"], CheckFailed)
     assert message.startswith('text 1 of 32 ("") has no finite embedding in torch either') and "--precision" not in message
+
+
+def test_an_embedding_of_zeros_is_not_the_graphs_fault(tmp_path: Path) -> None:
+    def silent(student: Any) -> None:
+        for parameter in student.head.parameters():
+            parameter.data.zero_()
+
+    message = refused(tmp_path, make_run(tmp_path / "runs" / "silent", change=silent), ["fp32", "fp16"], CheckFailed)
+    assert message.startswith('text 1 of 32 ("") has an embedding of only zeros in torch too') and "--precision" not in message
+
+
+def test_a_tokenizer_without_special_tokens_is_named(tmp_path: Path) -> None:
+    source = make_run(tmp_path / "runs" / "bare")
+    place = source / "tokenizer" / "tokenizer.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"post_processor": None}))
+    message = refused(tmp_path, source, ["fp32"], UserError)
+    assert message.startswith("tokenizer: adds no special tokens to a text, so an empty text has no tokens")
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "bin"])

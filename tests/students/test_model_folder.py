@@ -448,7 +448,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     },
     "Dense: another activation": (
         all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, activation_function="os.system")),
-        "no activation 'os.system'",
+        '2_Dense/config.json: activation_function: "os.system" is not supported here; embed with sentence-transformers',
     ),
     "Normalize: tokens": (
         write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
@@ -522,6 +522,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "split_special_tokens": (
         edit("tokenizer_config.json", split_special_tokens=True),
         "split_special_tokens: true is not supported",
+    ),
+    "no unknown token": (
+        edit("tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[NONE]"}),
+        "has no token for unknown characters: WordLevel error: ",
     ),
     "another normalizer": (
         edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}),
