@@ -437,7 +437,8 @@ def embed(
         str,
         typer.Argument(
             metavar="FILE",
-            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each also .gz. Default: - (lines from stdin).",
+            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each also .gz. "
+            "Default: - (lines from stdin).",
             show_default=False,
         ),
     ] = "-",

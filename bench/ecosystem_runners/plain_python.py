@@ -11,6 +11,6 @@ runner = runpy.run_path(str(Path(__file__).resolve().parents[2] / "export" / "py
 folder, request = Path(sys.argv[1]), json.load(sys.stdin)
 vectors = {}
 for precision in request["files"]:
-    embed = runner["open_bundle"](folder, precision)
+    embed = runner["Bundle"](folder, precision)
     vectors[precision] = [embed(text).tolist() for text in request["texts"]]
 print(json.dumps({"version": f"onnxruntime {onnxruntime.__version__}", "vectors": vectors}))

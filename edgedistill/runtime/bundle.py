@@ -23,6 +23,7 @@ from edgedistill.runtime.similarity import similarity
 from edgedistill.runtime.trust import opening_check
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
+LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
 INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # of the first and, for pairs, the second text
 
@@ -159,8 +160,8 @@ class Bundle:
             return self.dims[0 if dim is None else self.dims.index(dim)]
         name = self.manifest["name"]
         if len(self.dims) == 1:
-            raise UserError(f"dim={dim}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, leave dim out")
-        raise UserError(f"dim={dim}: {name} was trained for {', '.join(map(str, self.dims))} dimensions; choose one of these")
+            raise UserError(f"dim={dim!r}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, leave dim out")
+        raise UserError(f"dim={dim!r}: {name} was trained for {', '.join(map(str, self.dims))} dimensions; choose one of these")
 
     @property
     def unknown_id(self) -> int | None:
@@ -235,7 +236,7 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     edgedistill; CheckFailed where a file is missing, was changed or is too large, or a graph is one that no export writes.
     """
     if threads is not None:
-        _positive(threads, "threads")
+        _positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
@@ -251,9 +252,9 @@ def load(name: str | Path, precision: str | None = None, threads: int | None = N
     return opened
 
 
-def _positive(value: int, name: str) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name}={value!r}: not a whole number of at least 1")
+def _positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= most:
+        raise UserError(f"{name}={value!r}: not a whole number from 1 to {most:,}")
     return int(value)
 
 

@@ -25,6 +25,8 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
         rows = np.atleast_2d(np.asarray(embeddings, np.float32))
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"similarity: {name} is not an array of numbers; give embeddings, such as those of encode") from None
+    if embeddings is None:
+        raise UserError(f"similarity: {name} is None; give embeddings, such as those of encode")
     if rows.ndim != 2:
         raise UserError(f"similarity: {name} has shape {rows.shape}; give embeddings of shape (n, d), or one of shape (d,)")
     return rows

@@ -283,10 +283,29 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str 
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        fact, advice = first_line(str(error).strip() or type(error).__name__), way_out
+        fact, advice = _explained(error, place) or (first_line(str(error).strip() or type(error).__name__), way_out)
         if isinstance(error, ImportError):
             advice = install
         raise UserError(f"{place}: {what}: {fact}; {advice}") from error
+
+
+def _explained(error: Exception, place: Path | str) -> tuple[str, str] | None:
+    """(fact, way out) where a library's own message leads astray; None where its first line serves."""
+    found = sorted(Path(place).rglob("*")) if Path(place).is_dir() else [Path(place)]
+    pointer = next((path.name for path in found if path.is_file() and _is_lfs_pointer(path)), None)
+    if pointer is not None:
+        return f"{pointer} is a pointer of Git LFS in place of the file", "fetch it with git lfs pull"
+    if "ignore_mismatched_sizes" in str(error):
+        return "the sizes that config.json names are not those of the weights", "correct config.json, or " + DOWNLOAD
+    if "weights_only" in str(error):
+        return "it holds Python objects beside tensors, which are never loaded", "save the weights as model.safetensors"
+    if isinstance(error, KeyError):
+        return f"config.json names {error}, which transformers does not know", "correct config.json"
+    return None
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    return path.stat().st_size < 1_000 and path.read_bytes().startswith(b"version https://git-lfs")
 
 
 def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:

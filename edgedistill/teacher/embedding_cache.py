@@ -132,6 +132,9 @@ def _checked(embeddings: np.ndarray, rows: np.ndarray, shard: _Filled) -> np.nda
         fact = too_large if np.isfinite(largest[at]) else "is not finite"
         text = f"text {shard.first + int(rows[at]) + 1:,} of the corpus ({quote(shard.texts[int(rows[at])])})"
         raise UserError(f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text out")
+    if not largest.any():
+        fact = f"the embeddings of {len(rows):,} texts are all zeros"
+        raise UserError(f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, or choose another")
     return embeddings
 
 

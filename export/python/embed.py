@@ -11,7 +11,6 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -169,40 +168,45 @@ def refuse(error: BaseException, fact: str) -> NoReturn:
     sys.exit(f"{fact} ({(str(error) or type(error).__name__).splitlines()[0][:200]}); copy the bundle again")
 
 
-def open_bundle(folder: Path, precision: str) -> Callable[[str], np.ndarray]:
-    """A function from a text to its embedding: (d,) float32, of unit length. Longer texts are truncated to `max_tokens`.
+class Bundle:
+    """An opened bundle: called with a text, it returns its embedding, (d,) float32, of unit length.
 
-    Both exit with 1: for a graph or a tokenizer that is refused, and for a text whose embedding is not of unit length.
+    Longer texts are truncated to `max_tokens`. Both opening and calling exit with 1: for a graph or a tokenizer that is refused, and for
+    a text whose embedding is not of unit length.
     """
-    manifest = read_manifest(folder)
-    file = manifest["precisions"][precision]["file"]
-    graph = verified(folder, manifest, file)
-    try:
-        check_graph(graph)
-    except ValueError as error:
-        sys.exit(f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run")
-    tokenizer_json = verified(folder, manifest, "tokenizer.json").decode("utf-8", "replace")
-    try:
-        session = onnxruntime.InferenceSession(graph)
-        tokenizer = Tokenizer.from_str(tokenizer_json)
-        tokenizer.no_padding()
-        side = (tokenizer.truncation or {}).get("direction", "right")
-        tokenizer.enable_truncation(manifest["max_tokens"], direction=side)
-    except BaseException as error:  # noqa: BLE001 - of many classes; a panic of tokenizers is no Exception
-        refuse(error, f"{folder}: cannot be opened")
 
-    def embed(text: str) -> np.ndarray:
+    def __init__(self, folder: Path, precision: str) -> None:
+        self.folder, self.manifest = folder, read_manifest(folder)
+        file = self.manifest["precisions"][precision]["file"]
+        graph = verified(folder, self.manifest, file)
         try:
-            ids = np.array([tokenizer.encode(manifest["prompt"] + text).ids], np.int64)
-            rows = session.run([manifest["output"]], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
-        except BaseException as error:  # noqa: BLE001 - as above
-            refuse(error, f"{folder}: fails for a text")
-        if rows.shape != (1, manifest["dims"][0]) or not abs(np.linalg.norm(rows) - 1) <= UNIT_LENGTH:
-            fact = f"gives {rows.shape} numbers of length {np.linalg.norm(rows)}, not {manifest['dims'][0]} of length 1"
-            sys.exit(f"{folder}: {fact}; copy the bundle again")
-        return rows[0]
+            check_graph(graph)
+        except ValueError as error:
+            sys.exit(f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run")
+        tokenizer_json = verified(folder, self.manifest, "tokenizer.json").decode("utf-8", "replace")
+        try:
+            self._session = onnxruntime.InferenceSession(graph)
+            self._tokenizer = Tokenizer.from_str(tokenizer_json)
+            self._tokenizer.no_padding()
+            side = (self._tokenizer.truncation or {}).get("direction", "right")
+            self._tokenizer.enable_truncation(self.manifest["max_tokens"], direction=side)
+        except BaseException as error:  # noqa: BLE001 - of many classes; a panic of tokenizers is no Exception
+            refuse(error, f"{folder}: cannot be opened")
 
-    return embed
+    def token_ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(self.manifest["prompt"] + text).ids
+
+    def __call__(self, text: str) -> np.ndarray:
+        output, dims = self.manifest["output"], self.manifest["dims"][0]
+        try:
+            ids = np.array([self.token_ids(text)], np.int64)
+            rows = self._session.run([output], {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
+        except BaseException as error:  # noqa: BLE001 - as above
+            refuse(error, f"{self.folder}: fails for a text")
+        if rows.shape != (1, dims) or not abs(np.linalg.norm(rows) - 1) <= UNIT_LENGTH:
+            fact = f"gives {rows.shape} numbers of length {np.linalg.norm(rows)}, not {dims} of length 1"
+            sys.exit(f"{self.folder}: {fact}; copy the bundle again")
+        return rows[0]
 
 
 def main() -> int:
@@ -219,13 +223,21 @@ def main() -> int:
     precision = asked.precision or next(each for each in ("int8", "w8", "fp32", *available) if each in available)
     if precision not in available:
         parser.exit(2, f"{asked.bundle}: no precision {precision!r}; choose {' or '.join(available)}\n")
-    embed = open_bundle(asked.bundle, precision)
+    embed = Bundle(asked.bundle, precision)
     if asked.check:
         golden = parsed(asked.bundle, "parity.json", verified(asked.bundle, manifest, "parity.json"))
-        pairs, least = zip(golden["texts"], golden["vectors"], strict=True), golden["cosine_at_least"][precision]
-        cosines = [float(embed(text) @ np.array(vector, np.float32)) for text, vector in pairs]
-        print(json.dumps({"texts": len(cosines), "cosine_min": min(cosines), "cosine_at_least": least}))
-        return 0 if all(cosine >= least for cosine in cosines) else 1
+        try:
+            least = float(golden["cosine_at_least"][precision])
+            vectors = np.array(golden["vectors"], np.float32)
+            pairs = list(zip(golden["texts"], golden["ids"], vectors, strict=True))
+        except (KeyError, TypeError, ValueError):
+            pairs = []
+        if not pairs or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all():  # NaN is not
+            sys.exit(f"{asked.bundle / 'parity.json'}: no golden texts with token ids and embeddings of unit length; copy the bundle again")
+        wrong = [text for text, ids, _ in pairs if embed.token_ids(text) != ids]
+        cosines = [float(embed(text) @ vector) for text, _, vector in pairs]
+        print(json.dumps({"texts": len(cosines), "other_token_ids": len(wrong), "cosine_min": min(cosines), "cosine_at_least": least}))
+        return 0 if not wrong and all(cosine >= least for cosine in cosines) else 1
     for line in sys.stdin:
         print(json.dumps([round(float(x), 7) for x in embed(line.rstrip("\n"))]))
     return 0

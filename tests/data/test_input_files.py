@@ -119,6 +119,8 @@ def digits(count: int) -> bytes:
 DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("a.csv", lambda: b'id,text\n1,good\n2,"not\nclosed\n3,c\n', "line 3: a quote .* is not closed"),
     ("a.csv", lambda: b'id,text\n1,"a\nb"\n2,x,y\n', "line 4 has 3 columns, the header 2"),
+    ("a.txt", lambda: b"good\nold\rMac\r", "line 2 holds a carriage return; save the file with line ends of LF"),
+    ("a.csv", lambda: b"text\rgood\r", "line 1 holds a carriage return"),
     ("a.csv", lambda: b'id,text\n1,"closed"too early\n', "line 2: ',' expected after '\"'"),
     ("a.csv", lambda: b"id;text\n1;a\n", "divided by ';'; save it with commas"),
     ("a.csv", lambda: b"id\ttext\n1\ta\n", r"divided by '\\t'"),

@@ -264,7 +264,11 @@ def test_changes_apply_before_the_check(tmp_path: Path) -> None:
 
 def test_not_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    for text, says in [("- a\n", "a recipe is a mapping, this is a list"), ("a: [", "not YAML"), ("", "is empty; see edgedistill recipes")]:
+    for text, says in [
+        ("- a\n", "a recipe is a mapping of keys to values, this is of type list"),
+        ("a: [", "not YAML"),
+        ("", "is empty; see edgedistill recipes"),
+    ]:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match=says):
             recipe.read(path)

@@ -377,6 +377,12 @@ def without_unknown(t: dict[str, Any]) -> None:
     t["added_tokens"] = [each for each in t["added_tokens"] if each["content"] != "[UNK]"]
 
 
+def repeated(json: dict[str, Any]) -> None:
+    """The text twice, behind each other: more tokens than truncation leaves."""
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    json["post_processor"] = {"type": "TemplateProcessing", "single": [text, text], "pair": [text, text], "special_tokens": {}}
+
+
 def template(number: int) -> Callable[[dict[str, Any]], None]:
     special = {"[CLS]": {"id": "[CLS]", "ids": [number], "tokens": ["[CLS]"]}}
     single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
@@ -438,6 +444,7 @@ TOKENIZERS: dict[str, Edit] = {
     "long Unigram pieces": tokenizer(unigram(100_000)),
     "a word of any length": tokenizer(lambda t: t["model"].update(max_input_chars_per_word=10**9)),
     "dropout": tokenizer(lambda t: t["model"].update(type="BPE", merges=[], dropout=0.5)),
+    "a template that repeats the text": tokenizer(repeated),
     "replacements that multiply": tokenizer(
         lambda t: t.update(
             normalizer={

@@ -24,6 +24,7 @@ PYTHON = NODE.parent / "python" / "embed.py"
 UNBOUNDED = ("integer ", "400 products", "200,000", "49,000", "Range", "50 GB", "Tile", "ConstantOfShape", "Pad by", "Split: ", "Replace: ")
 UNBOUNDED += (
     "constants that ",
+    "a template that repeats",
     "GatherND ",
     "long Unigram",
     "continuation prefix",
@@ -77,7 +78,7 @@ def by_python(folders: dict[str, Path]) -> dict[str, str]:
     for name, folder in folders.items():
         try:
             manifest = module.read_manifest(folder)
-            row = module.open_bundle(folder, next(iter(manifest["precisions"])))(hostile.TEXT)
+            row = module.Bundle(folder, next(iter(manifest["precisions"])))(hostile.TEXT)
             found[name] = f"opened: {row[:3]}"
         except SystemExit as refused:
             found[name] = f"exit: {refused.code}"

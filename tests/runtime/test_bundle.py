@@ -155,7 +155,7 @@ def test_an_index_is_that_of_all_texts(folder: Path, monkeypatch: pytest.MonkeyP
         bundle.load(folder).encode(pd.Series(["a", np.nan]))
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", 2**31])
 def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bundle, value: Any) -> None:
     opened = bundle.load(folder)
     for name, call in {
@@ -164,7 +164,7 @@ def test_counts_are_whole_numbers_above_zero(folder: Path, classifier: bundle.Bu
     }.items():
         with pytest.raises(UserError) as caught:
             call()
-        assert str(caught.value) == f"{name}={value!r}: not a whole number of at least 1"
+        assert str(caught.value).startswith(f"{name}={value!r}: not a whole number from 1 to ")
     with pytest.raises(UserError, match="batch_tokens="):
         classifier.logits(["a"], batch_tokens=value)
 
@@ -192,7 +192,7 @@ opened = edgedistill.load(sys.argv[1], threads=2)
 expected = opened.encode(["a text"] * 40)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(120)
     assert (opened.encode(["a text"] * 40) == expected).all()
     print("same")
     sys.exit(int(sys.argv[2]))

@@ -119,7 +119,7 @@ def test_a_link_out_of_the_folder(copy: Path, linked: str) -> None:
 
 
 def test_the_smallest_runner_opens_what_was_exported(copy: Path) -> None:
-    open_bundle = runpy.run_path(str(SMALLEST_RUNNER))["open_bundle"]
+    open_bundle = runpy.run_path(str(SMALLEST_RUNNER))["Bundle"]
     assert open_bundle(copy, "w8")("a").shape == (24,)
     graph = copy / "onnx" / "model_w8.onnx"
     for change in (lambda: graph.write_bytes(graph.read_bytes() + b"\0"), graph.unlink):
@@ -130,7 +130,7 @@ def test_the_smallest_runner_opens_what_was_exported(copy: Path) -> None:
 
 def test_the_smallest_runner_stays_in_the_folder(copy: Path) -> None:
     """Whatever the hash is of what a link leads to."""
-    open_bundle = runpy.run_path(str(SMALLEST_RUNNER))["open_bundle"]
+    open_bundle = runpy.run_path(str(SMALLEST_RUNNER))["Bundle"]
     shutil.move(copy / "onnx" / "model_w8.onnx", copy.parent / "outside.onnx")
     (copy / "onnx" / "model_w8.onnx").symlink_to(copy.parent / "outside.onnx")
     with pytest.raises(SystemExit, match="leads out of the bundle's folder"):
@@ -352,7 +352,7 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         "pre_tokenizer: 65 steps, above 64",
     ),
     (
-        lambda t: t["post_processor"].update(type="TemplateProcessing", single=[{"Sequence": {"id": "A", "type_id": 0}}] * 65),
+        lambda t: t["post_processor"].update(type="TemplateProcessing", single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 65),
         "post_processor: adds 65 special tokens to a text, above 64",
     ),
 ]
@@ -458,6 +458,22 @@ def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], proble
     """Vectors of a hundred times the length would reach any cosine."""
     write(copy, "parity.json", {**files.read_json(copy / "parity.json"), **changes})
     assert refused(verify.verify, copy) == [f"{copy / 'parity.json'}: {problem}; copy the bundle again"]
+
+
+@pytest.mark.parametrize("change", ["texts", "vectors", "length", "ids"])
+def test_the_smallest_runner_checks_its_golden_texts(copy: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = files.read_json(copy / "parity.json")
+    main = runpy.run_path(str(SMALLEST_RUNNER))["main"]
+    monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "w8", "--check"])
+    assert main() == 0
+    changed = {"texts": [], "vectors": [["a"]] * len(golden["texts"]), "length": (9 * np.array(golden["vectors"])).tolist()}
+    swapped = [golden["ids"][1], golden["ids"][0], *golden["ids"][2:]]
+    write(copy, "parity.json", {**golden, "vectors" if change == "length" else change: changed.get(change, swapped)})
+    if change == "ids":
+        assert main() == 1
+        return
+    with pytest.raises(SystemExit, match="no golden texts with token ids and embeddings of unit length"):
+        main()
 
 
 def test_the_same_run_exports_the_same_bytes(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
         np.abs(by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "st")) - by_sentence_transformers(folder)).max()
         < 1e-5
     )
-    smallest = runpy.run_path(str(EMBED))["open_bundle"](tmp_path / "b", "fp32")
+    smallest = runpy.run_path(str(EMBED))["Bundle"](tmp_path / "b", "fp32")
     assert np.abs(np.stack([smallest(text) for text in TEXTS]) - opened.encode(TEXTS)).max() < 1e-5
     of_student = tokenizer_files.from_the_start(teacher(folder).tokenizer)
     tokenizer_files.save_tokenizer(of_student, tmp_path / "student")
@@ -531,7 +531,15 @@ REFUSED: dict[str, tuple[Change, str]] = {
         edit("tokenizer.json", normalizer={"type": "NormalizerOfTomorrow"}),
         "its tokenizer cannot be read: data did",
     ),
-    "weights that are a pointer": (write("model.safetensors", POINTER), "its weights do not open: "),
+    "weights that are a pointer": (
+        write("model.safetensors", POINTER),
+        "model.safetensors is a pointer of Git LFS in place of the file; fetch it with git lfs pull",
+    ),
+    "sizes that are not those of the weights": (
+        edit("config.json", hidden_size=64),
+        "the sizes that config.json names are not those of the weights; correct config.json",
+    ),
+    "an activation that nobody knows": (edit("config.json", hidden_act="xyz"), "config.json names 'xyz', which transformers does not"),
     "a mark in config.json": (
         with_mark("config.json"),
         "config.json: begins with a byte order mark, .*; save it as UTF-8 without",

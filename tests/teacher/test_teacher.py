@@ -306,6 +306,13 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypa
         assert train.accelerator_for(spec, "cpu").mixed_precision == ("bf16" if on_cpu == torch.bfloat16 else "no")
 
 
+def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus) -> None:
+    loaded = load(world.teacher)
+    loaded.embed = lambda texts, device="cpu", unit=True: np.zeros((len(texts), 32), np.float32)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="teacher: the embeddings of .* texts are all zeros, so there is nothing to learn"):
+        embedding_cache.embed_corpus(loaded, built, Session(cache_folder=world.folder / "zeros"))
+
+
 @pytest.mark.parametrize(("value", "fact"), [(np.nan, "is not finite"), (-np.inf, "is not finite"), (7e4, "float16 ends at 65,504")])
 def test_an_embedding_that_float16_cannot_hold_is_refused(world: World, built: corpus.Corpus, value: float, fact: str) -> None:
     loaded = load(world.teacher)

@@ -156,6 +156,8 @@ def _other_problems(tokenizer: dict[str, Any]) -> Iterator[str]:
             yield f"{part}: its replacements make a text more than {LARGEST_GROWTH} times as long"
         if part == "post_processor" and (added := sum(_added_tokens(step) for step in plain)) > MOST_ADDED:
             yield f"{part}: adds {added} special tokens to a text, above {MOST_ADDED}"
+        if part == "post_processor" and any(map(_repeats_the_text, plain)):
+            yield f"{part}: repeats the text, which would make it longer than max_tokens"
 
 
 def _steps(step: Any, part: str, nested: int) -> Iterator[dict[str, Any] | str]:
@@ -237,6 +239,12 @@ def _added_tokens(step: dict[str, Any]) -> int:
     """How many special tokens a step of a post-processor adds to a text or a pair, at most."""
     templates = [template for template in (step.get("single"), step.get("pair")) if isinstance(template, list)]
     return max(map(len, templates), default=4) * max(map(len, _special_ids(step)), default=1)
+
+
+def _repeats_the_text(step: dict[str, Any]) -> bool:
+    """Whether the template of a single text holds it twice."""
+    template = step.get("single")
+    return isinstance(template, list) and sum(isinstance(each, dict) and "Sequence" in each for each in template) > 1
 
 
 def pattern_problem(expression: str) -> str | None:
