@@ -64,6 +64,8 @@ def trim(model: str, corpus: TrimCorpus, out: Path, session: Session = QUIET, re
     folder = locate_teacher.locate(recipe.Teacher(model=model, revision=revision))
     tokenizer = tokenizer_files.load_tokenizer(folder)
     opened = model_folder.read(folder)
+    if opened.chain:
+        encoder.read(folder, None)  # the modules behind the transformer are copied as they are, so they must open
     transformer = opened.transformer
     config = files.read_json(transformer / "config.json")
     prompts = ["", *dict.fromkeys(prompt for prompt in opened.prompts.values() if prompt)]  # what may come before a text

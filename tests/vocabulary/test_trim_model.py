@@ -187,3 +187,17 @@ def test_files_are_found_from_here_and_many_are_reported_together(
     assert [source["name"] for source in found["sources"]] == ["kept.txt", "others.tsv:de", "many/*.txt (25 files)"]
     assert found["sources"][2]["texts"] == 25 and trim_report.summary(found).count("\n") == 3
     assert lines == [f"{world.teacher}: counting the tokens of 2 file(s)"]
+
+
+def test_a_module_that_does_not_open_is_not_copied(world: World, texts: Path, tmp_path: Path) -> None:
+    """trim changes the transformer alone; what it copies beside it has to be whole too."""
+    source = tmp_path / "source"
+    shutil.copytree(world.teacher, source)
+    modules = files.read_json(source / "modules.json")
+    dense = {"idx": len(modules), "name": "dense", "path": "9_Dense", "type": "sentence_transformers.models.Dense"}
+    files.write_json(source / "modules.json", [*[each for each in modules if not each["type"].endswith("Normalize")], dense])
+    files.write_json(source / "9_Dense" / "config.json", {"in_features": 32, "out_features": 32, "bias": True})
+    (source / "9_Dense" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UserError, match="model.safetensors is a pointer of Git LFS"):
+        trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
+    assert not (tmp_path / "x").exists()
