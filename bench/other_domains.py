@@ -4,7 +4,7 @@ python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--development] [--out be
 
 One collection per package. A query is the first paragraph of a docstring (4 to 40 words), the text to find is the rest of the same
 docstring, 30 words or more, without code, signatures and titles. Scores are nDCG@10, and each one's share of the first bundle's. Needs no
-data folder. Recipes with `documentation_texts` train on the standard library's, numpy's, scipy's and torch's docstrings, so none of these
+data folder. Recipes with `documentation_texts` train on Python's own documentation (general_corpus.py), so none of these
 packages is measured here. --development reads other packages in their place, to choose between students by; install those first.
 """
 
@@ -18,10 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import general_corpus
 import numpy as np
 
 from edgedistill import files, machine, run
-from edgedistill.data import docstring_sentences, documentation
+from edgedistill.data import markup_text
 from edgedistill.evaluation import scoring
 from edgedistill.evaluation.suites.retrieval import each_query
 from edgedistill.runtime import bundle
@@ -43,8 +44,8 @@ MOST_TEXTS = 2_500  # of a package, drawn evenly
 def docstrings(package: str) -> Iterator[tuple[str, str]]:
     """(first paragraph, the other paragraphs in one text) of a package's docstrings, each query and each text once."""
     seen = set[str]()
-    for string in documentation.strings(package):
-        first, *rest = [" ".join(paragraph.split()) for paragraph in docstring_sentences.running_text(string)] or [""]
+    for string in general_corpus.package_docstrings(package):
+        first, *rest = [paragraph for _, paragraph in markup_text.restructured(string)] or [""]
         text = " ".join(rest)
         fits = QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1] and TEXT_WORDS[0] <= len(text.split()) <= TEXT_WORDS[1]
         if fits and not seen & {first, text[:200]}:

@@ -560,7 +560,8 @@ def demo(
     """Train, export and measure two small students.
 
     Takes 3 minutes of training, about 15 minutes in all.
-    The texts are the documentation of Python and of installed packages, the teacher comes with edgedistill[demo]: nothing is downloaded.
+    The texts are sentences of Python's documentation and come with the package, the teacher comes with edgedistill[demo]:
+    nothing is downloaded.
     """
     from edgedistill.errors import require
 

@@ -29,7 +29,7 @@ MAX_SEARCHED_TEXTS = 20_000
 QUESTIONS = (
     "How do I get the same random numbers every time?",
     "wait until another thread has finished its work",
-    "solve a system of linear equations",
+    "undo the changes made to a database",
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from edgedistill.errors import FULL_DISK, SPACE, DiskFull, UserError, border, closest_names, system_error, unknown_name
 
 PACKAGE = Path(__file__).resolve().parent
+GENERAL_CORPUS = PACKAGE / "shipped/general_corpus/sentences.txt.gz"  # of Python's documentation, made by bench/general_corpus.py
 SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
     "recipe": ("recipes", "**/*.yaml"),
     "runner": ("export", "*/README.md"),

@@ -165,9 +165,7 @@ def _sources(spec: Spec, data: Path | None) -> list[Source]:
     if isinstance(spec, recipe.Hub):
         return [Source(f"{spec.dataset}@{spec.revision}", [spec.dataset, spec.revision], lambda: readers.hub_texts(spec))]
     if isinstance(spec, recipe.Documentation):
-        from edgedistill.data import documentation
-
-        return [Source("documentation", documentation.content_id(spec.packages), lambda: documentation.sentences(spec.packages))]
+        return [_file(files.GENERAL_CORPUS, "text")._replace(name="documentation")]
     return [
         *(_file(path, spec.column, spec.unit) for path in file_patterns.matching_files(spec.texts, data, "corpus.texts")),
         *(_file(path, None) for path in file_patterns.matching_files(spec.exclude, data, "corpus.exclude")),
@@ -225,21 +223,16 @@ def _passages(spec: Spec, sources: list[Source], seed: int) -> PassageCutter | N
 
 def _documentation_id(spec: Spec) -> list[Any]:
     """What identifies the documentation that the recipe adds; nothing where it adds none."""
-    if not isinstance(spec, recipe.Files) or not spec.documentation_texts:
-        return []
-    from edgedistill.data import documentation
-
-    return documentation.content_id([])
+    added = isinstance(spec, recipe.Files) and spec.documentation_texts
+    return [files.sha256_file(files.GENERAL_CORPUS)] if added else []
 
 
 def _documentation(spec: Spec) -> Iterator[bytes]:
     """The sentences of Python's documentation that the recipe adds, spread evenly over it."""
     if isinstance(spec, recipe.Files) and spec.documentation_texts:
-        from edgedistill.data import documentation
-
         limits = recipe.Documentation(kind="documentation")
-        distinct = dict.fromkeys(map(readers.normalize, documentation.sentences([])))
-        found = [text for text in distinct if limits.min_words <= text.count(" ") + 1 <= (limits.max_words or len(text))]
+        words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
+        found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]
         added = min(spec.documentation_texts, len(found))
         yield from (found[number * len(found) // added].encode() for number in range(added))
 

@@ -139,15 +139,9 @@ def _passages(path: Path, kind: str) -> Numbered:
         if size > MAX_DOCUMENT:
             raise UserError(f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it")
     with damage_as_user_error(str(path), lambda: "its markup"):
-        if kind == ".md":
-            from edgedistill.data import markdown_text
+        from edgedistill.data import markup_text
 
-            yield from markdown_text.passages("\n".join(gathered))
-        else:
-            from edgedistill.data import docstring_sentences
-
-            texts = map(docstring_sentences.without_markup, docstring_sentences.running_text("\n".join(gathered)))
-            yield from enumerate((text.replace("\0", "") for text in texts), 1)
+        yield from (markup_text.markdown if kind == ".md" else markup_text.restructured)("\n".join(gathered))
 
 
 def _cells(path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:

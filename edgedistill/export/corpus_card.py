@@ -11,7 +11,7 @@ from edgedistill.export import teacher_card
 MOST_FILES = 20  # more files without licences are one row
 # Names of sources that records keep, as readers see them.
 SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PASSAGES: "sentences of the texts above, and runs of them"}
-LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "those of the installed packages"}
+LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "PSF-2.0"}
 
 
 def sources(manifest: dict[str, Any]) -> str:

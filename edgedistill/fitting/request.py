@@ -9,7 +9,7 @@ from typing import Any
 
 from edgedistill import recipe
 
-DOCUMENTATION = "documentation"  # a name for texts: those that lie on the machine
+DOCUMENTATION = "documentation"  # a name for texts: sentences that come with this package
 TARGETS = ("native", "web")
 
 

@@ -31,8 +31,8 @@ PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
     f"{LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better, no labels, one text per line: --texts 'folder/*.txt' (also .md, .tsv, .csv, "
-    ".jsonl, .parquet, each also .gz); to try it without any, --texts documentation takes the English documentation of Python and of the "
-    "packages on this machine"
+    ".jsonl, .parquet, each also .gz); to try it without any, --texts documentation takes the sentences of Python's "
+    "documentation that come with this package"
 )
 
 
@@ -68,7 +68,7 @@ def read(request: FitRequest, session: Session) -> Corpus:
         raise UserError(*(each.replace("corpus.column", "--column") for each in error.problems)) from None
     if len(built) < LEAST_TEXTS:
         fact = f"{len(built)} distinct texts; a fit needs {LEAST_TEXTS:,} at least, {ENOUGH_TEXTS:,} are better"
-        raise UserError(f"--texts: {fact}; add texts, or --texts documentation, which lies on this machine")
+        raise UserError(f"--texts: {fact}; add texts, or --texts documentation, which comes with this package")
     return built
 
 

@@ -1,4 +1,4 @@
-"""Where training texts come from: files, hub data sets, installed documentation, or texts with their translations."""
+"""Where training texts come from: files, hub data sets, Python's documentation, or texts with their translations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DocumentationTexts = Annotated[
     int,
     Field(
         ge=0,
-        description="Also train on so many sentences of Python's documentation, which every machine has, so that a finished student "
+        description="Also train on so many sentences of Python's documentation, which come with this package, so that a finished student "
         "keeps what it knows of other texts. None of them are held out.",
     ),
 ]
@@ -121,12 +121,9 @@ class Files(Section):
 
 
 class Documentation(Section):
-    """English prose that every machine with this package has: the documentation of Python and of installed packages."""
+    """64,000 English sentences of Python's documentation, a file that comes with this package: the same texts on every machine."""
 
     kind: Literal["documentation"]
-    packages: list[str] = Field(
-        ["numpy", "scipy", "torch"], description="Packages whose documentation is read, where installed, after the standard library's."
-    )
     limit: Limit = None
     min_words: MinWords = 4
     max_words: MaxWords = 64

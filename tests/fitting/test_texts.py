@@ -27,7 +27,7 @@ def refused(asked: FitRequest, folder: Path) -> str:
 def test_none_given(world: World, tmp_path: Path) -> None:
     message = refused(request(world, texts=()), tmp_path)
     assert message.startswith("--texts: none given; a fit needs texts of the kind that the student will embed: 200 at least")
-    assert "--texts documentation takes the English documentation of Python" in message
+    assert "--texts documentation takes the sentences of Python's documentation" in message
 
 
 def test_ten_texts(world: World, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_ten_texts(world: World, tmp_path: Path) -> None:
     message = refused(request(world, texts=(str(tmp_path / "ten.txt"),)), tmp_path)
     assert message == (
         "--texts: 10 distinct texts; a fit needs 200 at least, 20,000 are better; "
-        "add texts, or --texts documentation, which lies on this machine"
+        "add texts, or --texts documentation, which comes with this package"
     )
 
 

@@ -89,8 +89,6 @@ class Tiny:
         """The recipe with small numbers, files in place of the hub's, and the tiny models."""
         made = _small(yaml.safe_load(RECIPES[name].read_text(encoding="utf-8")))
         made.pop("requirements", None)
-        if made.get("corpus", {}).get("kind") == "documentation":
-            made["corpus"] = {"texts": ["own.txt"]}  # reading all documentation takes half a minute; test_prose reads some
         for side in ("teacher", "assistant"):
             model = made.get(side, {}).get("model", "runs/")
             if not model.startswith("runs/"):

@@ -1,0 +1,98 @@
+"""Prose read out of reStructuredText, and the general corpus that was made from Python's."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgedistill import files, recipe
+from edgedistill.data import corpus, markup_text, readers
+from edgedistill.session import Session
+
+DOCUMENT = """
+=====
+Title
+=====
+
+.. _a-target:
+.. highlight:: c
+
+Add two *arrays*, element by
+element; see :func:`~numpy.add.at`, :ref:`the text <target>` and `a page <https://example.org>`_ [1]_.
+
+.. function:: add(x, y)
+
+   The text of a function, with ``code`` in it.
+
+   .. versionchanged:: 3.8
+      It may be left out.
+
+.. code-block:: python
+   :linenos:
+
+   not = read
+
+An example follows these words::
+
+    and this literal block must not be seen
+
+    nor this
+
+- The first point of the list may
+  go on in the next line.
+- The second.
+
+term
+    What it means.
+
+>>> add(1, 2)  # not read
+3
+
+===== =====
+not   read
+===== =====
+"""
+
+
+def test_the_prose_of_restructured_text() -> None:
+    assert list(markup_text.restructured(DOCUMENT)) == [
+        (9, "Add two arrays, element by element; see at, the text and a page."),
+        (14, "The text of a function, with code in it."),
+        (17, "It may be left out."),
+        (24, "An example follows these words:"),
+        (30, "The first point of the list may go on in the next line."),
+        (32, "The second."),
+        (34, "term"),
+        (35, "What it means."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (":param x: what the function is to be given.", "what the function is to be given."),
+        ("1. The first of a list of things.", "The first of a list of things."),
+        (".. note:: This is what a note says.", "This is what a note says."),
+        (".. versionadded:: 3.5 What was added.", "What was added."),
+        (".. image:: a picture of the thing", None),
+        (".. a comment", None),
+        ("| a | table | of | the | things |", None),
+        ("A name with a star* and 2 * 3.", "A name with a star* and 2 * 3."),
+    ],
+)
+def test_the_start_of_a_line(text: str, left: str | None) -> None:
+    assert [found for _, found in markup_text.restructured(text)] == ([left] if left else [])
+
+
+def test_the_general_corpus_is_distinct_normalized_sentences() -> None:
+    texts = list(readers.texts_in(files.GENERAL_CORPUS))
+    assert len({text.casefold() for text in texts}) == len(texts) > 60_000
+    assert texts == [readers.normalize(text) for text in texts]
+    assert all(len(text.split()) >= 4 for text in texts)
+    assert files.GENERAL_CORPUS.stat().st_size <= 3_000_000
+    assert "PSF-2.0" in (files.GENERAL_CORPUS.parent / "LICENSE.txt").read_text(encoding="utf-8")
+
+
+def test_a_corpus_of_documentation_is_the_same_everywhere() -> None:
+    made = corpus.build(recipe.Documentation(kind="documentation", limit=500, held_out=50), Session(), 0)
+    assert made.fingerprint.startswith("9de90deccbc7")
+    assert made.sources == [{"name": "documentation", "texts": 500}] and made.training_count == 450
