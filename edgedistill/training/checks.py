@@ -18,7 +18,7 @@ from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
 from edgedistill.training import teacher_record
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.inputs import corpus_views
+from edgedistill.training.inputs import text_batches
 from edgedistill.training.load_models import AnyTeacher, Models, open_teacher
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
@@ -55,8 +55,8 @@ def _rows_of(spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Cor
     if rows == 0:
         raise UserError(f"{stage.place}.pairs: none are left of {', '.join(stage.spec.pairs or [])} to train on; name others")
     rows -= queue_rows(stage, rows)
-    if stage.spec.view is not None and isinstance(texts, Corpus):
-        corpus_views.check(stage.spec.view, stage.seed, texts, session, f"{stage.place}.view")
+    if isinstance(texts, Corpus):
+        text_batches.check_view(stage, texts, session)
     return StageRows(None, rows)
 
 

@@ -23,7 +23,7 @@ from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import make_tokenizer, sentences
-from tests.training.test_views import make_masked_model, make_translator, wordnet_is_here
+from tests.views.test_made_views import make_masked_model, make_translator, wordnet_is_here
 from tests.vocabulary.test_trim_tokenizer import unigram
 
 PLAN = speed.MeasurementPlan(queries=2, warmups=1, rounds=1, seconds=0.0, resamples=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,9 +16,8 @@ from edgedistill.session import Session
 from edgedistill.teacher import token_batches
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import corpus_views, word_edits
+from edgedistill.training.inputs import word_edits
 from edgedistill.training.inputs.batch_order import Lengths
-from edgedistill.training.inputs.synonyms import Synonyms
 from edgedistill.training.stages import NumberedStage
 
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
@@ -70,11 +69,24 @@ def of_texts(
     elif isinstance(spec, recipe.WordDeletion | recipe.Crop | recipe.DeleteOne):
         views.append(_edited(spec, stage.seed, texts, limited, session))
     elif isinstance(spec, recipe.Synonym):
-        views.append(_of_changed_texts(Synonyms(spec, stage.seed, place), texts, limited))
+        views.append(_of_changed_texts(_made_views().Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        known.append(limited.tokenize(corpus_views.build(spec, stage.seed, texts, session, place), session))
+        known.append(limited.tokenize(_made_views().build(spec, stage.seed, texts, session, place), session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count, targets)
+
+
+def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
+    """Raise UserError where what a stage's view is made with is missing: its file, its model, its data."""
+    if isinstance(stage.spec.view, recipe.Synonym | recipe.ViewFile | recipe.Mlm | recipe.BackTranslation):
+        _made_views().check(stage.spec.view, stage.seed, texts, session, f"{stage.place}.view")
+
+
+def _made_views() -> Any:
+    """The room of views that a model, a file or WordNet gives: beside the line, and entered here only."""
+    from edgedistill import views
+
+    return views
 
 
 def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) -> Batches:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edgedistill import files, recipe
-from edgedistill.data import cached_folder, corpus, file_patterns, readers
+from edgedistill.data import cached_folder, corpus, deduplicate, file_patterns, readers
 from edgedistill.data.corpus import Corpus
+from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import locate_teacher
-from edgedistill.training.inputs.model_views import BackTranslator, MaskedRefill, TranslationModel
-from edgedistill.training.inputs.synonyms import Synonyms
-from edgedistill.training.inputs.view_file import ViewFiles
+from edgedistill.views import models
+from edgedistill.views.synonyms import Synonyms
 
 SHARD = 4_096  # texts: the most work that a kill can cost
 FORMAT = 1  # part of every cache key: raise it when what is written changes
@@ -29,10 +29,8 @@ def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: 
         Synonyms(spec, seed, place)
     elif isinstance(spec, recipe.ViewFile):
         build(spec, seed, texts, replace(session, device="cpu"), place)
-    elif isinstance(spec, recipe.Mlm):
-        locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
-    elif isinstance(spec, recipe.BackTranslation):
-        _translators(spec, place)
+    elif isinstance(spec, recipe.Mlm | recipe.BackTranslation):
+        _model_folders(spec, place)
 
 
 def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int, texts: Corpus, session: Session, place: str) -> Corpus:
@@ -40,38 +38,48 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
 
     Raises UserError: a model that does not open, a view file that lacks texts or has empty views. `place`: the recipe key.
     """
+    made_of: dict[str, Any]
     if isinstance(spec, recipe.ViewFile):
         paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files")
-        made_of: dict[str, Any] = {"files": [files.sha256_file(path) for path in paths], "columns": [spec.text_column, spec.view_column]}
-
-        def from_files(shards: Path) -> MakeViews:
-            views = ViewFiles(spec, paths, place, shards)
-            views.check(texts)
-            return views
-
-        return _cached(texts, made_of, from_files, session)
+        made_of = {"files": [files.sha256_file(path) for path in paths], "columns": [spec.text_column, spec.view_column]}
+        return _cached(texts, made_of, lambda: _from_files(spec, paths, texts, place), session)
+    folders = _model_folders(spec, place)
     if isinstance(spec, recipe.Mlm):
-        folder = locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
-        made_of = {"mlm": files.sha256_folder(folder, locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
-        return _cached(texts, made_of, lambda _: MaskedRefill(folder, spec.fraction, seed, session.device, place), session)
-    folders = _translators(spec, place)
+        made_of = {"mlm": files.sha256_folder(folders[0], locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
+        return _cached(texts, made_of, lambda: models.MaskedRefill(folders[0], spec.fraction, seed, session.device, place), session)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATOR_FILES) for folder in folders], "beams": spec.beams}
-    return _cached(texts, made_of, lambda _: back_translation(folders, spec.beams, session.device, place), session)
+    return _cached(texts, made_of, lambda: back_translation(folders, spec.beams, session.device, place), session)
 
 
 def back_translation(folders: list[Path], beams: int, device: str, place: str) -> MakeViews:
     """Translation by the first folder's model and back by the second's."""
-    forward, backward = (TranslationModel(folder, beams, device, place) for folder in folders)
-    return BackTranslator(forward, backward)
+    forward, backward = (models.TranslationModel(folder, beams, device, place) for folder in folders)
+    return lambda texts, first: backward(forward(texts))
 
 
-def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
-    pair = (("forward", spec.forward), ("backward", spec.backward))
-    return [locate_teacher.model_folder(each.model, each.revision, f"{place}.{way}.model") for way, each in pair]
+def _model_folders(spec: recipe.Mlm | recipe.BackTranslation, place: str) -> list[Path]:
+    named = {"": spec} if isinstance(spec, recipe.Mlm) else {".forward": spec.forward, ".backward": spec.backward}
+    return [locate_teacher.model_folder(each.model, each.revision, f"{place}{key}.model") for key, each in named.items()]
 
 
-def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path], MakeViews], session: Session) -> Corpus:
-    """Views from the cache; otherwise made in shards, which a killed run keeps, and joined. `open_views` is given the shards' folder."""
+def _from_files(spec: recipe.ViewFile, paths: list[Path], texts: Corpus, place: str) -> MakeViews:
+    """Views looked up by their text, the first of each; all are held in memory. Raises UserError where a text has none, or an empty one."""
+    views = dict[bytes, str]()
+    for path in paths:
+        columns = (spec.text_column, spec.view_column)
+        for text, view in readers.columns_in(path, columns, f"{place}.text_column and .view_column"):
+            views.setdefault(deduplicate.digest(text), view)
+    names = ", ".join(path.name for path in paths)
+    found = {text: views.get(deduplicate.digest(text)) for chunk in texts.chunks(SHARD) for text in chunk}
+    for lacking, what in ((None, "are not in"), ("", "have an empty view in")):
+        if missing := [text for text, view in found.items() if view == lacking]:
+            fact = f"{len(missing):,} of the corpus' {len(texts):,} texts {what} {names}, the first of them {missing[0][:60]!r}"
+            raise UserError(f"{place}: {fact}; add their views, or take the texts out")
+    return lambda chunk, first: [views[deduplicate.digest(text)] for text in chunk]
+
+
+def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[], MakeViews], session: Session) -> Corpus:
+    """Views from the cache; otherwise made in shards, which a killed run keeps, and joined."""
     folder = session.cache / "views" / files.cache_key(format=FORMAT, corpus=texts.fingerprint, **made_of)
     shards = folder.with_name(f"{folder.name}.shards")
 
@@ -85,20 +93,15 @@ def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path],
     return found
 
 
-def _written_shards(texts: Corpus, open_views: Callable[[Path], MakeViews], shards: Path, session: Session) -> list[Path]:
+def _written_shards(texts: Corpus, open_views: Callable[[], MakeViews], shards: Path, session: Session) -> list[Path]:
     """The files of the shards; those that a killed run left are kept where they have not changed."""
     names = [shards / f"{number:05d}.txt" for number in range(-(-len(texts) // SHARD))]
     record = shards / cached_folder.RECORD
     hashes = cached_folder.recorded(record)
     done = {name for name in names if cached_folder.is_unchanged(name, hashes.get(name.name, ""))}
     session.log(f"views: making {len(texts):,} in {len(names)} shards, {len(done)} of them done before")
+    make_views = open_views()
     shards.mkdir(parents=True, exist_ok=True)
-    try:
-        make_views = open_views(shards)
-    except BaseException:
-        if not done:
-            shutil.rmtree(shards)
-        raise
     for number, (name, chunk) in enumerate(zip(names, texts.chunks(SHARD), strict=True)):
         if name not in done:
             views = zip(chunk, make_views(chunk, number * SHARD), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,14 @@ def _pretrained(kind: str, folder: Path, device: str, place: str) -> tuple[Any, 
         return tokenizer, getattr(transformers, kind).from_pretrained(folder, **options).eval().to(device)
 
 
-def _tokens_per_batch(device: str) -> int:
-    return TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
+def _batches(order: list[int], ids: list[np.ndarray], pad_id: int, device: str) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """(rows, their padded inputs on the device), texts of like length together. order: the rows to read."""
+    import torch
+
+    budget = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
+    for rows in token_batches.budget_batches(sorted(order, key=lambda row: len(ids[row])), ids, budget):
+        padded = [torch.from_numpy(part).to(device) for part in token_batches.pad([ids[row] for row in rows], pad_id)]
+        yield rows, {"input_ids": padded[0], "attention_mask": padded[1]}
 
 
 class MaskedRefill:
@@ -78,12 +85,10 @@ class MaskedRefill:
         for row, positions in zip(ids, chosen, strict=True):
             row[positions] = self.tokenizer.mask_token_id
         filled: list[list[int]] = [[] for _ in ids]
-        order = sorted((row for row in range(len(ids)) if chosen[row]), key=lambda row: len(ids[row]))
-        for rows in token_batches.budget_batches(order, ids, _tokens_per_batch(self.device)):
-            padded = token_batches.pad([ids[row] for row in rows], self.tokenizer.pad_token_id)
-            inputs = [torch.from_numpy(part).to(self.device) for part in padded]
+        masked = [row for row in range(len(ids)) if chosen[row]]
+        for rows, inputs in _batches(masked, ids, self.tokenizer.pad_token_id, self.device):
             with torch.inference_mode():
-                scores = self.model(input_ids=inputs[0], attention_mask=inputs[1]).logits.masked_fill(self.barred, -torch.inf)
+                scores = self.model(**inputs).logits.masked_fill(self.barred, -torch.inf)
             best = scores.argmax(-1).tolist()
             for number, tokens in zip(rows, best, strict=True):
                 filled[number] = [tokens[position] for position in chosen[number]]
@@ -111,25 +116,10 @@ class TranslationModel:
 
         ids = [np.array(row) for row in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
         out = [""] * len(texts)
-        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-        for rows in token_batches.budget_batches(order, ids, _tokens_per_batch(self.device)):
-            padded = token_batches.pad([ids[row] for row in rows], self.tokenizer.pad_token_id)
-            inputs = [torch.from_numpy(part).to(self.device) for part in padded]
+        for rows, inputs in _batches(list(range(len(ids))), ids, self.tokenizer.pad_token_id, self.device):
             limits = [min(2 * len(ids[row]) + 8, self.max_tokens) for row in rows]  # for output that does not end, by the text's own length
             with torch.inference_mode():
-                generated = self.model.generate(
-                    input_ids=inputs[0], attention_mask=inputs[1], num_beams=self.beams, do_sample=False, max_new_tokens=max(limits)
-                )
+                generated = self.model.generate(**inputs, num_beams=self.beams, do_sample=False, max_new_tokens=max(limits))
             for row, tokens, limit in zip(rows, generated, limits, strict=True):
                 out[row] = self.tokenizer.decode(tokens[:limit], skip_special_tokens=True)  # the last possible one is a forced end
         return out
-
-
-class BackTranslator:
-    """Texts -> their translations into another language and back."""
-
-    def __init__(self, forward: TranslationModel, backward: TranslationModel) -> None:
-        self.forward, self.backward = forward, backward
-
-    def __call__(self, texts: list[str], first: int) -> list[str]:
-        return self.backward(self.forward(texts))
