@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from edgedistill import files
-from edgedistill.evaluation.html_report.style import CSS, JS
+from edgedistill.evaluation.html_report.page import template
 from edgedistill.evaluation.plots import labels
 from edgedistill.evaluation.plots.scales import grid, linear_scale, log_scale, log_ticks
 from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, latency_axes, line
@@ -18,6 +18,7 @@ WIDE, HIGH = 1120.0, 520.0
 FRAME = Box(62.0, 60.0, WIDE - 16, HIGH - 56)
 MAX_RADIUS, MIN_RADIUS = 30.0, 4.0
 LABELLED = 10
+CSS, JS = template("page.css"), template("interaction.js")
 OWN_CSS = "td.why{text-align:left;white-space:normal}pre{font-size:13px;overflow-x:auto;margin:0}"
 
 

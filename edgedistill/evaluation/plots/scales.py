@@ -13,11 +13,16 @@ MIN_DECADES = 0.5  # width of a log scale, so that noise does not look like dist
 MIN_POINTS = 2  # height of a linear scale
 
 
+def log_ends(values: list[float]) -> tuple[float, float]:
+    """The ends of a log scale, as values: of the range of positive values, or of MIN_DECADES around its middle."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    wider = max(0.0, MIN_DECADES - (high - low)) / 2
+    return 10 ** (low - wider), 10 ** (high + wider)
+
+
 def log_scale(values: list[float], left: float, right: float) -> Scale:
     """Map the range of positive values to left … right."""
-    low, high = math.log10(min(values)), math.log10(max(values))
-    if high - low < MIN_DECADES:
-        low, high = (low + high) / 2 - MIN_DECADES / 2, (low + high) / 2 + MIN_DECADES / 2
+    low, high = map(math.log10, log_ends(values))
     return lambda value: left + (math.log10(value) - low) / (high - low) * (right - left)
 
 

@@ -23,19 +23,6 @@ def measure(report: Report, suite: str) -> str:
     return MEASURES[report["quality"][suite].get("kind", "sts")][1]
 
 
-def section(reports: list[Report], names: list[str], colours: dict[str, str]) -> str:
-    """The page's section: one plot per suite, behind tabs where there are several. colours: bundle name -> CSS colour."""
-    tabs, rules = [], []
-    for at, name in enumerate(names):
-        checked = " checked" if at == 0 else ""
-        tabs.append(f'<input type="radio" name="suite" id="s{at}"{checked}><label for="s{at}">{escape(name)}</label>')
-        rules.append(f"#s{at}:checked~#p{at}{{display:block}}")
-    panels = [f'<div class="panel scroll" id="p{at}">{_plot(reports, name, colours, at)}</div>' for at, name in enumerate(names)]
-    kind = "tabs" if len(names) > 1 else "one"
-    inside = f"<style>{''.join(rules)}</style>{''.join(tabs)}{''.join(panels)}"
-    return f'<section><h2>Accuracy against latency</h2><div class="{kind}">{inside}</div></section>'
-
-
 def radius(report: Report, largest: int) -> float:
     """A marker whose area is proportional to the graph's bytes; `largest` has MAX_RADIUS."""
     return max(MIN_RADIUS, MAX_RADIUS * math.sqrt(report["size_bytes"]["graph"] / largest))
@@ -69,8 +56,8 @@ def size_key(largest: int, right: float, y: float) -> str:
     return "".join(parts)
 
 
-def _plot(reports: list[Report], suite: str, colours: dict[str, str], number: int) -> str:
-    """The plot of one suite."""
+def plot(reports: list[Report], suite: str, colours: dict[str, str], number: int) -> str:
+    """The <svg> of one suite. colours: bundle name -> CSS colour; number: of the plot on its page."""
     left, top, right, _ = FRAME
     shown = [report for report in reports if suite in report["quality"]]
     times = [value for report in shown for value in _interval(report)]
