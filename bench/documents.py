@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import readme_plot
+import readme_tables
+
 from edgedistill import files
-from edgedistill.evaluation import readme, report
-from edgedistill.evaluation.plots import readme_plot
+from edgedistill.evaluation import report
 from edgedistill.recipe import reference, schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,12 +114,12 @@ if __name__ == "__main__":
         )
         if rewrite(path, text)
     ]
-    changed += [name for name, (document, sources) in TABLES.items() if readme.update_table(document, sources, name)]
-    if readme.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
+    changed += [name for name, (document, sources) in TABLES.items() if readme_tables.update_table(document, sources, name)]
+    if readme_tables.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
-    if readme.update(BENCH, verdicts(PAGES), "verdicts"):
+    if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):
         changed.append("verdicts")
-    if FITS and readme.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
+    if FITS and readme_tables.update(RESULTS, fitted([files.read_json(path) for path in FITS]), "fitted"):
         changed.append("fitted")
     if readme_plot.write(PLOTS, report.merged(report.read(PLOTTED)), PLOTTED_SUITE):
         changed.append("plot")

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import readme_tables
 
 from edgedistill import files, machine, recipe, run
-from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import readme
+from edgedistill.errors import CheckFailed
 from edgedistill.export import bundle_writer
 from edgedistill.quantization import PRECISIONS
 from edgedistill.session import QUIET
@@ -281,10 +281,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 def write_readme(report: dict[str, Any]) -> None:
     """Write the table between its markers in export/README.md."""
-    text, (begin, end) = DOCUMENT.read_text(encoding="utf-8"), readme.markers("ecosystems")
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise UserError(f"{DOCUMENT}: the markers {begin} and {end} must be there once each; add them where the table goes")
-    files.write_text(DOCUMENT, f"{text.split(begin)[0]}{begin}\n{table(report)}{end}{text.split(end)[1]}")
+    readme_tables.update(DOCUMENT, table(report), "ecosystems")
 
 
 def main() -> None:

@@ -262,18 +262,19 @@ def test_constraints_name_every_direct_dependency() -> None:
 
 
 def test_the_readmes_results_are_those_of_the_reports(tmp_path: Path) -> None:
-    from edgedistill.evaluation import readme
+    import readme_tables
 
     for name, (document, sources) in runpy.run_path(str(ROOT / "bench/documents.py"))["TABLES"].items():
         copy = tmp_path / document.name
         copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
-        assert not readme.update_table(copy, sources, name), "run make docs"
+        assert not readme_tables.update_table(copy, sources, name), "run make docs"
         assert "| ---" in copy.read_text(encoding="utf-8")
 
 
 def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tmp_path: Path) -> None:
+    import readme_tables
+
     from edgedistill import files
-    from edgedistill.evaluation import readme
 
     script = runpy.run_path(str(ROOT / "bench/documents.py"))
     tables = {
@@ -284,12 +285,13 @@ def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tm
     for name, (document, table) in tables.items():
         copy = tmp_path / document.name
         copy.write_text(document.read_text(encoding="utf-8"), encoding="utf-8")
-        assert not readme.update(copy, table, name), "run make docs"
+        assert not readme_tables.update(copy, table, name), "run make docs"
 
 
 def test_the_readmes_plots_are_those_of_the_reports() -> None:
+    import readme_plot
+
     from edgedistill.evaluation import report
-    from edgedistill.evaluation.plots import readme_plot
 
     script = runpy.run_path(str(ROOT / "bench/documents.py"))
     reports = report.merged(report.read(script["PLOTTED"]))

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import readme_plot
+import readme_tables
 
 from edgedistill.errors import UserError
-from edgedistill.evaluation import bootstrap, number_format, readme, report, tables
+from edgedistill.evaluation import bootstrap, number_format, report, tables
 from edgedistill.evaluation.html_report import page
-from edgedistill.evaluation.plots import labels, readme_plot
+from edgedistill.evaluation.plots import labels
 from edgedistill.evaluation.plots.svg import Box, Circle
 
 LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-someone-typed"
@@ -169,9 +171,9 @@ def test_a_report_without_samples_and_leaves_the_report_alone() -> None:
 def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     report.write(tmp_path / "a.json", reports(3))
     path = tmp_path / "README.md"
-    (begin, end), (other, its_end) = readme.markers("results"), readme.markers("other")
+    (begin, end), (other, its_end) = readme_tables.markers("results"), readme_tables.markers("other")
     path.write_text(f"# x\n\n{begin}\nold\n{end}\n\n{other}\nkept\n{its_end}\n\ntail\n", encoding="utf-8")
-    assert readme.update_table(path, [tmp_path / "a.json"])
+    assert readme_tables.update_table(path, [tmp_path / "a.json"])
     text = path.read_text(encoding="utf-8")
     assert text.startswith(f"# x\n\n{begin}\n| bundle |")
     assert text.endswith(f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n")  # another table's place is left alone
@@ -181,13 +183,13 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert len({line.count("|") for line in rows}) == 1
     assert "| **the-teacher:fp32** | 4.00M | 90.40 | 80.00 |  |" in text
     assert "Some Processor · 2 threads · avx512_vnni avx2 · onnxruntime 1.31.1 · 2025-01-15" in text
-    assert not readme.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
+    assert not readme_tables.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
     assert "retained" in tables.terminal(reports(2)) and "retained" not in tables.terminal(alone)
     assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(alone)  # no teacher, no column of shares
     path.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):
-        readme.update_table(path, [tmp_path / "a.json"])
+        readme_tables.update_table(path, [tmp_path / "a.json"])
 
 
 def test_reports_of_one_graph_are_one_line(tmp_path: Path) -> None:
