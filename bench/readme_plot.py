@@ -9,8 +9,7 @@ from pathlib import Path
 from edgedistill import files
 from edgedistill.evaluation.number_format import milliseconds, score
 from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.scales import grid, linear_scale, log_scale, log_ticks
-from edgedistill.evaluation.plots.svg import Box, Circle, latency_axes, line
+from edgedistill.evaluation.plots.svg import Box, Circle, grid, latency_axes, line, linear_scale, log_scale, log_ticks
 from edgedistill.evaluation.plots.tradeoff import frontier, measure, radius, size_key
 from edgedistill.evaluation.report import Report, is_teacher, reference, suites
 

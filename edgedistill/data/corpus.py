@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files, recipe
-from edgedistill.data import file_patterns, joined_paragraphs, readers
+from edgedistill.data import added_texts, file_patterns, readers
+from edgedistill.data.added_texts import PassageCutter
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.deduplicate import EXCLUDED, DigestBuckets, digest, first_occurrences
 from edgedistill.data.disk_spool import RowSet, Spool, sample_evenly
-from edgedistill.data.document_passages import PassageCutter
 from edgedistill.errors import UserError
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import Session
@@ -141,7 +141,8 @@ def build(spec: Spec, session: Session, seed: int) -> Corpus:
     seed = seed if spec.seed is None else spec.seed
     sources = _sources(spec, session.data)
     options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    content = [source.content_id for source in sources] + _documentation_id(spec)
+    general = spec.documentation_texts if isinstance(spec, recipe.Files) else 0
+    content = [source.content_id for source in sources] + ([files.sha256_file(files.GENERAL_CORPUS)] if general else [])
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, sources=content)
     folder = session.cache / "corpora" / name
 
@@ -196,9 +197,13 @@ def _build(spec: Spec, sources: list[Source], seed: int, folder: Path, progress:
         raise NothingToTrainOn(f"corpus: nothing to train on: {fact}; add texts, or lower corpus.held_out", count)
     held_out = kept.at_ranks(np.random.default_rng(seed).choice(count, spec.held_out, replace=False, shuffle=False))
     usable = distinct.without(held_out)
-    joined = joined_paragraphs.joined_lines(spec.paragraphs, spool, kept, usable, seed) if spec.paragraphs else iter(())
+    added = dict[str, Iterator[bytes]]()
+    if spec.paragraphs:
+        added[PARAGRAPHS] = added_texts.joined_lines(spec.paragraphs, spool, kept, usable, seed)
+    if isinstance(spec, recipe.Files) and spec.documentation_texts:
+        added[DOCUMENTATION] = added_texts.general_sentences(spec.documentation_texts)
     split = _Split(spool, kept, set(held_out.tolist()))
-    written = _write_split(split, _passages(spec, sources, seed), {PARAGRAPHS: joined, DOCUMENTATION: _documentation(spec)}, folder)
+    written = _write_split(split, _passages(spec, sources, seed), added, folder)
     per_source = [{"name": name, "texts": kept.count(*span)} for name, span in zip(names, spool.spans(), strict=True)]
     meta = {
         "format": FORMAT,
@@ -219,22 +224,6 @@ def _passages(spec: Spec, sources: list[Source], seed: int) -> PassageCutter | N
         return None
     excluded = {digest(readers.normalize(text)) for source in sources if source.excluded for text in source.texts()}
     return PassageCutter(spec.passages, seed, excluded)
-
-
-def _documentation_id(spec: Spec) -> list[Any]:
-    """What identifies the documentation that the recipe adds; nothing where it adds none."""
-    added = isinstance(spec, recipe.Files) and spec.documentation_texts
-    return [files.sha256_file(files.GENERAL_CORPUS)] if added else []
-
-
-def _documentation(spec: Spec) -> Iterator[bytes]:
-    """The sentences of Python's documentation that the recipe adds, spread evenly over it."""
-    if isinstance(spec, recipe.Files) and spec.documentation_texts:
-        limits = recipe.Documentation(kind="documentation")
-        words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
-        found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]
-        added = min(spec.documentation_texts, len(found))
-        yield from (found[number * len(found) // added].encode() for number in range(added))
 
 
 def _spool(spec: Spec, sources: list[Source], path: Path, buckets: DigestBuckets, advance: Callable[[int], None]) -> tuple[Spool, int]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from edgedistill import files
 from edgedistill.evaluation.html_report.page import template
 from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.scales import grid, linear_scale, log_scale, log_ticks
-from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, latency_axes, line
+from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, grid, latency_axes, line, linear_scale, log_scale, log_ticks
 from edgedistill.fitting.front import Front, Standing
 
 REFRESH_S = 5

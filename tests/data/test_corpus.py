@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files, recipe
-from edgedistill.data import corpus, disk_spool, document_passages
+from edgedistill.data import added_texts, corpus, disk_spool
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 
@@ -208,7 +208,7 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
-    assert document_passages.sentences(text, 4) == expected
+    assert added_texts.sentences(text, 4) == expected
 
 
 def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:

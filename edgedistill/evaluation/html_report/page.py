@@ -9,7 +9,7 @@ import numpy as np
 
 from edgedistill import files
 from edgedistill.evaluation import number_format as shown
-from edgedistill.evaluation.plots import scales, tradeoff
+from edgedistill.evaluation.plots import svg, tradeoff
 from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites
 from edgedistill.evaluation.suites import MEASURES
 
@@ -144,8 +144,8 @@ def _latencies(reports: list[Report]) -> dict[str, Any]:
         p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
         both = f"{shown.milliseconds(p50)} · {shown.milliseconds(p99)}"
         rows.append({"samples": values.round(5).tolist(), "p50": p50, "p99": p99, "shown": both})
-    first, last = scales.log_ends([low, high])
-    return {"low": low, "high": high, "first": first, "last": last, "ticks": scales.log_ticks([low, high]), "rows": rows}
+    first, last = svg.log_ends([low, high])
+    return {"low": low, "high": high, "first": first, "last": last, "ticks": svg.log_ticks([low, high]), "rows": rows}
 
 
 def _retained(reports: list[Report], names: list[str]) -> list[dict[str, Any]]:

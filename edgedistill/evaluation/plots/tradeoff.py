@@ -7,8 +7,19 @@ from html import escape
 
 from edgedistill.evaluation.number_format import megabytes, millions, milliseconds, retained, score, shorten
 from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.scales import Scale, grid, linear_scale, log_scale, log_ticks
-from edgedistill.evaluation.plots.svg import Box, Caption, Circle, drawing, latency_axes, line
+from edgedistill.evaluation.plots.svg import (
+    Box,
+    Caption,
+    Circle,
+    Scale,
+    drawing,
+    grid,
+    latency_axes,
+    line,
+    linear_scale,
+    log_scale,
+    log_ticks,
+)
 from edgedistill.evaluation.report import Report, is_teacher, reference
 from edgedistill.evaluation.suites import MEASURES
 
