@@ -45,7 +45,7 @@ def docstrings(package: str) -> Iterator[tuple[str, str]]:
     """(first paragraph, the other paragraphs in one text) of a package's docstrings, each query and each text once."""
     seen = set[str]()
     for string in general_corpus.package_docstrings(package):
-        first, *rest = [paragraph for _, paragraph in markup_text.restructured(string)] or [""]
+        first, *rest = [paragraph for _, paragraph in markup_text.restructured(string, titles=False)] or [""]
         text = " ".join(rest)
         fits = QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1] and TEXT_WORDS[0] <= len(text.split()) <= TEXT_WORDS[1]
         if fits and not seen & {first, text[:200]}:

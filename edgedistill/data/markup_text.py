@@ -66,8 +66,10 @@ _INLINE = [  # (pattern, replacement)
 ]
 
 
-def restructured(document: str) -> Passages:
-    """Every paragraph, list item and field's text, in their order; titles are left out, and what stands in a directive is read.
+def restructured(document: str, titles: bool = True) -> Passages:
+    """Every title, paragraph, list item and field's text, in their order; what stands in a directive is read, tables are not.
+
+    titles: False leaves them out, such as the names of a docstring's sections.
 
     This knows what prose is made of, not the whole of reStructuredText: what is no prose to it, it leaves out.
     """
@@ -81,7 +83,7 @@ def restructured(document: str) -> Passages:
             continue
         hidden = 1_000 if text else hidden
         example = bool(text) and (example or text.startswith((">>>", "$ ")))
-        if _RULE.fullmatch(text):
+        if not titles and _RULE.fullmatch(text):
             gathered.clear()
         left_out = example or bool(_RULE.fullmatch(text) or _TABLE.fullmatch(text)) or text.startswith("..")
         marked = None if left_out else _MARKED.match(text)

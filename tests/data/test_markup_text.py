@@ -54,7 +54,9 @@ not   read
 
 
 def test_the_prose_of_restructured_text() -> None:
-    assert list(markup_text.restructured(DOCUMENT)) == [
+    assert list(markup_text.restructured(DOCUMENT))[0] == (3, "Title")
+    assert list(markup_text.restructured(DOCUMENT))[1:] == list(markup_text.restructured(DOCUMENT, titles=False))
+    assert list(markup_text.restructured(DOCUMENT, titles=False)) == [
         (9, "Add two arrays, element by element; see at, the text and a page."),
         (14, "The text of a function, with code in it."),
         (17, "It may be left out."),
