@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
@@ -129,7 +129,7 @@ def _clear(out: Path, names: list[str]) -> None:
     for name in names:
         trial = out / "runs" / f"{name}.probe"
         for folder in (out / "runs" / name, out / "bundles" / name, trial):
-            for each in (folder, run.partial(folder)):
+            for each in (folder, resolve.unfinished_run(folder)):
                 shutil.rmtree(each, ignore_errors=True)
     for file in (out / "report.html", out / "reports.json"):
         file.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ __all__ = [
     "embedding_cache",
     "encoder",
     "licence",
-    "locate_teacher",
     "precomputed_embeddings",
     "targets",
     "token_batches",

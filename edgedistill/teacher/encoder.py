@@ -14,12 +14,12 @@ import torch
 from edgedistill import files, graph, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
+from edgedistill.resolve import MODEL_FILES, teacher_files
 from edgedistill.runtime.batching import longest_first
 from edgedistill.runtime.bundle import BATCH_TOKENS
 from edgedistill.session import QUIET, Session
 from edgedistill.students import model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
-from edgedistill.teacher.locate_teacher import MODEL_FILES, locate
 from edgedistill.teacher.model_files import UnchangedFiles
 from edgedistill.teacher.token_batches import budget_batches, encode_ids, pad
 from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of
@@ -38,7 +38,7 @@ class TeacherEncoder:
 
     def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
         self.spec, self.place = spec, place
-        self.folder = locate(spec, place)
+        self.folder = teacher_files(spec, place)
         self.files = UnchangedFiles(self.folder, MODEL_FILES)
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)

@@ -43,12 +43,11 @@ def find(spec: recipe.Recipe) -> run.Run:
     return source
 
 
-def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
-    """The finished student before its first step. tokenizer: its own; dims: of the targets.
+def build(spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
+    """The finished student before its first step. source: what `find` has found; tokenizer: its own; dims: of the targets.
 
-    A new head starts as the old one where it has the same dimensions. Raises UserError as `find`, and where pairs would need a new head.
+    A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need a new head.
     """
-    source = find(spec)
     shape = _shape(spec, source)
     new_head = _needs_new_head(spec, source, dims)
     if new_head:
@@ -62,7 +61,8 @@ def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) ->
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
     module.load_state_dict(_longer(weights, module))
-    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, tuple(earlier_training.record(source)))
+    earlier = tuple(earlier_training.record(source))
+    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier)
 
 
 def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:

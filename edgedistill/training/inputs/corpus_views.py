@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, resolve
 from edgedistill.data import cached_folder, corpus, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.session import Session
-from edgedistill.teacher import locate_teacher
 from edgedistill.training.inputs.model_views import BackTranslator, MaskedRefill, TranslationModel
 from edgedistill.training.inputs.synonyms import Synonyms
 from edgedistill.training.inputs.view_file import ViewFiles
@@ -20,7 +19,7 @@ from edgedistill.training.inputs.view_file import ViewFiles
 SHARD = 4_096  # texts: the most work that a kill can cost
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 MakeViews = Callable[[list[str], int], list[str]]  # (texts, the row of the first) -> their views
-_TRANSLATOR_FILES = (*locate_teacher.MODEL_FILES, ".spm")
+_TRANSLATOR_FILES = (*resolve.MODEL_FILES, ".spm")
 
 
 def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: str) -> None:
@@ -30,7 +29,7 @@ def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: 
     elif isinstance(spec, recipe.ViewFile):
         build(spec, seed, texts, replace(session, device="cpu"), place)
     elif isinstance(spec, recipe.Mlm):
-        locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
+        _folder(spec, place)
     elif isinstance(spec, recipe.BackTranslation):
         _translators(spec, place)
 
@@ -51,8 +50,8 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
 
         return _cached(texts, made_of, from_files, session)
     if isinstance(spec, recipe.Mlm):
-        folder = locate_teacher.model_folder(spec.model, spec.revision, f"{place}.model")
-        made_of = {"mlm": files.sha256_folder(folder, locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
+        folder = _folder(spec, place)
+        made_of = {"mlm": files.sha256_folder(folder, resolve.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _cached(texts, made_of, lambda _: MaskedRefill(folder, spec.fraction, seed, session.device, place), session)
     folders = _translators(spec, place)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATOR_FILES) for folder in folders], "beams": spec.beams}
@@ -67,7 +66,11 @@ def back_translation(folders: list[Path], beams: int, device: str, place: str) -
 
 def _translators(spec: recipe.BackTranslation, place: str) -> list[Path]:
     pair = (("forward", spec.forward), ("backward", spec.backward))
-    return [locate_teacher.model_folder(each.model, each.revision, f"{place}.{way}.model") for way, each in pair]
+    return [_folder(each, f"{place}.{way}") for way, each in pair]
+
+
+def _folder(spec: recipe.Mlm | recipe.Translator, place: str) -> Path:
+    return resolve.model_files(resolve.resolve(spec.model), spec.revision, f"{place}.model")
 
 
 def _cached(texts: Corpus, made_of: dict[str, Any], open_views: Callable[[Path], MakeViews], session: Session) -> Corpus:
