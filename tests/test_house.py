@@ -34,7 +34,7 @@ EDGE = [
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "graph", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting", "adapting", "demo"]
-TORCH += ["planning.cost", "planning.size_and_latency", "planning.training_time"]
+TORCH += ["planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
     *[

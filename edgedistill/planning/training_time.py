@@ -56,7 +56,7 @@ class ToEmbed(NamedTuple):
 def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs next to nothing."""
     spec, corpus, models = opened.spec, opened.texts, opened.models
-    if corpus is None or models is None or not spec.reads_corpus:
+    if corpus is None or models is None:
         return []
     if isinstance(corpus, ParallelCorpus):
         sides = []

@@ -5,7 +5,6 @@ __all__ = [
     "dimension_reduction",
     "embedding_cache",
     "encoder",
-    "licence",
     "precomputed_embeddings",
     "targets",
     "token_batches",

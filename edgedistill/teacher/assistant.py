@@ -14,8 +14,7 @@ from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.session import QUIET, Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
-from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
-from edgedistill.teacher.model_files import UnchangedFiles
+from edgedistill.teacher.encoder import Forward, TeacherEncoder, UnchangedFiles, torch_forward
 
 ANY_DEVICE = Session(device="auto")
 

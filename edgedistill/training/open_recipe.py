@@ -81,7 +81,7 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
         models = open_models(spec, session) if own_models else None
         if models is not None and folder is not None and (spec.finetuning is None or spec.distilling):
             teacher_record.keep(spec, models, folder)
-    reads = spec.reads_corpus or (spec.finetuning is None and not isinstance(spec.student, recipe.TeacherItself))
+    reads = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
         try:
             texts = open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and reads else None
@@ -95,7 +95,7 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
         with problems.collect():
             checks.check_counts(spec, available, models)
     startable = models is not None or (planned is not None and planned.start is not None)
-    if startable and (texts is not None or spec.corpus is None or not reads):
+    if startable and (texts is not None or not reads):
         with problems.collect():
             student = _student(spec, models, planned, texts, session, folder if not problems.found else None)
     problems.raise_any()
@@ -169,8 +169,8 @@ def _new_student(
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
     resumed = folder is not None and spec.finetuning is None and checkpoint.exists(folder / "checkpoints")
     fitted = folder is not None and not resumed
-    sampled = fitted and texts is not None and (bool(spec.distilling) or spec.finetuning is None)
-    sample = corpus_sample.sample(spec, tokenizer, texts, session) if sampled and texts is not None else None
+    meets_texts = bool(spec.distilling) or spec.finetuning is None
+    sample = corpus_sample.sample(spec, tokenizer, texts, session) if fitted and meets_texts and texts is not None else None
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()
     with problems.collect():

@@ -74,24 +74,7 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
 
 def _difference(before: str, now: str) -> str:
     """The first key in which two recipes differ, with both values."""
-    old, new = (dict(_leaves(yaml.safe_load(text))) for text in (before, now))
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key) or (key in old) != (key in new):
-            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
-            return f"{key} was {was}, is now {is_now}"
-    return "its keys were in another order"
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of every plain value of a recipe; keys as in errors, such as stages[0].epochs."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{key}[{number}]")
-    else:
-        yield key, value
+    return files.difference(yaml.safe_load(before), yaml.safe_load(now)) or "its keys were in another order"
 
 
 def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:

@@ -27,10 +27,9 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.inputs import similar_texts
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 from edgedistill.training.metrics_log import MetricsLog
-from edgedistill.training.optimizers import learning_rate_factor, optimizers, set_learning_rate
+from edgedistill.training.optimizers import Average, interpolated, learning_rate_factor, optimizers, set_learning_rate
 from edgedistill.training.stages import NumberedStage, steps
 from edgedistill.training.training_data import TrainingData
-from edgedistill.training.weight_average import Average, interpolated
 
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 

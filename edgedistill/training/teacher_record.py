@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import Problems, UserError
-from edgedistill.teacher import licence, targets
+from edgedistill.teacher import targets
 from edgedistill.teacher.assistant import RunTeacher, run_hashes
 from edgedistill.teacher.encoder import NOT_ON_CUDA, TeacherEncoder
 from edgedistill.training.load_models import AnyTeacher, Models, model_files, named_teachers
 
 NAME = "teachers.json"
 INITIAL_WEIGHTS = "initial weights"
+LONGEST_LICENCE = 120  # characters
 
 
 def check_device(spec: recipe.Recipe, device: str) -> None:
@@ -96,6 +98,26 @@ def _of_teacher(opened: AnyTeacher) -> tuple[str | None, str]:
 def _stated(source: run.Run | Path) -> tuple[str | None, str]:
     """(the licence that a model's files state, the hash of the files that decide its embeddings)."""
     if isinstance(source, Path):
-        return licence.stated(source), files.sha256_folder(source, resolve.MODEL_FILES)
+        return stated_licence(source), files.sha256_folder(source, resolve.MODEL_FILES)
     of_its_own = {each["licence"] for each in source.info.get("teachers", [{"licence": None}])}
     return (", ".join(sorted(of_its_own)) if None not in of_its_own else None), files.cache_key(run=run_hashes(source))
+
+
+def stated_licence(folder: Path) -> str | None:
+    """The `license` in the front matter of a model folder's README.md; of a licence called `other`, its name. None where there is none."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    first, *rest = card.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
+    if first.strip() or len(rest) < 2:
+        return None
+    try:
+        front: Any = yaml.safe_load(rest[0])
+    except yaml.YAMLError:
+        return None
+    if not isinstance(front, dict):
+        return None
+    named = front.get("license_name") if front.get("license") == "other" else None
+    found = named or front.get("license")
+    licences = [str(each) for each in (found if isinstance(found, list) else [found]) if each]
+    return " ".join(", ".join(licences).split())[:LONGEST_LICENCE] or None

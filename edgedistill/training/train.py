@@ -58,7 +58,7 @@ def train(
             opened = open_recipe.open_recipe(spec, session, partial)
             if spec.student.kind == "teacher" and opened.finetuning is None:
                 return teacher_run.keep(opened, out, partial, session)
-            if spec.distilling or opened.finetuning is None:
+            if opened.texts is not None and (spec.distilling or spec.finetuning is None):
                 data = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
@@ -121,7 +121,8 @@ def _record(
     opened: open_recipe.Opened, running: RunInProgress, selected: dict[str, Any] | None, task: dict[str, Any], out: Path, started: float
 ) -> dict[str, Any]:
     """Write the run folder. Returns the content of run.json. started: when training began, by `time.perf_counter`."""
-    student, texts = opened.student, opened.texts if opened.spec.distilling or opened.finetuning is None else None
+    student, spec = opened.student, opened.spec
+    texts = opened.texts if spec.distilling or spec.finetuning is None else None
     info = {
         **run.provenance(),
         "seconds": round(time.perf_counter() - started, 1),
@@ -136,7 +137,7 @@ def _record(
         **task,
     }
     if running.accelerator.is_main_process:
-        _write_run(opened.spec, student, running.folder, out, info)
+        _write_run(spec, student, running.folder, out, info)
         score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
         running.session.log(f"{out}: {info['parameters']['total']:,} parameters{score}")
     return info

@@ -26,7 +26,7 @@ from edgedistill.teacher import precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import checkpoint, checks, student_embeddings
-from edgedistill.training.initial_student import head_fit
+from edgedistill.training.initial_student import finished_student
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches, text_batches
 from edgedistill.training.inputs.text_batches import Batches, TokenizedCorpus
@@ -63,7 +63,7 @@ def build(opened: Opened, session: Session, folder: Path) -> TrainingData:
             checks.queue_rows(stage, len(tokens.rows_up_to(stage.spec.skip_longer_than, texts.training_count)))
     found = target_embeddings(spec, opened.models, texts, student, session, folder)
     if student.new_head and (spec.finetuning is not None or not checkpoint.exists(folder / "checkpoints")):
-        head_fit.fit(student, found, texts, spec.seed, session)
+        finished_student.fit_head(student, found, texts, spec.seed, session)
     _set_token_weights(spec, student, [(tokens, texts.training_count)])
     batches = []
     for stage, own_batches in zip(distillation_stages(spec), of_triples, strict=True):

@@ -12,7 +12,7 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.planning import cost, size_and_latency, training_time
+from edgedistill.planning import cost, training_time
 from edgedistill.session import Session
 from edgedistill.training.open_recipe import open_recipe
 from tests.conftest import World, sentences
@@ -213,13 +213,13 @@ def test_random_embeddings_are_unit_rows() -> None:
 
 def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(size_and_latency.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
 
     class Slow:
         def run(self, *_: object) -> None:
             now[0] += 2.0
 
-    assert size_and_latency._median_ms(Slow(), 100) == 2_000  # type: ignore[arg-type]
+    assert cost._median_ms(Slow(), 100) == 2_000  # type: ignore[arg-type]
     assert now == [2.0]
 
 

@@ -15,7 +15,6 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import licence
 from edgedistill.training import teacher_record, train
 from edgedistill.training.load_models import open_models
 from edgedistill.training.open_recipe import open_recipe
@@ -102,7 +101,7 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
 def test_the_licence_that_a_card_states(tmp_path: Path, card: str | None, expected: str | None) -> None:
     if card is not None:
         (tmp_path / "README.md").write_text(card, encoding="utf-8")
-    assert licence.stated(tmp_path) == expected
+    assert teacher_record.stated_licence(tmp_path) == expected
 
 
 def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path: Path) -> None:
