@@ -89,7 +89,7 @@ def main() -> None:
     report = files.read_json(arguments.out) if arguments.out.exists() else {"machine": machine.here(), "student": arguments.student}
     collections = arguments.collections.split(",")
     teacher = arguments.work / "teacher"
-    if not bundle_location.is_bundle(str(teacher)):
+    if bundle_location.find(str(teacher)) is None:
         command = [sys.executable, "-m", "edgedistill", "export", TEACHER, "--out", str(teacher), "--precision", "int8"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for who, name in (("teacher", str(teacher)), ("unadapted", arguments.student)):

@@ -62,7 +62,7 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
 
     import yaml
 
-    from edgedistill import recipe, run
+    from edgedistill import recipe, resolve
     from edgedistill.fitting import student_cost
     from edgedistill.fitting.agreement_score import open_student
     from edgedistill.training import train
@@ -73,7 +73,7 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     kept = {name: given[name] for name in ("student", "targets") if name in given}
 
     def run_for(steps: int, folder: Path) -> float:
-        for each in (folder, run.partial(folder)):
+        for each in (folder, resolve.unfinished_run(folder)):
             shutil.rmtree(each, ignore_errors=True)
         started = time.perf_counter()
         train.train(recipe.parse({**shared, **kept, "stages": [{**stage, "steps": steps}]}, path), folder, fit.session)

@@ -23,15 +23,15 @@ from edgedistill.data import corpus
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder
 from edgedistill.teacher.embedding_cache import CachedEmbeddings
-from edgedistill.training import prepare, train
+from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.inputs import text_batches
 from edgedistill.training.inputs.text_batches import TokenizedCorpus
 from edgedistill.training.load_models import Models
-from edgedistill.training.loop import Loop
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
-from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
 from edgedistill.training.stages import distillation_stages
+from edgedistill.training.training_data import TrainingData
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -49,32 +49,30 @@ def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
     return CachedEmbeddings(folder, 1)
 
 
-def prepared(spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.TeacherEncoder) -> prepare.Prepared:
-    """What a run of the recipe's first stage works with."""
+def in_progress(
+    spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.TeacherEncoder, folder: Path
+) -> StageInProgress:
+    """The recipe's first stage in progress, its queue full, a few steps done."""
     stage = distillation_stages(spec)[0]
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
     tokenized = TokenizedCorpus(texts, tokenizer.tokenize(texts, QUIET))
     batches = text_batches.of_texts(stage, tokenized, tokenizer, vectors, Session(log=print))
-    return prepare.Prepared(texts, vectors, [batches], student, False)
-
-
-def loop(spec: recipe.Recipe, prepared: prepare.Prepared, folder: Path) -> Loop:
-    """The stage's loop, its queue full, a few steps done."""
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
-    one = Loop(distillation_stages(spec)[0], prepared, RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics))
+    running = RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics)
+    one = StageInProgress(stage, student, TrainingData(vectors, [batches]), running)
     one.set_up()
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
-        queue.push(torch.from_numpy(prepared.targets[np.arange(len(queue.ring))]))
+        queue.push(torch.from_numpy(vectors[np.arange(len(queue.ring))]))
     timed(one, WARM)
     return one
 
 
-def timed(one: Loop, steps: int) -> float:
+def timed(one: StageInProgress, steps: int) -> float:
     """Mean milliseconds per step."""
     start = time.perf_counter()
     for _ in range(steps):
-        one.train_step()
+        train.take_step(one)
     return 1e3 * (time.perf_counter() - start) / steps
 
 
@@ -90,7 +88,7 @@ def main() -> None:
     encoder.flush_denormals()
     times: dict[str, list[float]] = {name: [] for name in OBJECTIVES}
     with tempfile.TemporaryDirectory() as name:
-        loops: dict[str, Loop] = {}
+        loops: dict[str, StageInProgress] = {}
         vectors: Any = None
         for what, (objective, view) in OBJECTIVES.items():
             more = [f"stages.0.objective={objective}", "select=null", f"stages.0.view={view or 'null'}"]
@@ -102,7 +100,7 @@ def main() -> None:
             )
             vectors = vectors or random_vectors(len(texts), loaded.dims, Path(name))
             (Path(name) / what).mkdir()
-            loops[what] = loop(spec, prepared(spec, texts, vectors, loaded), Path(name) / what)
+            loops[what] = in_progress(spec, texts, vectors, loaded, Path(name) / what)
         for number in range(arguments.rounds):
             for what, one in loops.items():
                 times[what].append(timed(one, arguments.steps))

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from edgedistill import files, graph, recipe, run
 from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.quantization import dequantize
-from edgedistill.runtime import bundle, bundle_location, manifest
+from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
+from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, kinds, modernbert, shape_fields
 from edgedistill.students.output import Output
@@ -85,26 +86,26 @@ def open_finished(name: str, place: str) -> run.Run:
 
     Raises UserError where it is neither, or a classifier or a teacher; CheckFailed for a bundle that fails the runtime's checks.
     """
-    if run.is_run(name):
-        opened = run.open_run(Path(name), place)
+    found = resolve(name)
+    if isinstance(found, RunFolder):
+        opened = run.open_run(found.folder, place)
         if opened.task is not None:
             raise UserError(f"{place}: {name} is a classifier ({', '.join(opened.labels)}); give a student that embeds")
         if opened.kind not in kinds.KINDS:
             raise UserError(f"{place}: {name} is the run of a teacher, not of a student; give a student's")
         return opened
-    if not bundle_location.is_bundle(name):
-        if Path(name).is_dir():
-            way_out = "a student with a `kind`, such as bert, can start from a model's layers"
-            raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
-        known = unknown_name("finished student", name, files.shipped("bundle"))
-        raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
-    return _open_bundle(name, place)
+    if isinstance(found, BundleFolder):
+        return _open_bundle(found, place)
+    if isinstance(found, ModelFolder):
+        way_out = "a student with a `kind`, such as bert, can start from a model's layers"
+        raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
+    known = unknown_name("finished student", name, files.shipped("bundle"))
+    raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
 
 
-def _open_bundle(name: str, place: str) -> BundleRun:
-    folder, asked = bundle_location.locate(name)
-    about = manifest.read(folder)
-    at = f"{place}: {name}"
+def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
+    folder, about = found.folder, manifest.read(found.folder)
+    at = f"{place}: {found.name}"
     if about.get("labels"):
         raise UserError(f"{at} is a classifier, whose weights are not read back; give a student that embeds")
     if about["kind"] not in kinds.KINDS:
@@ -112,7 +113,7 @@ def _open_bundle(name: str, place: str) -> BundleRun:
     shape = about.get("student", {})
     _check_layers(shape, at)
     precision = next((each for each in EXACT_FIRST if each in about["precisions"]), None)
-    opened = bundle.load(folder, asked or precision, threads=1)
+    opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
     shape = shape_fields.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))

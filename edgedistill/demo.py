@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -13,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
+from edgedistill.planning import training_time
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import stages, train
+from edgedistill.training.open_recipe import open_recipe
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the students are compared with it
 PRECISIONS = ["fp32", "w8", "int8"]
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
-PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half is the warm-up, the second is timed
 MAX_SEARCHED_TEXTS = 20_000
 QUESTIONS = (
     "How do I get the same random numbers every time?",
@@ -47,10 +47,10 @@ def demo(
     _clear(out, names)
     runs = {}
     for name, source in zip(names, recipes, strict=True):
-        changes = _fit_to_time(source, 60 * minutes / max(1, len(students)), out, session) if name in students else []
-        clock.lap("read, embed, probe")
+        changes = _fit_to_time(source, 60 * minutes / max(1, len(students)), session) if name in students else []
+        clock.lap("read, probe")
         runs[name] = _train(recipe.read(source, changes), out / "runs" / name, session)
-        clock.lap("train")
+        clock.lap("embed, train")
     for name in names:
         session.log(f"\n{name}: exporting {', '.join(PRECISIONS)}")
         bundle_writer.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, session.log)
@@ -103,20 +103,16 @@ def _texts_to_search(spec: recipe.Recipe, session: Session) -> list[str]:
     return built.texts(np.linspace(0, len(built) - 1, min(MAX_SEARCHED_TEXTS, len(built))).astype(int))
 
 
-def _fit_to_time(source: str | Path, seconds: float, out: Path, session: Session) -> list[str]:
-    """Run a short trial; return the change to a recipe that limits its stage to so many seconds on this machine."""
-    stage = recipe.read(source).distilling[0]
-    trial = recipe.read(source, [f"stages.0.steps={PROBE_STEPS}", f"select={{suite: mini, every: {PROBE_EVERY}}}"])
-    folder = out / "runs" / f"{trial.name}.probe"
-    session.log(f"\n{trial.name}: {PROBE_STEPS} steps to measure the speed of this machine")
-    info = _train(trial, folder, replace(session, log=lambda line: None if line.startswith(str(folder)) else session.log(line)))
-    measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    shutil.rmtree(folder)
-    rate = measured[-1]["texts_s"]
-    most = stages.steps(stage, info["corpus"]["texts"] - info["corpus"]["held_out"])
-    steps = max(1, min(most, int(seconds * rate / stage.batch)))
-    epochs = steps * stage.batch / (info["corpus"]["texts"] - info["corpus"]["held_out"])
-    session.log(f"{trial.name}: {rate:,.0f} texts/s; {steps:,} steps of {stage.batch} texts, {epochs:.1f} epochs")
+def _fit_to_time(source: str | Path, seconds: float, session: Session) -> list[str]:
+    """Measure a recipe's training steps; return the change to it that limits its stage to so many seconds on this machine."""
+    spec = recipe.read(source)
+    session.log(f"\n{spec.name}: measuring the speed of this machine")
+    session = replace(session, data=None, device="auto", progress=False)
+    opened = open_recipe(spec, session)
+    stage, rows = spec.distilling[0], opened.stages[0].rows
+    most = stages.steps(stage, rows)
+    steps = max(1, min(most, int(seconds / training_time.estimate_seconds(opened, [], session)["student"] * most)))
+    session.log(f"{spec.name}: {steps:,} steps of {stage.batch} texts, {steps * stage.batch / rows:.1f} epochs")
     return [f"stages.0.steps={steps}"]
 
 
@@ -127,9 +123,8 @@ def _train(spec: recipe.Recipe, folder: Path, session: Session) -> dict[str, Any
 def _clear(out: Path, names: list[str]) -> None:
     """Delete the runs, bundles and reports of an earlier demo, finished or not."""
     for name in names:
-        trial = out / "runs" / f"{name}.probe"
-        for folder in (out / "runs" / name, out / "bundles" / name, trial):
-            for each in (folder, run.partial(folder)):
+        for folder in (out / "runs" / name, out / "bundles" / name):
+            for each in (folder, resolve.unfinished_run(folder)):
                 shutil.rmtree(each, ignore_errors=True)
     for file in (out / "report.html", out / "reports.json"):
         file.unlink(missing_ok=True)

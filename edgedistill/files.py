@@ -239,3 +239,25 @@ def _written(path: Path) -> AbstractContextManager[None]:
 def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def difference(before: Any, now: Any) -> str | None:
+    """The first key in which two trees of plain data differ, with both values; None where they agree."""
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key) or (key in old) != (key in new):
+            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
+            return f"{key} was {was}, is now {is_now}"
+    return None
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) of every plain value; keys as in errors, such as stages[0].epochs."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value:
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{key}[{number}]")
+    else:
+        yield key, value

@@ -29,6 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
+from edgedistill.resolve import unfinished_run
 from edgedistill.students import affine, classifier, finite_weights, kinds, sentence_transformer
 from edgedistill.students.output import Output
 
@@ -135,21 +136,11 @@ def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
     """
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
-        if partial(folder).exists():
+        if unfinished_run(folder).exists():
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
     spec = recipe.read_file(folder / "recipe.yaml")
     return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"), remote_code)
-
-
-def partial(folder: Path) -> Path:
-    """The folder of a run while it is being trained; it is renamed when the run is finished."""
-    return folder.parent / f"{folder.name}.partial"  # with_name refuses "." and "/", which may be a teacher's model
-
-
-def is_run(name: str | None) -> bool:
-    """Whether this names the folder of a run, finished or not."""
-    return name is not None and ((Path(name) / "run.json").exists() or partial(Path(name)).exists())
 
 
 def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None) -> Output:

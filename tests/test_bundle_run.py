@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgedistill import bundle_run, files, run
+from edgedistill import bundle_run, files, resolve, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer
 from edgedistill.graph import traced
@@ -142,7 +142,7 @@ def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path: Path) -> None:
 def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
     folder = made / "run-bert"
     unfinished = tmp_path / "y"
-    run.partial(unfinished).mkdir()
+    resolve.unfinished_run(unfinished).mkdir()
     assert problem(str(unfinished)).endswith("its training has not finished; run edgedistill train again with --resume")
     classifier = Path(shutil.copytree(folder, tmp_path / "c"))
     files.write_json(classifier / "task.json", {"labels": ["a", "b"], "pair": False, "hidden": 4})

@@ -23,15 +23,23 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
 GROUND = ["__init__", "errors", "files", "machine", "session"]
-EDGE = ["recipe", "runtime", "data", "evaluation", "planning.preflight", "embed_file"]  # numpy, tokenizers and onnxruntime at most
+EDGE = [
+    "recipe",
+    "runtime",
+    "data",
+    "evaluation",
+    "planning.preflight",
+    "embed_file",
+    "resolve",
+]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "graph", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fitting", "adapting", "demo"]
-TORCH += ["planning.cost", "planning.recipe_inspection", "planning.size_and_latency", "planning.training_time"]
+TORCH += ["planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
-    *[*GROUND, "recipe", "objectives", "runtime", "data", "evaluation", "students", "graph", "quantization", "run", "bundle_run"],
-    *["teacher", "vocabulary", "training", "views", "export", "mobile", "planning", "fitting", "adapting", "demo", "embed_file"],
-    *["cli", "__main__"],
+    *[*GROUND, "recipe", "objectives", "runtime", "resolve", "data", "evaluation", "students", "graph", "quantization", "run"],
+    *["bundle_run", "teacher", "vocabulary", "training", "views", "export", "mobile", "planning", "fitting", "adapting", "demo"],
+    *["embed_file", "cli", "__main__"],
 ]
 
 DOORS = {("training.inputs.text_batches", "views")}  # the one place where the line enters a room beside it

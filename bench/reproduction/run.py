@@ -27,7 +27,7 @@ import typer
 from arm_recipe import composition, runs_before, student_samples, texts_embedded, variant_recipe, with_teacher
 from ranking_claims import FOLDER, SEEDS, Paper, papers, slug
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, resolve
 from edgedistill import run as runs_
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.evaluation import scoring
@@ -35,7 +35,6 @@ from edgedistill.evaluation.suites import retrieval
 from edgedistill.evaluation.suites.cosines import dot, encoded, unit
 from edgedistill.session import Session
 from edgedistill.students.output import Output
-from edgedistill.teacher import locate_teacher
 from edgedistill.teacher.encoder import resolve_dtype
 from edgedistill.training import student_embeddings
 from edgedistill.training import train as training
@@ -216,7 +215,7 @@ def report(paper: Paper, variant: str, run: runs_.Run, spec: recipe.Recipe, suit
 
 def _weights_sha256(teacher: recipe.Teacher) -> str | None:
     """The hash of a teacher's model.safetensors, which the hub lists as well; None where it has no such file."""
-    path = locate_teacher.locate(teacher) / "model.safetensors" if teacher.model is not None else None
+    path = resolve.teacher_files(teacher) / "model.safetensors" if teacher.model is not None else None
     return files.sha256_file(path) if path is not None and path.exists() else None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedistill import bundle_run, recipe, run
+from edgedistill import bundle_run, recipe, resolve, run
 from edgedistill.adapting import before_and_after, own_texts
 from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptation_recipe, tokens_to_read
 from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
@@ -21,7 +21,7 @@ from edgedistill.fitting import language
 from edgedistill.planning import preflight
 from edgedistill.quantization import known_precisions
 from edgedistill.recipe import recorded
-from edgedistill.runtime import bundle, bundle_location
+from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -72,7 +72,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         spec = _recorded(folder)
     else:
         spec = _planned(request, source, session, TimeLimit(request.minutes, started))
-        for earlier in (folder, run.partial(folder)) if request.overwrite else ():
+        for earlier in (folder, resolve.unfinished_run(folder)) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
@@ -100,7 +100,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
 
 def _recorded(folder: Path) -> recipe.Recipe:
     """The recipe of an adaptation that was begun."""
-    return recipe.read(str((folder if folder.exists() else run.partial(folder)) / "recipe.yaml"))
+    return recipe.read(str((folder if folder.exists() else resolve.unfinished_run(folder)) / "recipe.yaml"))
 
 
 def _planned(request: Request, source: run.Run, session: Session, time_left: TimeLimit) -> recipe.Recipe:
@@ -144,7 +144,7 @@ def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) ->
 
 def _encoder(name: str, source: run.Run) -> Encode:
     """What embeds texts as the student did before: the bundle, or the run in torch."""
-    if bundle_location.is_bundle(name):
+    if isinstance(source, bundle_run.BundleRun):
         return bundle.load(name).encode
     module, tokenizer = source.student(), source.tokenizer()
     return lambda texts: student_embeddings.embed(module, tokenizer, list(texts), source.max_tokens)

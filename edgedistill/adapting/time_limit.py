@@ -10,9 +10,10 @@ from typing import NamedTuple
 from edgedistill import recipe
 from edgedistill.adapting.adaptation_recipe import BATCH, Limits, limits, seconds_for
 from edgedistill.errors import UserError
-from edgedistill.planning import recipe_inspection, training_time
+from edgedistill.planning import training_time
 from edgedistill.planning.cost import duration
 from edgedistill.session import Session
+from edgedistill.training.open_recipe import Opened, open_recipe
 
 LEAST_STEPS = 20
 AFTER_TRAINING = 0.12  # of the minutes: export and comparison, and steps that take longer than those that were timed
@@ -41,13 +42,13 @@ def affordable(spec: recipe.Recipe, time_left: TimeLimit, session: Session, limi
     again. Raises UserError: next to nothing.
     """
     session.log("measuring how fast teacher and student are here")
-    inspected = recipe_inspection.inspect(spec, session)
-    for warning in inspected.warnings:
+    opened = open_recipe(spec, session)
+    for warning in opened.warnings:
         session.log(f"warning: {warning}")
-    wanted, whole = _steps(spec), _measured(inspected, session)
+    wanted, whole = _steps(spec), _measured(opened, session)
     most = limits(time_left.seconds, whole.per_text, whole.per_sample)
     if LEAST_STEPS <= most.steps < wanted:
-        again = _measured(recipe_inspection.inspect(limited(most), session), session)
+        again = _measured(open_recipe(limited(most), session), session)
         most = most._replace(steps=max(0, int((time_left.seconds - again.texts * again.per_text) / (BATCH * again.per_sample))))
     if most.steps < LEAST_STEPS:
         fact = f"only {most.steps} training steps fit on this machine, at least {LEAST_STEPS} are needed"
@@ -75,12 +76,12 @@ class _Measured(NamedTuple):
         return self.texts * self.per_text + steps * BATCH * self.per_sample
 
 
-def _measured(inspected: recipe_inspection.Inspected, session: Session) -> _Measured:
-    assert inspected.corpus is not None, "an adaptation's recipe has texts"
-    missing = training_time.texts_to_embed(inspected, session)
-    seconds = training_time.estimate_seconds(inspected, missing, session)
-    texts, samples = sum(each.missing for each in missing), training_time.training_samples(inspected)
-    return _Measured(inspected.corpus.training_count, texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
+def _measured(opened: Opened, session: Session) -> _Measured:
+    assert opened.texts is not None, "an adaptation's recipe has texts"
+    missing = training_time.texts_to_embed(opened, session)
+    seconds = training_time.estimate_seconds(opened, missing, session)
+    texts, samples = sum(each.missing for each in missing), training_time.training_samples(opened)
+    return _Measured(opened.texts.training_count, texts, seconds["teacher"] / max(1, texts), seconds["student"] / samples)
 
 
 def _steps(spec: recipe.Recipe) -> int:

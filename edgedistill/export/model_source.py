@@ -12,13 +12,13 @@ from typing import Any, get_args
 from torch import nn
 from transformers.models.auto import modeling_auto
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve, run
 from edgedistill.errors import UserError, unknown_name
-from edgedistill.runtime import bundle_location
 from edgedistill.students import kinds, model_folder
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import locate_teacher, tokenizer_files
+from edgedistill.teacher import tokenizer_files
 from edgedistill.training import teacher_record
+from edgedistill.training.load_models import Models
 
 
 class ModelRun(run.Run):
@@ -28,7 +28,7 @@ class ModelRun(run.Run):
         assert isinstance(spec.student, recipe.TeacherItself)
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
         info: dict[str, Any] = {**run.provenance(), "seconds": 0.0, "stages": [], "selected": None, "corpus": None, **counts}
-        info["teachers"] = teacher_record.record(spec, None)
+        info["teachers"] = teacher_record.record(spec, Models(teacher))
         super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
         self._teacher = teacher
         self.model_folder = teacher.folder
@@ -48,15 +48,16 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None,
     """
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
-    if not run.is_run(source) and bundle_location.is_bundle(source):
+    found = resolve.resolve(source)
+    if isinstance(found, resolve.BundleFolder):
         raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
-    if run.is_run(source) or not _is_model(source):
+    if not _is_model(found):
         yield run.open_run(Path(source), remote_code=remote_code)
         return
-    if revision is None and not Path(source).is_dir() and not source.startswith("packaged:"):
+    if revision is None and isinstance(found, resolve.HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
     spec = _recipe(source, pooling, revision)
-    folder = locate_teacher.locate(spec.teacher, "export")
+    folder = resolve.model_files(found, revision, "export.model")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
         yield ModelRun(Path(temporary), spec, teachers.TeacherEncoder(spec.teacher, remote_code=remote_code))
@@ -64,18 +65,17 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None,
 
 def name_of(source: str) -> str:
     """What a bundle of this source is called: a run's folder, or the last part of a model's name in the letters of a recipe's name."""
-    if run.is_run(source):
+    if resolve.is_run(source):
         return Path(source).resolve().name
     last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
 
 
-def _is_model(source: str) -> bool:
+def _is_model(found: resolve.Resolved) -> bool:
     """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where there is no such folder."""
-    folder = Path(source)
-    if folder.is_dir():
-        return any((folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json"))
-    return source.startswith("packaged:") or (locate_teacher.HUB_ID.fullmatch(source) is not None and not source.startswith("runs/"))
+    if isinstance(found, resolve.ModelFolder):
+        return any((found.folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json"))
+    return isinstance(found, resolve.Packaged) or (isinstance(found, resolve.HubId) and found.possible)
 
 
 def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Recipe:

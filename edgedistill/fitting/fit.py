@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from edgedistill import files, machine, recipe, run
+from edgedistill import files, machine, recipe, resolve
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import model_source
@@ -28,7 +28,6 @@ from edgedistill.fitting.request import FitRequest
 from edgedistill.fitting.storage import RECIPE, RESULT, Storage, is_fit, result
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
-from edgedistill.teacher.locate_teacher import locate
 
 MOST_WORKERS = 4
 
@@ -75,9 +74,9 @@ def _check_request(request: FitRequest) -> None:
     latency.check_target(request.budget.target)
     if request.suite is not None:
         scoring.suite(request.suite, request.data)
-    if not run.is_run(request.teacher.model):
+    if not resolve.is_run(request.teacher.model):
         try:
-            folder = locate(request.teacher, "--teacher")
+            folder = resolve.teacher_files(request.teacher, "--teacher")
         except UserError as error:
             renamed = (each.replace("--teacher.model", "--teacher").replace("set --teacher.", "give --") for each in error.problems)
             raise UserError(*renamed) from None

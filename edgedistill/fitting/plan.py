@@ -27,12 +27,12 @@ from edgedistill.fitting.storage import Storage
 from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.fitting.survey import Survey
 from edgedistill.planning import training_time
-from edgedistill.planning.recipe_inspection import Inspected
 from edgedistill.planning.training_time import ToEmbed
 from edgedistill.session import Session, silent
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import checks, load_models, prepare, train
-from edgedistill.training.load_models import with_weights
+from edgedistill.training import checks, load_models, train, training_data
+from edgedistill.training.load_models import Models, with_weights
+from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
 VOCABULARIES = "vocabularies"  # the folder of their tokenizers
@@ -268,12 +268,11 @@ def entry_attributes(fit: Fit, workshop: Workshop, survey: Survey, choice: Choic
 def step_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
     """Seconds of an optimizer step of a candidate, by a few steps of one with random weights."""
     spec = recipe.parse(fit.recipe(choice, workshop, 1_000), choice.name)
-    student = workshop.student(choice)
     rows = [checks.StageRows(None, workshop.corpus.training_count)]
-    inspected = Inspected(spec, fit.teacher, None, workshop.corpus, rows, None, student.module, student.tokenizer, student.shape)
+    opened = Opened(spec, Models(fit.teacher), workshop.corpus, rows, None, workshop.student(choice))
     flush_denormals()
     with torch.random.fork_rng(devices=[]):
-        return training_time.step_seconds(inspected, 0, train.accelerator_for(spec, fit.session.device), fit.pace.timing_s)
+        return training_time.step_seconds(opened, 0, train.accelerator_for(spec, fit.session.device), fit.pace.timing_s)
 
 
 def _setup_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
@@ -282,5 +281,5 @@ def _setup_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         session = replace(fit.session, log=silent)
-        prepare.prepare(spec, session, train.accelerator_for(spec, fit.session.device), Path(folder))
+        training_data.build(open_recipe(spec, session, Path(folder)), session, Path(folder))
     return time.perf_counter() - started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,21 +53,3 @@ def of_settings(settings: dict[str, Any], data: Path | None) -> FitRequest:
     """The request that `FitRequest.settings` described."""
     made = {"teacher": recipe.Teacher(**settings["teacher"]), "texts": tuple(settings["texts"]), "budget": Budget(**settings["budget"])}
     return FitRequest(**{**settings, **made, "data": data})
-
-
-def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first setting in which two requests differ, with both values; None where they agree."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key):
-            return f"{key} was {old.get(key)!r}, is now {new.get(key)!r}"
-    return None
-
-
-def _leaves(value: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """(key, value) of every plain value: ("budget.max_mb", 5)."""
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _leaves(inner, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", inner

@@ -16,10 +16,10 @@ from edgedistill.errors import UserError
 from edgedistill.export import library_files
 from edgedistill.fitting import language
 from edgedistill.fitting.candidates import MAX_TOKENS, FinishedStudent, StartingPoint, Vocabulary
+from edgedistill.resolve import PACKAGED
 from edgedistill.session import Session
 from edgedistill.students import bert_layers
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.teacher.locate_teacher import PACKAGED
 from edgedistill.training.initial_student import student_tokenizer, weight_source
 from edgedistill.training.load_models import Models
 

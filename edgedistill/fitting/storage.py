@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from edgedistill import files
 from edgedistill.errors import UserError, require
-from edgedistill.fitting import request
 
 if TYPE_CHECKING:
     import optuna
@@ -106,7 +105,7 @@ class Storage:
                 self.set("settings", settings)
                 self.set("started", time.time())
                 return
-        if changed := request.difference(known, settings):
+        if changed := files.difference(known, settings):
             raise UserError(f"{self.folder}: a fit with other settings ({changed}); give another --out, or delete it")
 
     # ---- of candidates

@@ -18,7 +18,7 @@ from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training.initial_student import initial_weights, student_tokenizer
+from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import Models
 
@@ -73,10 +73,12 @@ class Workshop:
             },
             choice.name,
         )
+        finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
+        models = Models(self.teacher, finished=finished)
         if choice.vocabulary not in self.tokenizers:
             folder = starts.tokenizer_folder(self.folder, choice.vocabulary)
-            self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, Models(self.teacher), self.corpus, Session(), folder)
-        return initial_weights.build(spec, Models(self.teacher), self.tokenizers[choice.vocabulary], Session(), fitted=False)
+            self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, models, self.corpus, Session(), folder)
+        return initial_weights.build(spec, models, self.tokenizers[choice.vocabulary], Session(), fitted=False)
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError as `student`."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve
 from edgedistill.fitting.agreement_score import Judge, open_student
 from edgedistill.fitting.pace import rung_steps
 from edgedistill.fitting.storage import Entry
 from edgedistill.session import Session
 from edgedistill.training import train
-from edgedistill.training.loop import Paused
+from edgedistill.training.stage_in_progress import Paused
 
 
 def run_folder(folder: Path, name: str) -> Path:
@@ -42,7 +42,7 @@ def train_to_rung(entry: Entry, share: float, folder: Path, judge: Judge, sessio
 
 def _trained(spec: recipe.Recipe, out: Path, pause_at: int | None, session: Session) -> Any:
     """The student trained to a step, or to the end."""
-    session, partial = replace(session, progress=False), run.partial(out)
+    session, partial = replace(session, progress=False), resolve.unfinished_run(out)
     if out.exists():  # killed after the run was written and before its unfinished folder was gone
         shutil.rmtree(partial, ignore_errors=True)
     if partial.exists() and not (partial / "recipe.yaml").exists():  # killed before the first file

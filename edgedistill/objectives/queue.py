@@ -12,6 +12,10 @@ class Queue(nn.Module):
 
     MoCo's queue (He et al. 2020), filled with teacher embeddings as in DistilCSE §3.2 and ConGen §3.2. It is a ring buffer, so that a
     step writes only the new rows. State: ring (length, dims); at, the row that is written next; filled, the rows in use.
+
+    The rows are the teacher's, not the student's: they do not age while the student learns, so no second, slowly moving encoder is kept
+    as MoCo does. They are pushed after a step's loss, so that a text is never its own negative. The counters are buffers, because a
+    resumed run must find the queue as it was.
     """
 
     ring: Tensor

@@ -1,3 +1,3 @@
 """A recipe goes in; its problems, and an estimate of what it will cost, come out before anything is trained."""
 
-__all__ = ["cost", "preflight", "recipe_inspection", "training_time"]
+__all__ = ["cost", "preflight", "training_time"]

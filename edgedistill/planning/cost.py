@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
+import numpy as np
+import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import recipe
+from edgedistill import graph, quantization, recipe
+from edgedistill.errors import map_collecting_errors
 from edgedistill.planning import training_time
-from edgedistill.planning.recipe_inspection import Inspected, inspect, inspect_all
-from edgedistill.planning.size_and_latency import TOKENS, size_and_latency
 from edgedistill.session import Session
 from edgedistill.students import kinds, recurrent
 from edgedistill.students.output import own
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
+from edgedistill.training.open_recipe import Opened, open_recipe
+
+ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
+ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
+SAMPLES = 8  # texts that activations are measured on: what they hold changes no size and no latency
+TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
 
 def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     """The costs of several recipes, as `cost`, with their estimated training time. Warnings go to the log.
 
-    Raises one UserError with the problems of all of them before anything is measured; see `recipe_inspection.inspect`.
+    Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
     """
     found = []
-    for inspected in inspect_all(specs, session):
-        for warning in inspected.warnings:
-            session.log(f"warning: {inspected.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}")
-        found.append(_cost(inspected, session, timed=True))
+    for opened in map_collecting_errors(specs, lambda spec: open_recipe(spec, session)):
+        for warning in opened.warnings:
+            session.log(f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}")
+        found.append(_cost(opened, session, timed=True))
     return found
 
 
@@ -36,30 +44,29 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded or trained.
 
     `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see `size_and_latency`.
-    Raises UserError as `recipe_inspection.inspect`.
+    Raises UserError as `open_recipe`.
     """
-    return _cost(inspect(spec, session), session, timed=False)
+    return _cost(open_recipe(spec, session), session, timed=False)
 
 
-def _cost(inspected: Inspected, session: Session, timed: bool) -> dict[str, Any]:
-    spec, student, corpus = inspected.spec, inspected.student, inspected.corpus
+def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
+    spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
-    if inspected.shape is not None:
-        found["max_tokens"] = inspected.shape["max_tokens"]
+    found["max_tokens"] = opened.student.max_tokens
     if isinstance(bare := own(student), recurrent.RecurrentStudent):
         found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
-    found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(inspected.tokenizer))
-    if spec.finetuning is not None and inspected.finetuning is not None:
-        found |= _finetuning(spec.finetuning, student, inspected.finetuning)
-    missing = training_time.texts_to_embed(inspected, session)
+    found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
+    if spec.finetuning is not None and opened.finetuning is not None:
+        found |= _finetuning(spec.finetuning, student, opened.finetuning)
+    missing = training_time.texts_to_embed(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)
     if spec.stages:
-        found["training_samples"] = training_time.training_samples(inspected)
+        found["training_samples"] = training_time.training_samples(opened)
     if timed and (spec.stages or missing):
-        found["estimated_seconds"] = training_time.estimate_seconds(inspected, missing, session)
-    return found | {"warnings": inspected.warnings}
+        found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
+    return found | {"warnings": opened.warnings}
 
 
 def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -> dict[str, Any]:
@@ -70,6 +77,45 @@ def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -
     if stage.augment is not None:
         labelled["transfer"] = planned.rows
     return {"parameters": finetune.parameters(module), "labelled": labelled}
+
+
+def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
+    """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of fp32 and the rest.
+
+    Milliseconds: the median over rounds of each round's median.
+    """
+    sizes: dict[str, int] = {}
+    sessions: dict[str, onnxruntime.InferenceSession] = {}
+    fp32 = graph.build(student)
+    samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
+    for precision in quantization.PRECISIONS:
+        model = fp32 if precision == "fp32" else quantization.convert(fp32, precision, samples)
+        serialized = model.SerializeToString()
+        sizes[precision] = len(serialized)
+        sessions[precision] = _open(serialized)
+    medians = [{precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()} for _ in range(ROUNDS)]
+    return sizes, {precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions}
+
+
+def _open(model: bytes) -> onnxruntime.InferenceSession:
+    """A session with all threads that this process may use. They sleep between queries: several sessions are open at once."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:
+    """Median milliseconds of one query of a round."""
+    ids = np.random.default_rng(0).integers(0, min(100, vocabulary_size), (1, TOKENS))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < WARM_UPS + QUERIES and time.perf_counter() - began < ROUND_SECONDS:
+        start = time.perf_counter()
+        session.run(["sentence_embedding"], inputs)
+        times.append(1e3 * (time.perf_counter() - start))
+    return float(np.median(times[WARM_UPS:] or times[-1:]))
 
 
 def table(found: dict[str, Any]) -> str:

@@ -1,55 +1,48 @@
 """How much training will compute, and about how long it will take on this machine.
 
-The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured on optimizer steps of the
-training loop itself: the initial student with the stage's batch, token limit, objective and optimizer, on a sample of the corpus'
-texts and with random embeddings in place of the teacher's. Not included: measuring on the `select` suite, making views with other
-models, tokenizing, and embedding for fine-tuning.
+The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured on optimizer steps: the
+initial student behind the stage's objective and optimizer, on batches of a sample of the texts, against random embeddings in place of
+the teacher's. Not included: measuring on the `select` suite, making views with other models, tokenizing, and embedding for fine-tuning.
 """
 
 from __future__ import annotations
 
 import copy
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.planning.recipe_inspection import Inspected
 from edgedistill.session import Session, silent
-from edgedistill.teacher import targets, token_batches
+from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import checks, plain_attention, prepare, train
+from edgedistill.training import plain_attention, train
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens
-from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches
-from edgedistill.training.inputs.text_batches import Batches, Ids
-from edgedistill.training.load_models import open_teacher
-from edgedistill.training.loop import Loop
-from edgedistill.training.metrics_log import MetricsLog, progress_bar
-from edgedistill.training.optimizers import FUSED
-from edgedistill.training.run_in_progress import RunInProgress
-from edgedistill.training.stages import distillation_stages, steps
+from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.open_recipe import Opened
+from edgedistill.training.optimizers import FUSED, optimizers
+from edgedistill.training.stage_in_progress import trained_module
+from edgedistill.training.stages import steps
 
 TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 10.0  # the most that measuring takes, but for the last batch or step
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
 TIMED_STEPS = 50  # at most; fewer where they take long
 TIMED_ROWS = 2_048  # of a batch, at most: a larger one is taken to need as much longer as it is larger
+TIMED_VALUES = 1 << 22  # of a batch's targets, at most: those of 65,536 dimensions are timed in batches of 64
 LISTED_STEPS = 200  # the first of a stage, from which those that are timed are chosen
-RANDOM_VALUES = 1 << 22  # of the embeddings that stand for a teacher's, at most: what they are changes no time
 
 
 class ToEmbed(NamedTuple):
@@ -60,53 +53,49 @@ class ToEmbed(NamedTuple):
     missing: int
 
 
-def texts_to_embed(inspected: Inspected, session: Session) -> list[ToEmbed]:
+def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs next to nothing."""
-    spec, corpus = inspected.spec, inspected.corpus
+    spec, corpus, models = opened.spec, opened.texts, opened.models
+    if corpus is None or models is None:
+        return []
     if isinstance(corpus, ParallelCorpus):
         sides = []
         for match, side in pair_batches.embeddings_needed(spec):
-            teacher = pair_batches.embedding_model(match, inspected.models)
+            teacher = pair_batches.embedding_model(match, models)
             if match.layer == "output" and teacher is not None:
                 sides.append((teacher, corpus.side(side)))
         return [ToEmbed(teacher, side, len(side) - count_cached(teacher, side, session, unit=False)) for teacher, side in sides]
-    if corpus is None:
-        return []
     blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
     specs = dict.fromkeys(of or spec.teacher for block in blocks for of, _ in block.teachers) if blocks else [spec.teacher]
     raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
-    found = []
-    for each in specs:
-        opened = inspected.teacher if each == spec.teacher else open_teacher(each, session)
-        if isinstance(opened, TeacherEncoder):
-            found.append(ToEmbed(opened, corpus, len(corpus) - count_cached(opened, corpus, session, unit=not raw)))
-    return found
+    teachers = [teacher for teacher in map(models.of, specs) if isinstance(teacher, TeacherEncoder)]
+    return [ToEmbed(each, corpus, len(corpus) - count_cached(each, corpus, session, unit=not raw)) for each in teachers]
 
 
-def training_samples(inspected: Inspected) -> int:
+def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text counts."""
-    stages = zip(inspected.spec.distilling, inspected.stages, strict=True)
+    stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
-    stage, planned = inspected.spec.finetuning, inspected.finetuning
+    stage, planned = opened.spec.finetuning, opened.finetuning
     if stage is not None and planned is not None:
         samples += steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
     return samples
 
 
-def estimate_seconds(inspected: Inspected, missing: list[ToEmbed], session: Session) -> dict[str, float]:
+def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
     Takes about 15 s at most, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
     """
     flush_denormals()
-    accelerator = train.accelerator_for(inspected.spec, session.device)
+    accelerator = train.accelerator_for(opened.spec, session.device)
     missing = [each for each in missing if each.missing]
     for each in missing:
         each.teacher.prepare(replace(session, device=accelerator.device.type))
     session = replace(session, device=accelerator.device.type, log=silent, progress=False)
     teacher = sum(each.missing * seconds_per_text(each, session.device, TEACHER_SECONDS / len(missing)) for each in missing)
     with torch.random.fork_rng(devices=[]):
-        student = _student_seconds(inspected, accelerator)
+        student = _student_seconds(opened, accelerator)
     return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
@@ -127,38 +116,64 @@ def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, li
     return (time.perf_counter() - started) / done
 
 
-def _student_seconds(inspected: Inspected, accelerator: Accelerator) -> float:
+def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
     """Seconds of all stages: the measured seconds of a step times the number of steps."""
-    spec, seconds = inspected.spec, 0.0
+    spec, seconds = opened.spec, 0.0
     limit = STUDENT_SECONDS / max(1, len(spec.stages))
-    for number, (stage, ahead) in enumerate(zip(spec.distilling, inspected.stages, strict=True)):
-        seconds += steps(stage, ahead.rows) * step_seconds(inspected, number, accelerator, limit)
-    if spec.finetuning is not None and inspected.finetuning is not None:
-        seconds += _finetuning_seconds(inspected, spec.finetuning, inspected.finetuning, accelerator, limit)
+    for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
+        seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
+    if spec.finetuning is not None and opened.finetuning is not None:
+        seconds += _finetuning_seconds(opened, spec.finetuning, opened.finetuning, accelerator, limit)
     return seconds
 
 
-def step_seconds(inspected: Inspected, number: int, accelerator: Accelerator, limit: float) -> float:
+def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
     """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy of the student."""
-    with tempfile.TemporaryDirectory() as folder:
-        timed = _loop(inspected, number, accelerator, Path(folder))
-        share = inspected.spec.distilling[number].batch / timed.stage.batch
-        timed.set_up()
-        tokens = np.array([_padded_tokens(timed, each) for each in range(min(LISTED_STEPS, timed.steps))])
-        numbers = spread_over(tokens)
+    stage, device = opened.spec.distilling[number], accelerator.device
+    tokens, dims = _sample(opened, number), _target_dims(opened, stage)
+    group = stage.group or 1
+    most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1)) // group * group
+    timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
+    student = replace(opened.student, module=copy.deepcopy(opened.student.module))
+    module = trained_module(timed, student, dims, unit=True).to(device).train()
+    plain_attention.use_where_faster(module.student, accelerator)
+    if accelerator.mixed_precision == "bf16":
+        objectives.queues_to_bfloat16(module.objective)
+    rows = np.arange(len(tokens))
+    short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
+    rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
+    order, of_stage = BatchOrder(timed, tokens, len(rows), 0, rows), optimizers(module, timed, device.type)
+    of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
+    embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
 
-        def step(number: int) -> None:
-            timed.step = number
-            timed.train_step()
+    def step(number: int) -> None:
+        flat = tokens.batch(order.at(number)[0], device)
+        columns = list(zip(flat[::2], flat[1::2], strict=True))
+        with accelerator.autocast():
+            loss = module([columns[at % len(columns)] for at in range(stage.views)], embeddings)
+        _optimize(loss, of_stage)
+        if embeddings is not None:
+            objectives.update_queues(module.objective, embeddings)
 
-        seconds = timed_steps(step, numbers, limit)
-        return float(np.sum(seconds) / tokens[numbers[: len(seconds)]].sum() * tokens.mean() * share)
+    listed = [order.at(each)[0] for each in range(min(LISTED_STEPS, steps(stage, opened.stages[number].rows)))]
+    padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
+    numbers = spread_over(padded)
+    seconds = timed_steps(step, numbers, limit)
+    return float(np.sum(seconds) / padded[numbers[: len(seconds)]].sum() * padded.mean() * stage.batch / timed.batch)
 
 
-def _padded_tokens(loop: Loop, step: int) -> int:
-    """Of the batch of a step."""
-    rows, _ = loop.order.at(step)
-    return int(loop.batches.lengths(rows).max()) * len(rows)
+def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def random_unit_rows(*shape: int) -> Tensor:
+    """Random embeddings of unit length in place of a teacher's; shape: (n, dims), or (n, 2, dims) for the two sides of pairs."""
+    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    return nn.functional.normalize(rows, dim=-1)
 
 
 def spread_over(sizes: np.ndarray) -> np.ndarray:
@@ -170,113 +185,45 @@ def spread_over(sizes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _loop(inspected: Inspected, number: int, accelerator: Accelerator, folder: Path) -> Loop:
-    """The training loop of a stage over a copy of the initial student, a sample of the texts, and random target embeddings."""
-    spec, shape = inspected.spec, inspected.shape
-    assert shape is not None, "the teacher itself has no distillation stages"
-    batches: list[Batches] = [SampleBatches(inspected, number, shape["max_tokens"])] * len(spec.distilling)  # the loop uses its own
-    wide = spec.targets.width if spec.targets is not None else inspected.teacher.dims
-    student = PreparedStudent(copy.deepcopy(inspected.student), shape, inspected.tokenizer)
-    prepared = prepare.Prepared(
-        inspected.corpus,  # type: ignore[arg-type]
-        RandomEmbeddings(wide),
-        batches,
-        student,
-        checks.drops_head(spec),
-    )
-    metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), silent)
-    stage = distillation_stages(spec)[number]
-    rows = min(stage.spec.batch, TIMED_ROWS // (stage.spec.group or 1) * (stage.spec.group or 1) or stage.spec.batch)
-    stage = replace(stage, spec=stage.spec.model_copy(update={"batch": rows}))
-    return Loop(stage, prepared, RunInProgress(folder, accelerator, Session(), metrics))
+def _sample(opened: Opened, number: int) -> ItemTokens:
+    """A sample of what a stage reads: of each of its triples or pairs the texts, or single texts."""
+    stage, triples, corpus = opened.spec.distilling[number], opened.stages[number].triples, opened.texts
+    columns: Sequence[Corpus] = []
+    if triples is not None:
+        columns = triples.columns
+    elif isinstance(corpus, ParallelCorpus):
+        columns = [corpus.source_side, corpus.target_side]
+    elif corpus is not None:
+        columns = [corpus]
+    texts = [column.texts(_spread(column, SAMPLE)) for column in columns]
+    items = list(zip(*texts, strict=False))  # the sides of a parallel corpus have different numbers of distinct texts
+    return ItemTokens(items, opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
 
 
-class RandomEmbeddings:
-    """Random unit embeddings in place of a teacher's: rows (n,) -> (n, dims) float32, or (n, 2, dims) of the two sides of pairs."""
-
-    def __init__(self, dims: int, pairs: bool = False) -> None:
-        self.dims, self.pairs = dims, pairs
-        rows = max(1, min(1_024, RANDOM_VALUES // dims))
-        table = np.random.default_rng(0).standard_normal((rows, dims), np.float32)
-        self._table = targets.unit_rows(table)
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        found = self._table[rows % len(self._table)]
-        return np.stack([found, found], 1) if self.pairs else found
-
-
-class SampleBatches(Batches):
-    """The inputs of a stage, with as many rows as training has; their texts repeat a sample of the corpus."""
-
-    def __init__(self, inspected: Inspected, number: int, max_tokens: int) -> None:
-        stage, corpus = inspected.spec.distilling[number], inspected.corpus
-        columns, rows = _columns(corpus, stage, inspected.stages[number])
-        most = min(stage.max_tokens, max_tokens)
-        tokenizer = inspected.tokenizer
-        ids = [token_batches.encode_ids(tokenizer, column.texts(_spread(column, SAMPLE)), most) for column in columns]
-        self._sample = min(map(len, ids))
-        self._lengths = np.max([[len(row) for row in column[: self._sample]] for column in ids], axis=0)
-        pad = tokenizer.pad_token_id or 0
-
-        def view(column: list[np.ndarray]) -> Any:
-            def read(rows: np.ndarray, passes: np.ndarray) -> Ids:
-                return token_batches.pad([column[row % self._sample] for row in rows], pad)
-
-            return read
-
-        views = [view(ids[at % len(ids)]) for at in range(stage.views)]
-        super().__init__(views, [self], rows, _random_targets(inspected, stage))
-
-    def lengths(self, rows: np.ndarray) -> np.ndarray:
-        return self._lengths[rows % self._sample]
-
-    def short(self, longest: int) -> np.ndarray:
-        rows = np.arange(self.texts)
-        found = rows[self.lengths(rows) <= longest]
-        return found if len(found) else rows  # a sample without short texts does not mean that there are none
-
-
-def _columns(corpus: Corpus | ParallelCorpus | None, stage: recipe.Stage, ahead: checks.StageRows) -> tuple[Sequence[Corpus], int]:
-    """(the corpora that the views of a stage are read from, how many rows they have)."""
-    if ahead.triples is not None:
-        return ahead.triples.columns, len(ahead.triples)
-    if isinstance(corpus, ParallelCorpus):
-        return [corpus.source_side, corpus.target_side], len(corpus.training_pairs(stage.pairs))
-    assert corpus is not None, "a distillation stage reads a corpus or triples"
-    return [corpus], corpus.training_count
-
-
-def _random_targets(inspected: Inspected, stage: recipe.Stage) -> RandomEmbeddings | None:
-    """Embeddings of the size that a stage matches; None where its objective reads none."""
+def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
+    """The dimensions of the embeddings that a stage matches; None where its objective reads none."""
     if stage.triples is not None or not objectives.reads_teacher(stage.objective):
         return None
-    if not isinstance(inspected.corpus, ParallelCorpus):
-        targets_spec = inspected.spec.targets
-        return RandomEmbeddings(targets_spec.width if targets_spec is not None else inspected.teacher.dims)
-    matched = pair_batches.embedding_model(stage.match or recipe.Match(), inspected.models)
-    return RandomEmbeddings(matched.dims if matched is not None else inspected.teacher.dims, pairs=True)
+    assert opened.models is not None
+    if not isinstance(opened.texts, ParallelCorpus):
+        return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
+    return (pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher).dims
 
 
-def _finetuning_seconds(
-    inspected: Inspected, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
-) -> float:
+def _finetuning_seconds(opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float) -> float:
     """Seconds of the fine-tuning stage at all of its learning rates."""
     task, device = planned.task, accelerator.device
-    items = task.train.items[:SAMPLE]
-    limit_tokens = int(inspected.shape["max_tokens"]) if inspected.shape is not None else stage.max_tokens
-    tokens = ItemTokens(items, inspected.tokenizer, "", min(stage.max_tokens, limit_tokens))
-    student = copy.deepcopy(inspected.student)
+    tokens = ItemTokens(task.train.items[:SAMPLE], opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
+    student = copy.deepcopy(opened.student.module)
     module = finetune.new_classifier(planned, student).to(device).train()
     plain_attention.use_where_faster(student, accelerator)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
 
     def step(number: int) -> None:
-        rows = np.random.default_rng(number).integers(len(items), size=min(stage.batch, TIMED_ROWS))
+        rows = np.random.default_rng(number).integers(len(tokens), size=min(stage.batch, TIMED_ROWS))
         with accelerator.autocast():
             logits = module(*tokens.batch(rows, device))
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)).backward()
-        optimizer.step()
+        _optimize(nn.functional.cross_entropy(logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)), [optimizer])
 
     per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(1, stage.batch / TIMED_ROWS)
     return per_step * steps(stage, planned.rows) * len(learning_rates(stage))

@@ -76,9 +76,14 @@ class Recipe(Section):
 
     @property
     def reads_corpus(self) -> bool:
-        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn or trim a tokenizer."""
+        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn or trim a tokenizer.
+
+        Only the unchanged teacher and a student that learns from labels alone do without.
+        """
+        if isinstance(self.student, TeacherItself):
+            return self.targets is not None
         learns = any(getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram"))
-        return bool(self.distilling) or learns or (isinstance(self.student, TeacherItself) and self.targets is not None)
+        return bool(self.distilling) or learns or self.finetuning is None
 
     @model_validator(mode="before")
     @classmethod

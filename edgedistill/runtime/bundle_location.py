@@ -35,12 +35,13 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
     return folder, precision or None
 
 
-def is_bundle(name: str | Path) -> bool:
-    """Whether a bundle of this name exists."""
+def find(name: str) -> tuple[Path, str | None] | None:
+    """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this name."""
     try:
-        return (locate(name)[0] / "manifest.json").is_file()
+        found = locate(name)
     except UserError:
-        return False
+        return None
+    return found if (found[0] / "manifest.json").is_file() else None
 
 
 def preferred_precisions(device: str, flags: Collection[str]) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ __all__ = [
     "dimension_reduction",
     "embedding_cache",
     "encoder",
-    "licence",
-    "locate_teacher",
     "precomputed_embeddings",
     "targets",
     "token_batches",

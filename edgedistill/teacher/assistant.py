@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from edgedistill import files, recipe, run
 from edgedistill.errors import UserError
+from edgedistill.resolve import MODEL_FILES, is_run
 from edgedistill.session import QUIET, Session
 from edgedistill.students.bert import BertStudent
 from edgedistill.teacher import encoder
-from edgedistill.teacher.encoder import Forward, TeacherEncoder, torch_forward
-from edgedistill.teacher.locate_teacher import MODEL_FILES
-from edgedistill.teacher.model_files import UnchangedFiles
+from edgedistill.teacher.encoder import Forward, TeacherEncoder, UnchangedFiles, torch_forward
 
 ANY_DEVICE = Session(device="auto")
 
@@ -99,5 +98,5 @@ def open_assistant(spec: recipe.Teacher, place: str = "assistant", session: Sess
 
     place: as for TeacherEncoder. session: its device, and whether remote code may run.
     """
-    kind = RunTeacher if run.is_run(spec.model) else TeacherEncoder
+    kind = RunTeacher if is_run(spec.model) else TeacherEncoder
     return kind(spec, place, session.device, session.remote_code)

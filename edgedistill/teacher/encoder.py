@@ -14,19 +14,48 @@ import torch
 from edgedistill import files, graph, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
+from edgedistill.resolve import MODEL_FILES, teacher_files
 from edgedistill.runtime.batching import longest_first
 from edgedistill.runtime.bundle import BATCH_TOKENS
 from edgedistill.session import QUIET, Session
 from edgedistill.students import model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
-from edgedistill.teacher.locate_teacher import MODEL_FILES, locate
-from edgedistill.teacher.model_files import UnchangedFiles
 from edgedistill.teacher.token_batches import budget_batches, encode_ids, pad
 from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of
 
 TOKENS_PER_BATCH = 2_048
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
 Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
+
+
+class UnchangedFiles:
+    """A folder's files as they are now, when the model in it is about to be read. endings: only of files whose paths end so.
+
+    A model whose files change while it is open would be cached under a hash that is not its own.
+    """
+
+    def __init__(self, folder: Path, endings: tuple[str, ...]) -> None:
+        self.folder, self.endings = folder, endings
+        self._before = self._now()
+
+    def sha256(self) -> str:
+        """The hash of their names and bytes. Raises UserError as `check`."""
+        found = files.sha256_folder(self.folder, self.endings)
+        self.check()
+        return found
+
+    def check(self) -> None:
+        """Raise UserError where a file has changed since."""
+        now = self._now()
+        if changed := sorted(name for name in now | self._before if now.get(name) != self._before.get(name)):
+            fact = f"{changed[0]} has changed since the model was opened, so its embeddings would be cached as another model's"
+            raise UserError(f"{self.folder}: {fact}; start again, and leave the folder alone meanwhile")
+
+    def _now(self) -> dict[str, tuple[int, int]]:
+        """Size and time of change of each file."""
+        found = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
+        stats = {name: path.stat() for name, path in found.items() if name.endswith(self.endings)}
+        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 class TeacherEncoder:
@@ -38,7 +67,7 @@ class TeacherEncoder:
 
     def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
         self.spec, self.place = spec, place
-        self.folder = locate(spec, place)
+        self.folder = teacher_files(spec, place)
         self.files = UnchangedFiles(self.folder, MODEL_FILES)
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)

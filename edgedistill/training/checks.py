@@ -16,10 +16,9 @@ from edgedistill.students import kinds
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import targets
-from edgedistill.training import teacher_record
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import text_batches
-from edgedistill.training.load_models import AnyTeacher, Models, open_teacher
+from edgedistill.training.load_models import Models
 from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
@@ -30,7 +29,7 @@ class StageRows(NamedTuple):
     rows: int
 
 
-def stage_rows(spec: recipe.Recipe, texts: Corpus | ParallelCorpus, teacher: AnyTeacher, session: Session) -> list[StageRows]:
+def stage_rows(spec: recipe.Recipe, texts: Corpus | ParallelCorpus, models: Models, session: Session) -> list[StageRows]:
     """What each stage that distils will train on.
 
     Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves no text to train on, views
@@ -38,7 +37,7 @@ def stage_rows(spec: recipe.Recipe, texts: Corpus | ParallelCorpus, teacher: Any
     """
     problems, found = Problems(), list[StageRows]()
     with problems.collect():
-        check_targets(spec, texts.training_count, teacher, session)
+        check_targets(spec, texts.training_count, models)
     for stage in distillation_stages(spec):
         with problems.collect():
             found.append(_rows_of(spec, stage, texts, session))
@@ -60,12 +59,12 @@ def _rows_of(spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Cor
     return StageRows(None, rows)
 
 
-def check_counts(spec: recipe.Recipe, texts: int, teacher: AnyTeacher, session: Session) -> None:
+def check_counts(spec: recipe.Recipe, texts: int, models: Models) -> None:
     """Raise UserError for targets that cannot be fitted on, and queues that cannot be filled from, `texts` texts: what can be checked
     without a corpus."""
     problems = Problems()
     with problems.collect():
-        check_targets(spec, texts, teacher, session)
+        check_targets(spec, texts, models)
     for stage in distillation_stages(spec):
         if stage.spec.triples is None and texts and not isinstance(spec.corpus, recipe.Parallel):
             with problems.collect():
@@ -84,16 +83,10 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
     return wanted
 
 
-def check_targets(spec: recipe.Recipe, texts: int, teacher: AnyTeacher, session: Session) -> None:
+def check_targets(spec: recipe.Recipe, texts: int, models: Models) -> None:
     """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be fitted on so many texts."""
     if spec.targets is not None:
-        places = {each: place for place, each in teacher_record.named(spec)}
-        targets.check(spec.targets, lambda of: (open_teacher(of, session, places[of]) if of else teacher).dims, texts)
-
-
-def drops_head(spec: recipe.Recipe) -> bool:
-    """Whether the student has a projection onto the teacher's dimensions that serves training only."""
-    return recipe.drops_head(spec.student)
+        targets.check(spec.targets, lambda of: models.of(of).dims, texts)
 
 
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
@@ -104,13 +97,13 @@ def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Mode
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
         dims = assistant.dims if assistant is not None and match.of == "assistant" else target_dims
-        width = (getattr(spec.student, "dims", None) or target_dims) if drops_head(spec) else kinds.dims(student.module)
+        width = (getattr(spec.student, "dims", None) or target_dims) if student.drops_head else kinds.dims(student.module)
         if match.layer == "embeddings":
             assert assistant is not None
             bare: Any = own(student.module)
             width, dims = int(bare.model.config.hidden_size), assistants.EmbeddingLayer(assistant).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
-        if objectives.matryoshka_dims(stage.spec.objective) and (drops_head(spec) or isinstance(spec.targets, recipe.Split)):
+        if objectives.matryoshka_dims(stage.spec.objective) and (student.drops_head or isinstance(spec.targets, recipe.Split)):
             fact = "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a head that is dropped"
             raise UserError(f"{place}: {fact}; choose another objective, or keep the head")
 

@@ -1,38 +1,76 @@
-"""The teacher and the assistant that a recipe names, opened."""
+"""The models that a recipe names, opened once: teachers, the assistant, the finished student that goes on learning."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from edgedistill import recipe
-from edgedistill.errors import UserError
+from edgedistill import recipe, resolve, run
+from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import locate_teacher, precomputed_embeddings
+from edgedistill.teacher import precomputed_embeddings
+from edgedistill.training.initial_student import finished_student
 
 AnyTeacher = teachers.TeacherEncoder | precomputed_embeddings.PrecomputedEmbeddings
 
 
-class Models(NamedTuple):
-    """The models whose embeddings a run may match and whose weights its student may start from."""
+@dataclass(frozen=True)
+class Models:
+    """The models whose embeddings a run may match and whose weights its student may start from.
+
+    others: the teachers that only `targets` name. finished: the run or bundle of the finished student that the recipe goes on with.
+    """
 
     teacher: AnyTeacher
     assistant: teachers.TeacherEncoder | None = None
+    others: dict[recipe.Teacher, AnyTeacher] = field(default_factory=dict)
+    finished: run.Run | None = None
+
+    def of(self, spec: recipe.Teacher | None) -> AnyTeacher:
+        """A teacher of `targets`; None is the recipe's own."""
+        return self.teacher if spec is None or spec == self.teacher.spec else self.others[spec]
 
 
 def open_models(spec: recipe.Recipe, session: Session) -> Models:
-    """A recipe's teacher, and its assistant if it names one. Raises UserError: a model or file that is not found."""
-    return Models(open_teacher(spec.teacher, session), open_assistant(spec, session))
+    """The models that a recipe names. Raises one UserError with every model or file that is not found or does not fit."""
+    problems, others = Problems(), dict[recipe.Teacher, AnyTeacher]()
+    teacher: AnyTeacher | None = None
+    helper, finished = None, None
+    with problems.collect():
+        if isinstance(spec.student, recipe.TeacherItself):
+            teacher = teachers.TeacherEncoder(spec.teacher, "teacher", session.device, session.remote_code)
+        else:
+            teacher = open_teacher(spec.teacher, session)
+    with problems.collect():
+        helper = None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
+    for place, each in named_teachers(spec):
+        if place.startswith("targets") and each != spec.teacher and each not in others:
+            with problems.collect():
+                others[each] = open_teacher(each, session, place)
+    with problems.collect():
+        finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
+    problems.raise_any()
+    assert teacher is not None
+    return Models(teacher, helper, others, finished)
 
 
-def open_assistant(spec: recipe.Recipe, session: Session) -> teachers.TeacherEncoder | None:
-    """The recipe's assistant, or None where it names none."""
-    return None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
+def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
+    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets` is the recipe's own."""
+    yield "teacher", spec.teacher
+    if spec.assistant is not None:
+        yield "assistant", spec.assistant
+    if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.teacher is not None:
+        yield "targets.teacher", spec.targets.teacher
+    if isinstance(spec.targets, recipe.Split | recipe.Concat):
+        parts: list[recipe.Block | recipe.JoinedTeacher] = [*spec.targets.parts]
+        for number, part in enumerate(parts):
+            if part.teacher is not None:
+                yield f"targets.parts[{number}].teacher", part.teacher
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
@@ -67,12 +105,7 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
     return quick
 
 
-def find_model(name: str, revision: str | None, place: str) -> Path:
-    """The folder of `packaged:NAME`, of a local model or of a hub id. `place`: the recipe key.
-
-    Raises UserError where it is not found, or is a bundle, which holds graphs and no model.
-    """
-    if name.startswith("packaged:"):
-        return locate_teacher.packaged(name.removeprefix("packaged:"), place)
-    instead = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {name}}}"
-    return locate_teacher.model_folder(name, revision, place, instead)
+def model_files(found: resolve.Resolved, revision: str | None, place: str) -> Path:
+    """The folder of a model whose weights or tokenizer the student takes. place: the recipe key that names it."""
+    instead = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {found.name}}}"
+    return resolve.model_files(found, revision, place, instead)

@@ -1,6 +1,6 @@
 """Where a killed run resumes: which folder it goes on in, which stages are done, and from which checkpoint the next stage starts.
 
-Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`open_folder`): NAME.partial is there, of the same
+Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`): NAME.partial is there, of the same
 recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or `unfinished_finetuning` if this
 stage has one; otherwise the stage starts from the beginning. What a checkpoint holds is in checkpoint.py.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from edgedistill import files, recipe, run
+from edgedistill import files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.training import checkpoint
@@ -32,8 +32,11 @@ def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]
     return found.info
 
 
-def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
+@contextmanager
+def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
     """The folder of the unfinished run, NAME.partial: a new one, or with `resume` the one that is there.
+
+    It is removed on a UserError before its first checkpoint: a corrected recipe could not resume it.
 
     Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where there is none and it is given,
     and where the unfinished run is of another recipe.
@@ -41,7 +44,7 @@ def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
     check_unfinished(out, resume)
-    partial = run.partial(out)
+    partial = resolve.unfinished_run(out)
     written = partial / "recipe.yaml"
     text = recipe.dump(spec)
     if resume and written.read_text(encoding="utf-8") != text:
@@ -49,7 +52,12 @@ def open_folder(spec: recipe.Recipe, out: Path, resume: bool) -> Path:
         raise UserError(f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or delete it")
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
-    return partial
+    try:
+        yield partial
+    except UserError:
+        if not (partial / "checkpoints").exists():
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
@@ -57,7 +65,7 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
 
     instead: what else can be done with the unfinished one.
     """
-    partial = run.partial(out)
+    partial = resolve.unfinished_run(out)
     if partial.exists() and not resume:
         raise UserError(f"{partial}: an unfinished run; continue it with --resume, or {instead}")
     if resume and not (partial / "recipe.yaml").exists():
@@ -66,35 +74,7 @@ def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> Non
 
 def _difference(before: str, now: str) -> str:
     """The first key in which two recipes differ, with both values."""
-    old, new = (dict(_leaves(yaml.safe_load(text))) for text in (before, now))
-    for key in dict.fromkeys([*old, *new]):
-        if old.get(key) != new.get(key) or (key in old) != (key in new):
-            was, is_now = (repr(side[key]) if key in side else "not set" for side in (old, new))
-            return f"{key} was {was}, is now {is_now}"
-    return "its keys were in another order"
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of every plain value of a recipe; keys as in errors, such as stages[0].epochs."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{key}[{number}]")
-    else:
-        yield key, value
-
-
-@contextmanager
-def removed_unless_checkpointed(partial: Path) -> Iterator[None]:
-    """Remove the unfinished run's folder on a UserError before its first checkpoint: a corrected recipe could not resume it."""
-    try:
-        yield
-    except UserError:
-        if not (partial / "checkpoints").exists():
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
+    return files.difference(yaml.safe_load(before), yaml.safe_load(now)) or "its keys were in another order"
 
 
 def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:

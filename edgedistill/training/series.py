@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.session import Session
 from edgedistill.training import resume as resuming
@@ -25,7 +25,7 @@ def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, res
     names = [spec.name for spec in specs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename one")
-    there = [path for name in names for path in (folder / name, run.partial(folder / name)) if path.exists()]
+    there = [path for name in names for path in (folder / name, resolve.unfinished_run(folder / name)) if path.exists()]
     if there and not resume:
         raise UserError(*(f"{each}: exists already; continue with --resume, which keeps finished runs, or delete it" for each in there))
     runs = []
@@ -49,7 +49,7 @@ def _train_one(spec: recipe.Recipe, out: Path, session: Session, resume: bool) -
     try:
         if resume and out.exists():
             return {**result, "status": "kept", **resuming.finished(spec, out, session)}
-        info = train.train(spec, out, session, resume and run.partial(out).exists())
+        info = train.train(spec, out, session, resume and resolve.unfinished_run(out).exists())
     except UserError as error:
         session.log(str(error))
         return {**result, "status": "failed", "error": str(error)}

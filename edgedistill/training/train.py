@@ -1,4 +1,9 @@
-"""recipe -> run: prepare the data and the student, train stage by stage, write the run folder."""
+"""recipe -> run. The method on one page: `train` opens, trains stage by stage and records; `take_step` is one step of the optimizer.
+
+Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches), stage_in_progress (module, optimizers,
+selection and checkpoints of a stage), finetuning. A loss is in objectives/. Everything that a step reads is a function of the recipe's
+seed and the number of the step, or is in the checkpoint: so a run that was killed and resumed ends with the bytes of one that was not.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,20 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from torch import Tensor
 
-from edgedistill import files, recipe, run
+from edgedistill import files, objectives, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import locate_teacher
-from edgedistill.training import checks, prepare, teacher_record, teacher_run
+from edgedistill.training import open_recipe, teacher_record, teacher_run, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.finetuning import finetune, finetuning_plan
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
-from edgedistill.training.finetuning.starting_student import starting_student
+from edgedistill.training.finetuning import finetune
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.loop import Loop
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
-from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
 from edgedistill.training.stages import distillation_stages
 
 
@@ -42,96 +44,113 @@ def train(
 
     resume: continue the unfinished run; a finished run of the same recipe is left as it is. pause_at: the step of its first distillation
     stage at which it pauses, to be resumed later; the result is the same as without the pause. Returns the content of run.json.
-    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its data. Raises loop.Paused.
+    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its data. Raises Paused.
     """
-    if resume and out.exists() and not run.partial(out).exists():
+    if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
+    started = time.perf_counter()
     teachers.flush_denormals()
-    partial = resuming.open_folder(spec, out, resume)
-    with resuming.removed_unless_checkpointed(partial):
-        return _train(spec, out, partial, session, pause_at)
+    with resuming.unfinished(spec, out, resume) as partial:
+        accelerator = accelerator_for(spec, session.device)
+        session, data, selection = replace(session, device=accelerator.device.type), None, None
+        # Teacher, texts, student and targets: what one process caches, the others find.
+        with accelerator.main_process_first():
+            opened = open_recipe.open_recipe(spec, session, partial)
+            if spec.student.kind == "teacher" and opened.finetuning is None:
+                return teacher_run.keep(opened, out, partial, session)
+            if opened.texts is not None and (spec.distilling or spec.finetuning is None):
+                data = training_data.build(opened, session, partial)
+        with progress_bar(session.progress) as bar:
+            metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
+            running = RunInProgress(partial, accelerator, session, metrics, pause_at)
+            if data is not None and spec.select is not None:
+                selection = Selection(spec.select, opened.student, session.data, partial)
+            teachers.flush_denormals()  # again: the first session of onnxruntime in a process may have changed it
+            for numbered in distillation_stages(spec):
+                assert data is not None
+                stage = StageInProgress(numbered, opened.student, data, running, selection)
+                if stage.already_done():
+                    continue
+                stage.set_up()
+                while not stage.ended:
+                    stage.pause_where_asked()
+                    stage.follow(float(take_step(stage)))
+                stage.hand_over()
+            selected = selection.selected if selection is not None else None
+            task = {} if opened.finetuning is None else finetune.finetune(opened.finetuning, opened.student, running, selected)
+        return _record(opened, running, selected, task, out, started)
 
 
-def _train(spec: recipe.Recipe, out: Path, partial: Path, session: Session, pause_at: int | None) -> dict[str, Any]:
-    accelerator = accelerator_for(spec, session.device)
-    session, started = replace(session, device=accelerator.device.type), time.perf_counter()
-    if spec.finetuning is not None and accelerator.num_processes > 1:
-        raise UserError("finetune: runs in one process; start it without accelerate launch")
-    plan = finetuning_plan.plan(spec, session)  # first, so that what it lacks is reported before the other stages are trained
-    if spec.student.kind == "teacher" and plan is None:
-        return teacher_run.keep(spec, out, partial, session)
-    prepared = None
-    if plan is not None and not spec.distilling:
-        student = starting_student(spec, plan.stage, session, partial)
-    else:
-        checks.check_languages(spec)
-        prepared = prepare.prepare(spec, session, accelerator, partial)
-        student = prepared.student
-        finetuning_plan.check_mask(spec, student.tokenizer)
-    with progress_bar(session.progress) as bar:
-        metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
-        running = RunInProgress(partial, accelerator, session, metrics, pause_at)
-        selected = _distil(spec, prepared, running) if prepared is not None else None
-        tuned = _finetune(plan, student, running, selected) if plan is not None else {}
-    info = {
-        **run.provenance(),
-        "seconds": round(time.perf_counter() - started, 1),
-        "corpus": teacher_run.about(prepared.texts) if prepared is not None else None,
-        "dims": kinds.dims(student.module),
-        "parameters": kinds.parameters(student.module),
-        "stages": metrics.stages,
-        "selected": selected,
-        **teacher_record.kept(partial),
-        **({"weights": student.origin} if student.origin is not None else {}),
-        **({"earlier": list(student.earlier)} if student.earlier else {}),
-        **tuned,
-    }
-    if accelerator.is_main_process:
-        _write_run(spec, out, partial, student, info)
-        score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
-        session.log(f"{out}: {info['parameters']['total']:,} parameters{score}")
-    return info
-
-
-def _distil(spec: recipe.Recipe, prepared: prepare.Prepared, running: RunInProgress) -> dict[str, Any] | None:
-    """Train the student through the stages that distil. Returns the entry `selected` of run.json."""
-    selection = Selection(spec.select, prepared.student, running.session.data, running.folder) if spec.select else None
-    teachers.flush_denormals()  # again: the first session of onnxruntime in a process may have changed it
-    for stage in distillation_stages(spec):
-        loop = Loop(stage, prepared, running, selection)
-        if not loop.already_done():
-            loop.train()
-    return selection.selected if selection else None
-
-
-def _finetune(plan: FinetuningPlan, student: PreparedStudent, running: RunInProgress, selected: dict[str, Any] | None) -> dict[str, Any]:
-    """Fine-tune the student and write the classifier's files into the unfinished run. Returns its entries of run.json."""
-    module, task = finetune.finetune(plan, student, running, selected)
-    finetune.write_classifier(running.folder, module, task["labels"])
-    for name in ("dev", "test"):
-        if task[name] is not None:
-            running.session.log(f"{name}: accuracy {task[name]['accuracy']:.4f}, F1 {task[name]['f1']:.4f}")
-    return {"parameters": finetune.parameters(module), "task": task}
+def take_step(stage: StageInProgress) -> Tensor:
+    """One optimizer step of a stage. Returns the loss of its batch, ()."""
+    views, targets = stage.batch()
+    for optimizer in stage.optimizers:
+        optimizer.zero_grad()
+    stage.set_learning_rate()
+    loss: Tensor = stage.distributed(views, targets)  # the student embeds the views, the objective compares them with the targets
+    stage.accelerator.backward(loss)
+    if stage.spec.clip:
+        stage.accelerator.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
+    for optimizer in stage.optimizers:
+        optimizer.step()
+    if targets is not None:
+        objectives.update_queues(stage.module.objective, targets)  # after the loss: a text is no negative of itself
+    if stage.average:
+        stage.average.update(stage.student, stage.step)
+    stage.step += 1
+    return loss.detach()
 
 
 def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
-    """What a run trains on, in bf16 if its stages ask for that or the machine computes in it. Raises UserError: no such device."""
+    """What a run trains on, in bf16 if its stages ask for that or the machine computes in it.
+
+    Raises UserError: no such device, or fine-tuning in several processes.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
     AcceleratorState._reset_state()  # of an earlier run in the same process, whose precision would stay
     half = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16  # all stages share one
-    return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
+    found = Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
+    if spec.finetuning is not None and found.num_processes > 1:
+        raise UserError("finetune: runs in one process; start it without accelerate launch")
+    return found
 
 
-def _write_run(spec: recipe.Recipe, out: Path, partial: Path, student: PreparedStudent, info: dict[str, Any]) -> None:
+def _record(
+    opened: open_recipe.Opened, running: RunInProgress, selected: dict[str, Any] | None, task: dict[str, Any], out: Path, started: float
+) -> dict[str, Any]:
+    """Write the run folder. Returns the content of run.json. started: when training began, by `time.perf_counter`."""
+    student, spec = opened.student, opened.spec
+    texts = opened.texts if spec.distilling or spec.finetuning is None else None
+    info = {
+        **run.provenance(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "corpus": teacher_run.about(texts) if texts is not None else None,
+        "dims": kinds.dims(student.module),
+        "parameters": kinds.parameters(student.module),
+        "stages": running.metrics.stages,
+        "selected": selected,
+        **teacher_record.kept(running.folder),
+        **({"weights": student.origin} if student.origin is not None else {}),
+        **({"earlier": list(student.earlier)} if student.earlier else {}),
+        **task,
+    }
+    if running.accelerator.is_main_process:
+        _write_run(spec, student, running.folder, out, info)
+        score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
+        running.session.log(f"{out}: {info['parameters']['total']:,} parameters{score}")
+    return info
+
+
+def _write_run(spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]) -> None:
     """Write the run folder atomically, and delete the unfinished one."""
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, student.shape, student.module.state_dict())
         if student.shape["kind"] == "teacher":
-            source = locate_teacher.locate(spec.teacher)
-            shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns(*locate_teacher.OTHER_FORMATS, ".*"))
+            source = resolve.teacher_files(spec.teacher)
+            shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*"))
         for name in ("tokenizer", "targets"):
             if (partial / name).exists():
                 shutil.copytree(partial / name, folder / name)

@@ -8,19 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, resolve
 from edgedistill.data import cached_folder, corpus, deduplicate, file_patterns, readers
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import locate_teacher
 from edgedistill.views import models
 from edgedistill.views.synonyms import Synonyms
 
 SHARD = 4_096  # texts: the most work that a kill can cost
 FORMAT = 1  # part of every cache key: raise it when what is written changes
 MakeViews = Callable[[list[str], int], list[str]]  # (texts, the row of the first) -> their views
-_TRANSLATOR_FILES = (*locate_teacher.MODEL_FILES, ".spm")
+_TRANSLATOR_FILES = (*resolve.MODEL_FILES, ".spm")
 
 
 def check(spec: recipe.View, seed: int, texts: Corpus, session: Session, place: str) -> None:
@@ -45,7 +44,7 @@ def build(spec: recipe.ViewFile | recipe.Mlm | recipe.BackTranslation, seed: int
         return _cached(texts, made_of, lambda: _from_files(spec, paths, texts, place), session)
     folders = _model_folders(spec, place)
     if isinstance(spec, recipe.Mlm):
-        made_of = {"mlm": files.sha256_folder(folders[0], locate_teacher.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
+        made_of = {"mlm": files.sha256_folder(folders[0], resolve.MODEL_FILES), "fraction": spec.fraction, "seed": seed}
         return _cached(texts, made_of, lambda: models.MaskedRefill(folders[0], spec.fraction, seed, session.device, place), session)
     made_of = {"translators": [files.sha256_folder(folder, _TRANSLATOR_FILES) for folder in folders], "beams": spec.beams}
     return _cached(texts, made_of, lambda: back_translation(folders, spec.beams, session.device, place), session)
@@ -59,7 +58,7 @@ def back_translation(folders: list[Path], beams: int, device: str, place: str) -
 
 def _model_folders(spec: recipe.Mlm | recipe.BackTranslation, place: str) -> list[Path]:
     named = {"": spec} if isinstance(spec, recipe.Mlm) else {".forward": spec.forward, ".backward": spec.backward}
-    return [locate_teacher.model_folder(each.model, each.revision, f"{place}{key}.model") for key, each in named.items()]
+    return [resolve.model_files(resolve.resolve(each.model), each.revision, f"{place}{key}.model") for key, each in named.items()]
 
 
 def _from_files(spec: recipe.ViewFile, paths: list[Path], texts: Corpus, place: str) -> MakeViews:

@@ -16,17 +16,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, recipe
-from edgedistill import run as runs
+from edgedistill import files, resolve
 from edgedistill.data import file_patterns, readers
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.runtime import bundle_location
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import QUIET, Session
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
-from edgedistill.teacher import locate_teacher, token_batches, tokenizer_files
+from edgedistill.teacher import token_batches, tokenizer_files
 from edgedistill.vocabulary import trim_report, trim_tokenizer
 
 MAX_DIFFERENCE = 1e-5  # between two runs of the same arithmetic, of token embeddings of size 1
@@ -58,10 +56,11 @@ def trim(model: str, corpus: TrimCorpus, out: Path, session: Session = QUIET, re
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
-    _check_model(model, revision)
+    found = resolve.resolve(model)
+    _check_model(found, revision)
     texts = _found(corpus.texts, session.data, "--corpus")
     report_texts = _found(corpus.report_texts, session.data, "--report")
-    folder = locate_teacher.locate(recipe.Teacher(model=model, revision=revision))
+    folder = resolve.model_files(found, revision, "trim")
     tokenizer = tokenizer_files.load_tokenizer(folder)
     opened = model_folder.read(folder)
     if opened.chain:
@@ -91,18 +90,18 @@ def trim(model: str, corpus: TrimCorpus, out: Path, session: Session = QUIET, re
     return {"model": str(out), **report}
 
 
-def _check_model(model: str, revision: str | None) -> None:
+def _check_model(found: resolve.Resolved, revision: str | None) -> None:
     """Raise UserError for a run, a bundle, and a name that is neither a folder nor a hub id with its revision."""
-    if runs.is_run(model):
+    if isinstance(found, resolve.RunFolder):
         way_out = "student: {weights: assistant, tokenizer: assistant, trim: {}}, with that run as the assistant and no stages"
-        raise UserError(f"{model}: a run, which a recipe trims: {way_out} (see multi-stage-c96-m3-trimmed)")
-    if bundle_location.is_bundle(model):
+        raise UserError(f"{found.name}: a run, which a recipe trims: {way_out} (see multi-stage-c96-m3-trimmed)")
+    if isinstance(found, resolve.BundleFolder):
         raise UserError(
-            f"{model}: a bundle; trim needs a model folder or a hub id: trim what the bundle was exported from, then export that"
+            f"{found.name}: a bundle; trim needs a model folder or a hub id: trim what the bundle was exported from, then export that"
         )
-    if not model.startswith("packaged:") and not Path(model).is_dir() and revision is None:
-        way_out = "if it is a hub id, add --revision" if locate_teacher.HUB_ID.fullmatch(model) else "give a folder or a hub id"
-        raise UserError(f"{model}: no such folder; {way_out}")
+    if isinstance(found, resolve.HubId) and revision is None:
+        way_out = "if it is a hub id, add --revision" if found.possible else "give a folder or a hub id"
+        raise UserError(f"{found.name}: no such folder; {way_out}")
 
 
 class _Texts(NamedTuple):
@@ -151,7 +150,7 @@ def _copy(folder: Path, out: Path, transformer: Path) -> None:
     """All files but the tokenizer's, the transformer's weights, and the same weights in other formats."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         parts = path.relative_to(folder).parts
-        other = any(fnmatch(part, pattern) for part in parts for pattern in (*locate_teacher.OTHER_FORMATS, ".*"))
+        other = any(fnmatch(part, pattern) for part in parts for pattern in (*resolve.OTHER_FORMATS, ".*"))
         remade = path.parent == transformer and any(fnmatch(path.name, pattern) for pattern in (*TOKENIZER, *WEIGHTS))
         if not other and not remade:
             (out / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)

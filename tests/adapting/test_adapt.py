@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from edgedistill import bundle_run, cli, files, recipe, run
+from edgedistill import bundle_run, cli, files, recipe, resolve, run
 from edgedistill.adapting import adapt, own_texts
 from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, seconds_for, tokens_to_read
 from edgedistill.data import corpus
@@ -102,7 +102,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
         patched.setattr(train, "_write_run", killed)
         with pytest.raises(KeyboardInterrupt):
             adapt.adapt(request, Session(data=data))
-    assert not (tmp_path / "b").exists() and run.partial(request.run).exists()
+    assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()
     found = adapt.adapt(request, Session(data=data), resume=True)
     assert found["steps"] == run.open_run(request.run).recipe.distilling[0].steps and found["steps"] >= 200
 
@@ -111,7 +111,7 @@ def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Pat
     request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",))
     with pytest.raises(UserError, match="--precision: no precision 'int9'; did you mean 'int8'"):
         adapt.adapt(request, Session(data=documents(tmp_path / "data")))
-    assert not request.run.exists() and not run.partial(request.run).exists()
+    assert not request.run.exists() and not resolve.unfinished_run(request.run).exists()
 
 
 def own(texts: int, words: float) -> own_texts.OwnTexts:

@@ -12,9 +12,9 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.planning import cost, size_and_latency, training_time
-from edgedistill.planning.recipe_inspection import inspect
+from edgedistill.planning import cost, training_time
 from edgedistill.session import Session
+from edgedistill.training.open_recipe import open_recipe
 from tests.conftest import World, sentences
 
 CONGEN = {"kind": "congen", "queue": 1000, "alpha": 1}
@@ -48,7 +48,7 @@ def checked(*specs: recipe.Recipe, data: Path) -> tuple[list[dict[str, Any]], li
 def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
     stages = [stage("a", objective=CONGEN), stage("b"), stage("c", objective={**CONGEN, "queue": 2000})]
     with pytest.raises(UserError) as caught:
-        inspect(spec(world, targets=TOO_WIDE, stages=stages), Session(data=world.data))
+        open_recipe(spec(world, targets=TOO_WIDE, stages=stages), Session(data=world.data))
     places = [problem.split(":")[0] for problem in caught.value.problems]
     assert places[:3] == ["targets.dims", "stages[0].objective", "stages[2].objective"]
     assert "a queue of 2,000 texts leaves none of 400 to train on" in caught.value.problems[2]
@@ -57,7 +57,7 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
 def test_without_texts_to_train_on_the_rest_is_checked_too(world: World) -> None:
     """The corpus is refused, and the number of its texts still tells which queues and reductions are too large."""
     with pytest.raises(UserError) as caught:
-        inspect(spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]), Session(data=world.data))
+        open_recipe(spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]), Session(data=world.data))
     held_out, dims, queue = caught.value.problems
     assert held_out.startswith("corpus: nothing to train on: 440 of 440 texts are left after cleaning, 5,000 are to be held out")
     assert dims.startswith("targets.dims: pca cannot make 64 dimensions")
@@ -67,7 +67,7 @@ def test_without_texts_to_train_on_the_rest_is_checked_too(world: World) -> None
 def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World) -> None:
     changes = {"teacher": {"model": "nowhere"}, "corpus": corpus(5000)}
     with pytest.raises(UserError) as caught:
-        inspect(spec(world, **changes), Session(data=world.data))
+        open_recipe(spec(world, **changes), Session(data=world.data))
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "corpus"]
 
 
@@ -95,7 +95,7 @@ def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world
     ],
 )
 def test_what_is_probably_not_meant_is_a_warning(world: World, held_out: int, batch: int, expected: list[str]) -> None:
-    found = inspect(spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)).warnings
+    found = open_recipe(spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)).warnings
     assert len(found) == len(expected)
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
 
@@ -207,22 +207,19 @@ def test_durations_are_rounded(seconds: float, text: str) -> None:
 
 
 def test_random_embeddings_are_unit_rows() -> None:
-    rows = np.array([0, 5, 2_000])
-    assert np.linalg.norm(training_time.RandomEmbeddings(12)[rows], axis=1) == pytest.approx(np.ones(3), abs=1e-5)
-    assert training_time.RandomEmbeddings(12, pairs=True)[rows].shape == (3, 2, 12)
-    assert training_time.RandomEmbeddings(65_536)._table.size <= training_time.RANDOM_VALUES
-    assert training_time.RandomEmbeddings(8_000_000)[rows].shape == (3, 8_000_000)
+    assert np.linalg.norm(training_time.random_unit_rows(3, 12), axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    assert training_time.random_unit_rows(3, 2, 12).shape == (3, 2, 12)
 
 
 def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(size_and_latency.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
 
     class Slow:
         def run(self, *_: object) -> None:
             now[0] += 2.0
 
-    assert size_and_latency._median_ms(Slow(), 100) == 2_000  # type: ignore[arg-type]
+    assert cost._median_ms(Slow(), 100) == 2_000  # type: ignore[arg-type]
     assert now == [2.0]
 
 
@@ -236,17 +233,17 @@ def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: py
 )
 def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_built(student: dict[str, Any], world: World) -> None:
     with pytest.raises(UserError, match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+; give it"):
-        inspect(spec(world, student=student, targets=None), Session(data=world.data))
+        open_recipe(spec(world, student=student, targets=None), Session(data=world.data))
 
 
 def test_a_large_batch_is_estimated_from_a_part_of_it(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_time, "timed_steps", lambda step, numbers, limit: [step(int(numbers[0])) or 1.0])
-    inspected = inspect(spec(world, stages=[stage(batch=32 * training_time.TIMED_ROWS)]), Session(data=world.data))
-    seconds = training_time.step_seconds(inspected, 0, training_time.train.accelerator_for(inspected.spec, "cpu"), 0.1)
+    opened = open_recipe(spec(world, stages=[stage(batch=32 * training_time.TIMED_ROWS)]), Session(data=world.data))
+    seconds = training_time.step_seconds(opened, 0, training_time.train.accelerator_for(opened.spec, "cpu"), 0.1)
     assert seconds == pytest.approx(32, rel=0.2)
 
 
 @pytest.mark.parametrize("model", [".", "..", "~"])
 def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) -> None:
     with pytest.raises(UserError, match=r"teacher\.model|no config\.json|no such"):
-        inspect(spec(world, teacher={"model": model}), Session(data=world.data))
+        open_recipe(spec(world, teacher={"model": model}), Session(data=world.data))

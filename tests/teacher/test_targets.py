@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
 
-from edgedistill import files, recipe, run
+from edgedistill import files, recipe, resolve, run
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
@@ -25,9 +25,10 @@ from edgedistill.teacher.alignment import procrustes, signed_permutation
 from edgedistill.teacher.dimension_reduction import cca, fix_signs, gaussian, pca, ridge
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import fit, unit_rows
-from edgedistill.training import prepare, student_embeddings, train
+from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import Models, open_models
+from edgedistill.training.training_data import target_embeddings
 from tests.conftest import World, sentences
 
 DRAW = np.random.default_rng(0)
@@ -276,7 +277,7 @@ def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
         texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
-        made = prepare.target_embeddings(spec, loaded, texts, student, Session(data=world.data, log=lambda line: None), tmp_path / align)
+        made = target_embeddings(spec, Models(loaded), texts, student, Session(data=world.data, log=lambda line: None), tmp_path / align)
         rows = np.arange(texts.training_count)
         own = student_embeddings.embed(student.module, loaded.tokenizer, texts.texts(rows), 32)
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
@@ -288,7 +289,7 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     """A resumed run reads the maps that were kept, whatever it would fit now."""
     changes = {"student": BARE, "targets": WAYS["pca"]}
     spec = recipe.parse(world.recipe(**changes), "test")
-    partial = run.partial(tmp_path / "a")
+    partial = resolve.unfinished_run(tmp_path / "a")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     kept = affine.Affine(np.eye(32, 16), np.full(16, 0.5))
@@ -303,8 +304,7 @@ def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> N
         world.recipe(targets={"kind": "concat", "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}], "dims": 64}), "test"
     )
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-    loaded = encoder.TeacherEncoder(spec.teacher)
-    made = prepare.target_embeddings(spec, loaded, texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
+    made = target_embeddings(spec, open_models(spec, QUIET), texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
     rows = np.arange(25)
     one, two = (
         encoder.TeacherEncoder(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
@@ -491,7 +491,7 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=says):
             go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
-        assert not run.partial(tmp_path / "x").exists()
+        assert not resolve.unfinished_run(tmp_path / "x").exists()
     stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
     with pytest.raises(UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"):
         go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
@@ -191,7 +191,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"):
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
     with pytest.raises(UserError, match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is a hub id"):
-        load_models.find_model("nanoo", None, "student.weights")
+        load_models.model_files(resolve.resolve("nanoo"), None, "student.weights")
     with pytest.raises(UserError, match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run"):
         encoder.TeacherEncoder(recipe.Teacher(model="nano"))
     with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"):

@@ -27,8 +27,8 @@ from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier, pair_features
 from edgedistill.training import checkpoint, train
 from edgedistill.training.finetuning import labelled_inputs, learning_rate_trials, rule_augmentation
-from edgedistill.training.loop import Loop
 from edgedistill.training.optimizers import learning_rate_factor
+from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
 
 ANIMALS = ("cat", "dog")
@@ -379,7 +379,7 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(Loop, "train", lambda self: pytest.fail("a stage began"))
+    monkeypatch.setattr(StageInProgress, "set_up", lambda self: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
     (tasks.data / "katze.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
     tagged = {"student": BILSTM, "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})]}

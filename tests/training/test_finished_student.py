@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import bundle_run, files, recipe, run
+from edgedistill import bundle_run, files, recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
@@ -207,7 +207,7 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
     with pytest.raises(UserError) as at_train:
         train.train(spec, out, Session(data=world.data))
     assert str(at_check.value) == str(at_train.value)
-    assert not out.exists() and not run.partial(out).exists()
+    assert not out.exists() and not resolve.unfinished_run(out).exists()
     return str(at_train.value)
 
 

@@ -25,7 +25,7 @@ from edgedistill.training.initial_student import earlier_training, initial_weigh
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import open_models
-from edgedistill.training.loop import Loop
+from edgedistill.training.stage_in_progress import StageInProgress
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_model import plain
@@ -208,17 +208,17 @@ def test_killed_in_every_stage_and_resumed_gives_the_same_bytes(
     world: World, data: Path, taught: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, steps = four(world, data, taught), 0
-    step = Loop.train_step
+    batch = StageInProgress.batch
 
-    def counted(loop: Loop) -> float:
+    def counted(stage: StageInProgress) -> Any:
         nonlocal steps
         steps += 1
         if steps in (4, 11, 17):
             raise Killed
-        return step(loop)
+        return batch(stage)
 
     monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(Loop, "train_step", counted)
+    monkeypatch.setattr(StageInProgress, "batch", counted)
     for resume in (False, True, True):
         with pytest.raises(Killed):
             train.train(spec, tmp_path / "cut", Session(data=data, log=quiet), resume=resume)

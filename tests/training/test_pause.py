@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve
 from edgedistill.training import train
 from edgedistill.training.initial_student import initial_weights
-from edgedistill.training.loop import Paused
+from edgedistill.training.stage_in_progress import Paused
 from tests.conftest import World
 
 STUDENTS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path: Pat
     for number, step in enumerate((2, 2, 5)):
         with pytest.raises(Paused) as caught:
             train.train(spec, paused, resume=number > 0, pause_at=step)
-        assert not paused.exists() and run.partial(paused).exists()
+        assert not paused.exists() and resolve.unfinished_run(paused).exists()
         weights.append({name: value.clone() for name, value in caught.value.student.module.state_dict().items()})
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())  # paused there already
     assert not all(torch.equal(value, weights[2][name]) for name, value in weights[0].items())

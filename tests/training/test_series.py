@@ -14,7 +14,7 @@ from edgedistill.cli import app
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.files import sha256_file
 from edgedistill.session import Session
-from edgedistill.training import checkpoint, loop, train
+from edgedistill.training import checkpoint, stage_in_progress, train
 from edgedistill.training.series import train_series
 from tests.conftest import World
 
@@ -70,7 +70,7 @@ def test_one_failure_does_not_lose_the_others_and_resume_takes_up_the_rest(
         file.unlink() if file.is_file() else file.rmdir()
     (tmp_path / "b").rmdir()
     monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(loop.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
+    monkeypatch.setattr(stage_in_progress.StageInProgress, "hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         go([specs[0], specs[3]], world, tmp_path, resume=True)
     monkeypatch.undo()

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve, run
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.planning import recipe_inspection
-from edgedistill.session import Session
-from edgedistill.teacher import licence
-from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.training import prepare, teacher_record, train
+from edgedistill.session import QUIET, Session
+from edgedistill.training import teacher_record, train
+from edgedistill.training.load_models import open_models
+from edgedistill.training.open_recipe import open_recipe
+from edgedistill.training.training_data import target_embeddings
 from tests.conftest import World, make_tokenizer
 
 BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
@@ -73,7 +73,7 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     parts = [{"teacher": precomputed, "dims": 8}, {"teacher": revised, "reduce": {"kind": "pca"}, "dims": 4, "weight": 3.0}]
     parts.append({"teacher": {**revised, "max_tokens": 5}, "reduce": {"kind": "pca"}, "dims": 4})
     spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
-    found = teacher_record.record(spec, tmp_path)
+    found = teacher_record.record(spec, open_models(spec, Session(data=tmp_path)))
     assert [(each["revision"], each["licence"], each["weight"]) for each in found] == [
         (None, "CC0 | public\ndomain", None),  # lends its tokenizer
         (None, "MIT", 0.2),
@@ -81,7 +81,9 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     ]
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
-    assert teacher_record.record(of_run, None)[0]["licence"] == "CC0 | public\ndomain, apache-2.0", "those of its own teachers"
+    assert teacher_record.record(of_run, open_models(of_run, QUIET))[0]["licence"] == "CC0 | public\ndomain, apache-2.0", (
+        "those of its own teachers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,18 +101,19 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
 def test_the_licence_that_a_card_states(tmp_path: Path, card: str | None, expected: str | None) -> None:
     if card is not None:
         (tmp_path / "README.md").write_text(card, encoding="utf-8")
-    assert licence.stated(tmp_path) == expected
+    assert teacher_record.stated_licence(tmp_path) == expected
 
 
 def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(wide, copied)
     spec = recipe.parse(joined(world, copied), "test")
-    partial = run.partial(tmp_path / "run")
+    partial = resolve.unfinished_run(tmp_path / "run")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-    teacher_record.keep(spec, world.data, partial)
-    teacher_record.keep(spec, world.data, partial)  # as it was
+    models = open_models(spec, Session(data=world.data))
+    teacher_record.keep(spec, models, partial)
+    teacher_record.keep(spec, models, partial)  # as it was
     weights = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     (partial / "checkpoints").mkdir()
@@ -125,12 +128,12 @@ def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(world: Wo
     spec = recipe.parse(joined(world, wide), "test")
     assert isinstance(spec.corpus, recipe.Files)
     texts = corpus.build(spec.corpus, session, spec.seed)
-    found = prepare.target_embeddings(spec, TeacherEncoder(spec.teacher), texts, None, session, tmp_path / "run")
+    found = target_embeddings(spec, open_models(spec, session), texts, None, session, tmp_path / "run")
     assert found[np.arange(3)].shape == (3, 16)
     assert len(list((tmp_path / "cache" / "teachers").glob("*/shards.json"))) == 2
     alone = recipe.parse(world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test")
     lines.clear()
-    prepare.target_embeddings(alone, TeacherEncoder(alone.teacher), texts, None, session, tmp_path / "alone")
+    target_embeddings(alone, open_models(alone, session), texts, None, session, tmp_path / "alone")
     assert lines == [], "its embeddings are there already"
 
 
@@ -149,7 +152,7 @@ def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
     ):
         student = {**BARE, "width": 64 if targets["kind"] == "split" else 32, "embeddings": {"from": "random"}}
         with pytest.raises(UserError) as caught:
-            recipe_inspection.inspect(recipe.parse(joined(world, wide, targets=targets, student=student), "test"), Session(data=world.data))
+            open_recipe(recipe.parse(joined(world, wide, targets=targets, student=student), "test"), Session(data=world.data))
         assert caught.value.problems == (says,)
 
 
@@ -157,7 +160,7 @@ def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> No
     parts = [{}, {"teacher": {"model": "./nowhere"}}]
     spec = recipe.parse(joined(world, wide, targets={"kind": "concat", "parts": parts, "dims": 64}), "test")
     with pytest.raises(UserError, match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME"):
-        recipe_inspection.inspect(spec, Session(data=world.data))
+        open_recipe(spec, Session(data=world.data))
 
 
 @pytest.mark.parametrize("weight", [0, 0.0, -1, float("nan"), float("inf")])
@@ -184,6 +187,6 @@ def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wid
         "test",
     )
     with pytest.raises(UserError) as caught:
-        recipe_inspection.inspect(spec, Session(data=tmp_path))
+        open_recipe(spec, Session(data=tmp_path))
     fact = "stages[1].objective: each_side compares coordinates, the student has 32 and the teacher 48"
     assert any(each.startswith(f"{fact}; give the student `head: linear`, match models of") for each in caught.value.problems)

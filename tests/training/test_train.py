@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve, run
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.files import sha256_file
@@ -24,7 +24,7 @@ from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import checkpoint, student_embeddings, train
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models
-from edgedistill.training.loop import Loop
+from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
 
 
@@ -41,7 +41,7 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path
     vectors = student_embeddings.embed(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
     assert vectors.shape == (8, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    assert not run.partial(tmp_path / "a").exists()
+    assert not resolve.unfinished_run(tmp_path / "a").exists()
 
 
 def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path:
     student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 8, "weight_decay": 0.0, "warmup": 0.0, "dtype": "fp32"}
     start, moved = {}, {}
-    step = Loop.train_step
-    monkeypatch.setattr(Loop, "train_step", lambda self: start.update(weights_of(self.student)) or step(self))
+    batch = StageInProgress.batch
+    monkeypatch.setattr(StageInProgress, "batch", lambda self: start.update(weights_of(self.student)) or batch(self))
     for optimizer in ("adamw", "muon"):
         go(world, tmp_path / optimizer, student=student, stages=[{**stage, "optimizer": optimizer}])
         ended = load_file(tmp_path / optimizer / "student.safetensors")
@@ -418,7 +418,7 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
     def refused(match: str, out: str = "x", **changes: Any) -> None:
         with pytest.raises(UserError, match=match):
             go(world, tmp_path / out, **changes)
-        assert not (tmp_path / out).exists() and not run.partial(tmp_path / out).exists()
+        assert not (tmp_path / out).exists() and not resolve.unfinished_run(tmp_path / out).exists()
 
     refused(
         "student.layers: no layer 7 in a model with 2 layers; choose from 0 to 1",
@@ -449,8 +449,8 @@ def test_an_existing_run_and_an_unfinished_one_are_left_alone(world: World, tmp_
     go(world, tmp_path / "a")
     with pytest.raises(UserError, match="exists already"):
         go(world, tmp_path / "a")
-    run.partial(tmp_path / "b").mkdir()
-    (run.partial(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
+    resolve.unfinished_run(tmp_path / "b").mkdir()
+    (resolve.unfinished_run(tmp_path / "b") / "recipe.yaml").write_text("name: other\n", encoding="utf-8")
     with pytest.raises(UserError, match="an unfinished run; continue it with --resume"):
         go(world, tmp_path / "b")
     with pytest.raises(UserError, match=r"started from another recipe \(name was 'other', is now 'tiny'\)"):
@@ -508,19 +508,20 @@ def test_two_stages_of_distilcse_train_the_student_without_its_projection(world:
 
 def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, tmp_path: Path) -> None:
     """The teacher ends in a layer that scales to unit length: raw targets are what goes into it."""
-    from edgedistill.training import prepare
     from edgedistill.training.load_models import open_teacher
+    from edgedistill.training.open_recipe import open_corpus
+    from edgedistill.training.training_data import target_embeddings
 
     for raw in (False, True):
         changes = {"teacher": {**world.recipe()["teacher"], "dtype": "fp32"}, "targets": {"dims": 32, "raw": raw, "normalize": False}}
         spec = recipe.Recipe.model_validate(world.recipe(**changes))
         assert spec.corpus is not None
         session = Session(data=world.data)
-        texts = prepare.open_corpus(spec.corpus, session, 0)
+        texts = open_corpus(spec.corpus, session, 0)
         assert not isinstance(texts, ParallelCorpus)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = prepare.target_embeddings(spec, teacher, texts, None, session, tmp_path / str(raw))[np.arange(20)]
+        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[np.arange(20)]
         expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
         assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)

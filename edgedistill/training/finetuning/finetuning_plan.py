@@ -13,7 +13,7 @@ from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.training.finetuning import rule_augmentation, starting_student
+from edgedistill.training.finetuning import rule_augmentation
 from edgedistill.training.stages import NumberedStage, finetuning_stage
 
 
@@ -21,11 +21,13 @@ from edgedistill.training.stages import NumberedStage, finetuning_stage
 class FinetuningPlan:
     """A fine-tuning stage, its task, and the parts of speech for its transfer set (None without one).
 
-    rows: the number of training rows; with a transfer set, the most there can be.
+    start: the run whose student it starts from, if it names one. rows: the number of training rows; with a transfer set, the most there can
+    be.
     """
 
     stage: NumberedStage[recipe.Finetune]
     task: LabelledTask
+    start: run.Run | None
     rows: int
     tagger: rule_augmentation.Tagger | None
 
@@ -43,8 +45,7 @@ def plan(spec: recipe.Recipe, session: Session) -> FinetuningPlan | None:
     stage = finetuning_stage(spec)
     if stage is None:
         return None
-    if stage.spec.start is not None:
-        starting_student.open_start(spec, stage)
+    start = _open_start(spec, stage, Path(stage.spec.start)) if stage.spec.start is not None else None
     task = labelled_tasks.read_task(stage.spec.task, session.data, spec.seed, stage.spec.fraction, f"{stage.place}.task")
     positive = stage.spec.positive_label
     if positive is not None and positive not in task.labels:
@@ -56,7 +57,17 @@ def plan(spec: recipe.Recipe, session: Session) -> FinetuningPlan | None:
         tagger = rule_augmentation.tagger(augment, session, task.train.items, f"{stage.place}.augment")
         rows = max(rows, min(augment.limit, rows * (1 + rule_augmentation.rounds(augment, len(stage.spec.task.texts) == 2))))
     check_batch(stage, rows)
-    return FinetuningPlan(stage, task, rows, tagger)
+    return FinetuningPlan(stage, task, start, rows, tagger)
+
+
+def _open_start(spec: recipe.Recipe, stage: NumberedStage[recipe.Finetune], folder: Path) -> run.Run:
+    """The finished run whose student the recipe starts from. Raises UserError where that student is not the recipe's."""
+    opened = run.open_run(folder, f"{stage.place}.start")
+    if opened.recipe.student != spec.student:
+        raise UserError(f"{folder}: its student is not this recipe's; give both the same `student`, or another start")
+    if opened.shape.get("blocks"):
+        raise UserError(f"{folder}: a student of split teachers, whose blocks a classifier cannot use; choose another start")
+    return opened
 
 
 def learning_rates(stage: recipe.Finetune) -> list[float]:

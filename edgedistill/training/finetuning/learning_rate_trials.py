@@ -29,7 +29,7 @@ from edgedistill.training.finetuning.training_rows import TrainingRows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
-from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import steps
 
 START, BEST = "start.safetensors", "tuned.safetensors"

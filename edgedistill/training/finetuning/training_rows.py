@@ -14,7 +14,7 @@ from edgedistill.training.finetuning import rule_augmentation
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, mask_token, task_teacher
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.stage_in_progress import RunInProgress
 
 LOGITS = "teacher_logits.npy"
 

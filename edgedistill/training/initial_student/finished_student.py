@@ -1,25 +1,35 @@
 """A finished student as the initial one: shape, weights, tokenizer and head come from a run or a bundle.
 
 Its head stays where it gives what the recipe's targets are: embeddings in the space of the same teacher. Otherwise the student gets a
-linear head, which head_fit then fits to the targets.
+linear head, which `fit_head` then fits to the targets.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import bundle_run, objectives, recipe, run
+from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.session import Session
 from edgedistill.students import kinds
+from edgedistill.students.affine import Affine
 from edgedistill.students.output import own
+from edgedistill.teacher.dimension_reduction import ridge
+from edgedistill.teacher.targets import EmbeddingRows, unit_rows
+from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student import earlier_training
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 POSITIONS = "position_embeddings.weight"
 SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}  # of a teacher: what its embeddings depend on
+SAMPLE = 10_000  # texts, some forty for each dimension of a student that is 256 wide
+SET_ASIDE = 0.1  # of them: the regularization is chosen, and the cosine measured, on texts that the head was not fitted on
+REGULARIZATION = (1e-4, 1e-2, 1.0)  # in units of the sample's sum of squares of a dimension
 
 
 def find(spec: recipe.Recipe) -> run.Run:
@@ -43,12 +53,11 @@ def find(spec: recipe.Recipe) -> run.Run:
     return source
 
 
-def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
-    """The finished student before its first step. tokenizer: its own; dims: of the targets.
+def build(spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
+    """The finished student before its first step. source: what `find` has found; tokenizer: its own; dims: of the targets.
 
-    A new head starts as the old one where it has the same dimensions. Raises UserError as `find`, and where pairs would need a new head.
+    A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need a new head.
     """
-    source = find(spec)
     shape = _shape(spec, source)
     new_head = _needs_new_head(spec, source, dims)
     if new_head:
@@ -62,7 +71,8 @@ def build(spec: recipe.Recipe, tokenizer: PreTrainedTokenizerBase, dims: int) ->
     if new_head:
         weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
     module.load_state_dict(_longer(weights, module))
-    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, tuple(earlier_training.record(source)))
+    earlier = tuple(earlier_training.record(source))
+    return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier)
 
 
 def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
@@ -131,3 +141,40 @@ def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
             return None
         teacher = targets.teacher or teacher
     return teacher.model_dump(include=SAME_SPACE)
+
+
+def fit_head(student: PreparedStudent, targets: EmbeddingRows, texts: Corpus, seed: int, session: Session) -> None:
+    """Set the head in place by ridge regression of the targets on the student's pooled output, on a sample of the training texts."""
+    head: Any = own(student.module).head
+    rows = np.random.default_rng([seed, 1]).permutation(texts.training_count)[:SAMPLE]
+    pooled, wanted = _pooled(student, texts.texts(rows)), targets[rows].astype(np.float64)
+    count = max(1, round(SET_ASIDE * len(rows)))
+    measured = slice(0, count)
+    fitted = slice(count, None) if len(rows) > count else measured
+    before = Affine(head.weight.detach().double().numpy().T, head.bias.detach().double().numpy())
+    squares = float(((pooled[fitted] - pooled[fitted].mean(0)) ** 2).sum(0).mean())
+    tried = [ridge(pooled[fitted], wanted[fitted], max(share * squares, 1e-9)) for share in REGULARIZATION]
+    cosines = [_cosine(each(pooled[measured]), wanted[measured]) for each in tried]
+    best = tried[int(np.argmax(cosines))]
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(best.weight.T))
+        head.bias.copy_(torch.from_numpy(best.bias))
+    first = _cosine(before(pooled[measured]), wanted[measured])
+    session.log(
+        f"head: fitted to the targets' {head.out_features} dimensions on {len(rows):,} texts; "
+        f"mean cosine to them {first:.4f} before, {max(cosines):.4f} after"
+    )
+
+
+def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
+    """(n, H) float64: the student's output in front of its head."""
+    bare: Any = own(student.module)
+    head, bare.head = bare.head, None
+    try:
+        return student_embeddings.embed(bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False).astype(np.float64)
+    finally:
+        bare.head = head
+
+
+def _cosine(rows: np.ndarray, wanted: np.ndarray) -> float:
+    return float((unit_rows(rows) * unit_rows(wanted)).sum(1).mean())

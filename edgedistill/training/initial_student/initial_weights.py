@@ -67,7 +67,8 @@ def build(
     Raises UserError where the recipe's student does not fit its models or its targets.
     """
     if isinstance(spec.student, recipe.Finished):
-        student = finished_student.build(spec, tokenizer, _target_dims(spec, models))
+        assert models.finished is not None
+        student = finished_student.build(spec, models.finished, tokenizer, _target_dims(spec, models))
     else:
         student = _initialized(spec, models, tokenizer, session, sample, fitted)
     if isinstance(spec.targets, recipe.Split):
@@ -98,10 +99,10 @@ def _initialized(
     source = weight_source.find(student, models, tokenizer) if isinstance(student, recipe.Bert | recipe.Recurrent) else None
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
-    embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs) if fitted else None
+    embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
     module, shape = INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
     earlier = earlier_training.record(source.finished) if source and source.finished else []
-    return PreparedStudent(module, shape, tokenizer, earlier=tuple(earlier))
+    return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=tuple(earlier))
 
 
 def _module(kind: str, shape: dict[str, Any]) -> Any:

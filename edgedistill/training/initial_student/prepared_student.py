@@ -50,7 +50,8 @@ class PreparedStudent:
     """A student's module, its shape (the content of student.json) and its tokenizer.
 
     origin: of a finished student, which run or bundle it comes from, for run.json. earlier: what the run was trained on that the student
-    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets.
+    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets. drops_head: a projection onto
+    the targets' dimensions serves training only.
     """
 
     module: nn.Module
@@ -58,6 +59,7 @@ class PreparedStudent:
     tokenizer: PreTrainedTokenizerBase
     origin: dict[str, Any] | None = None
     new_head: bool = False
+    drops_head: bool = False
     earlier: tuple[dict[str, Any], ...] = ()
 
     @property

@@ -7,15 +7,14 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from edgedistill import files, recipe, run
+from edgedistill import files, recipe, resolve, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import head
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training.initial_student import finished_student
-from edgedistill.training.load_models import Models, find_model, with_weights
+from edgedistill.training.load_models import Models, model_files, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
 
 
@@ -32,7 +31,8 @@ def build(
         return AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
     student = spec.student
     if isinstance(student, recipe.Finished):
-        return _kept(finished_student.find(spec).tokenizer(), kept)
+        assert models.finished is not None
+        return _kept(models.finished.tokenizer(), kept)
     assert isinstance(student, recipe.BuiltStudent)
     corpora = [texts.source_side, texts.target_side] if isinstance(texts, ParallelCorpus) else [texts] if texts else []
     for field in ("vocabulary_size", "unigram"):
@@ -68,12 +68,17 @@ def _named(student: head.StudentSpec, models: Models) -> PreTrainedTokenizerBase
     if student.tokenizer == "assistant":
         assert models.assistant is not None, "the recipe's own checks guarantee it"
         return models.assistant.tokenizer
-    if run.is_run(student.tokenizer):
-        return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
-    has_revision = "revision" in type(student).model_fields
-    if not has_revision and not student.tokenizer.startswith("packaged:") and not Path(student.tokenizer).is_dir():
+    found = resolve.resolve(student.tokenizer)
+    if isinstance(found, resolve.HubId) and "revision" not in type(student).model_fields:
         raise UserError(f"student.tokenizer: no such folder: {student.tokenizer!r}; give packaged:NAME, or a folder with tokenizer.json")
-    return tokenizer_files.load_tokenizer(find_model(student.tokenizer, getattr(student, "revision", None), "student.tokenizer"))
+    return load_named(found, getattr(student, "revision", None))
+
+
+def load_named(found: resolve.Resolved, revision: str | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a run or of a model, which `student.tokenizer` names."""
+    if isinstance(found, resolve.RunFolder):
+        return run.open_run(found.folder, "student.tokenizer").tokenizer()
+    return tokenizer_files.load_tokenizer(model_files(found, revision, "student.tokenizer"))
 
 
 def _trimmed(tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], spec: recipe.Trim) -> tuple[PreTrainedTokenizerBase, Any]:

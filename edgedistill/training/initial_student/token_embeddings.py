@@ -29,11 +29,13 @@ def initial_token_embeddings(
     source: WeightSource | None,
     session: Session,
     pairs: ParallelCorpus | None,
+    fitted: bool = True,
 ) -> Tensor | None:
     """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialized.
 
     w is the source's width: a student that is narrower reduces them. session: its data folder is where the path of GloVe vectors starts,
     its cache keeps a teacher's outputs for the tokens. pairs: translations to which the rows are fitted, where the recipe asks for that.
+    fitted: False where only problems are looked for, and None is returned.
     """
     student = spec.student
     assert isinstance(student, recipe.BuiltStudent)
@@ -41,7 +43,12 @@ def initial_token_embeddings(
         return None
     if source is None and student.embeddings.source == "glove":
         assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
-        return initial_embeddings.from_glove(tokenizer, (session.data or Path()) / student.embeddings.file, student.width, spec.seed)
+        rows = initial_embeddings.from_glove(tokenizer, (session.data or Path()) / student.embeddings.file, student.width, spec.seed)
+        return rows if fitted else None
+    if source is None and student.embeddings.source == "teacher":
+        with_weights(models.teacher, "student.embeddings")
+    if not fitted:
+        return None
     if source is not None:
         model, source_tokenizer = source.model, source.tokenizer
     elif student.embeddings.source == "teacher":

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import recipe, run
+from edgedistill import recipe, resolve, run
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bert_layers, model_folder, modernbert, recurrent, sentence_transformer
 from edgedistill.students.bert_layers import EncoderLayers
@@ -16,7 +16,8 @@ from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import tokenizer_files
-from edgedistill.training.load_models import Models, find_model, with_weights
+from edgedistill.training.initial_student import student_tokenizer
+from edgedistill.training.load_models import Models, model_files, with_weights
 
 SPARE_ROWS = 1_024  # that an embedding table may have behind its tokenizer's tokens; some are filled up to a round number
 
@@ -58,14 +59,14 @@ def find(student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: Pre
     """
     if student.weights == "random":
         return None
-    if run.is_run(student.weights):
-        source = _of_model(student, assistants.open_assistant(recipe.Teacher(model=student.weights)))
-    elif student.weights == "teacher":
+    if student.weights == "teacher":
         source = _of_model(student, with_weights(models.teacher, "student.weights"))
     elif student.weights == "assistant" and models.assistant is not None:
         source = _of_model(student, models.assistant)
+    elif isinstance(found := resolve.resolve(student.weights), resolve.RunFolder):
+        source = _of_model(student, assistants.open_assistant(recipe.Teacher(model=student.weights)))
     else:
-        source = _of_folder(student, tokenizer)
+        source = _of_folder(student, model_files(found, student.revision, "student.weights"), tokenizer)
     _check_table(student, source)
     if student.pooling == "cls_pooler" and getattr(source.model, "pooler", None) is None:
         fact = f"cls_pooler needs the pooler of `weights`, and {student.weights} has none or leaves it out"
@@ -87,9 +88,8 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     return WeightSource(layers, opened.tokenizer, module.head, finished)
 
 
-def _of_folder(student: recipe.Bert | recipe.Recurrent, tokenizer: PreTrainedTokenizerBase) -> WeightSource:
+def _of_folder(student: recipe.Bert | recipe.Recurrent, folder: Path, tokenizer: PreTrainedTokenizerBase) -> WeightSource:
     """The encoder of a model folder or hub id."""
-    folder = find_model(student.weights, student.revision, "student.weights")
     opened = model_folder.read(folder)
     model_type = str(opened.config.get("model_type"))
     if model_type not in [known for known, _ in _known(student).values()]:
@@ -99,18 +99,12 @@ def _of_folder(student: recipe.Bert | recipe.Recurrent, tokenizer: PreTrainedTok
     layers = _layers(student, model, str(folder))
     bare = not any((opened.transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
     if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to belong to the tokenizer that is named
-        return WeightSource(layers, _named_tokenizer(student))
+        return WeightSource(layers, student_tokenizer.load_named(resolve.resolve(student.tokenizer), student.revision))
     of_weights = tokenizer_files.load_tokenizer(folder)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
         way_out = f"set student.tokenizer: {student.weights}"
         raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
     return WeightSource(layers, of_weights)
-
-
-def _named_tokenizer(student: recipe.Bert | recipe.Recurrent) -> PreTrainedTokenizerBase:
-    if run.is_run(student.tokenizer):
-        return run.open_run(Path(student.tokenizer), "student.tokenizer").tokenizer()
-    return tokenizer_files.load_tokenizer(find_model(student.tokenizer, student.revision, "student.tokenizer"))
 
 
 def _known(student: recipe.Bert | recipe.Recurrent) -> dict[str, tuple[str, str]]:

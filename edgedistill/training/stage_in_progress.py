@@ -1,17 +1,21 @@
-"""One distillation stage: batches, loss, optimizer step; measured, selected, checkpointed."""
+"""One distillation stage of a run while it is trained: its module, its batches, what is measured, selected and checkpointed."""
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
+from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.bert import BertStudent
 from edgedistill.students.output import own
@@ -22,13 +26,32 @@ from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import similar_texts
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
-from edgedistill.training.optimizers import learning_rate_factor, optimizers, set_learning_rate
-from edgedistill.training.prepare import Prepared
-from edgedistill.training.run_in_progress import RunInProgress
+from edgedistill.training.metrics_log import MetricsLog
+from edgedistill.training.optimizers import Average, interpolated, learning_rate_factor, optimizers, set_learning_rate
 from edgedistill.training.stages import NumberedStage, steps
-from edgedistill.training.weight_average import Average, interpolated
+from edgedistill.training.training_data import TrainingData
 
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
+
+
+@dataclass(frozen=True)
+class RunInProgress:
+    """A run while it trains: what every stage works with besides its data and its student.
+
+    folder: the unfinished run's (NAME.partial). accelerator: the device and precision it trains in. metrics: its record. pause_at: the
+    step of a distillation stage at which it pauses, with `Paused`; None: it does not.
+    """
+
+    folder: Path
+    accelerator: Accelerator
+    session: Session
+    metrics: MetricsLog
+    pause_at: int | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.folder / "checkpoints"
 
 
 class Paused(Exception):
@@ -64,6 +87,24 @@ class TrainedModule(nn.Module):
             return self.objective([view.float() for view in embeddings], targets)
 
 
+def trained_module(stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool) -> TrainedModule:
+    """A student with the objective of a stage behind it, and a projection where the student's head serves training only.
+
+    target_dims: None where nothing in the stage depends on them. unit: whether the targets are of unit length.
+    """
+    width, of_embeddings = kinds.dims(student.module), only_embeddings(stage)
+    dims = width if target_dims is None else target_dims
+    projected = student.drops_head and objectives.reads_teacher(stage.objective) and not of_embeddings
+    projection = nn.Linear(width, dims) if projected else None
+    objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
+    return TrainedModule(student.module, projection, objective, of_embeddings)
+
+
+def only_embeddings(stage: recipe.Stage) -> bool:
+    """Whether a stage trains only the student's embedding layer."""
+    return stage.match is not None and stage.match.layer == "embeddings"
+
+
 class _Interval:
     """The steps since the last measurement: how many, their loss, their speed."""
 
@@ -78,28 +119,38 @@ class _Interval:
         return (step - self.step) * self.batch / max(1e-9, time.perf_counter() - self.started)
 
 
-class Loop:
-    """A distillation stage of a run, from its start or its last checkpoint to its end."""
+class StageInProgress:
+    """A distillation stage while it is trained: module, batches, optimizers, and where it is.
+
+    `train.train` runs it from `set_up` to `hand_over`, step by step. Three things here are as they are for a reason. The batch of a step
+    is a function of (seed, step), so a checkpoint holds no data loader. The measured weights, not the last ones, are handed over where a
+    suite selects. And a stage seeds torch when it is built, so its random draws do not depend on the stages before it, or on whether
+    these were trained in the same process.
+    """
 
     def __init__(
-        self, stage: NumberedStage[recipe.Stage], prepared: Prepared, run: RunInProgress, selection: Selection | None = None
+        self,
+        stage: NumberedStage[recipe.Stage],
+        student: PreparedStudent,
+        data: TrainingData,
+        run: RunInProgress,
+        selection: Selection | None = None,
     ) -> None:
-        self.stage, self.number, self.seed = stage.spec, stage.number, stage.seed
-        self.prepared, self.student, self.batches = prepared, prepared.student.module, prepared.batches[stage.number]
+        self.spec, self.number, self.seed = stage.spec, stage.number, stage.seed
+        self.prepared, self.student, self.data, self.batches = student, student.module, data, data.batches[stage.number]
         self.run, self.metrics, self.accelerator, self.selection = run, run.metrics, run.accelerator, selection
-        self.only_embeddings = self.stage.match is not None and self.stage.match.layer == "embeddings"
-        self.selects = selection is not None and not self.only_embeddings  # a suite needs layers that can use the new embeddings
+        self.selects = selection is not None and not only_embeddings(stage.spec)  # a suite needs layers that can use new embeddings
         rows, self.queued_rows = self._rows(stage)
         self.texts = self.batches.texts if rows is None else len(rows)
-        self.order = BatchOrder(self.stage, self.batches, self.texts, self.seed, rows, self._groups())
-        self.steps = steps(self.stage, self.texts)
+        self.order = BatchOrder(self.spec, self.batches, self.texts, self.seed, rows, self._groups())
+        self.steps = steps(self.spec, self.texts)
         torch.manual_seed(self.seed)
-        self.step = 0
-        self._place = diverged.Place(f"{stage.place}.learning_rate", self.stage.name, self.stage.learning_rate)
+        self.step, self.ended = 0, False
+        self._place = diverged.Place(f"{stage.place}.learning_rate", self.spec.name, self.spec.learning_rate)
 
     def _groups(self) -> Groups | None:
         """Which texts are similar, for objectives that compare similar ones."""
-        targets, stage = self.batches.targets, self.stage
+        targets, stage = self.batches.targets, self.spec
         if stage.group is None:
             return None
         assert targets is not None  # the recipe asks for them: `similar_texts` belongs to an objective of targets
@@ -108,7 +159,7 @@ class Loop:
 
     def _rows(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray | None, np.ndarray | None]:
         """(the rows that the stage trains on, None for all; the rows that fill its queue at the start, which are none of those)."""
-        longest, texts = self.stage.skip_longer_than, self.batches.texts
+        longest, texts = self.spec.skip_longer_than, self.batches.texts
         rows = None if longest is None else self.batches.short(longest)
         queued = checks.queue_rows(stage, texts if rows is None else len(rows))
         if not queued:
@@ -130,46 +181,15 @@ class Loop:
             self.selection.best = found.state["selection"]["best"]
         return True
 
-    def train(self) -> None:
-        """Train to the stage's end, and give the student the stage's result."""
-        self.set_up()
-        bar, batch = self.metrics.bar, self.stage.batch
-        task = bar.add_task(self.stage.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
-        saved = logged = time.perf_counter()
-        interval, dev = _Interval(self.step, batch), math.nan
-        while self.step < self.steps:
-            if self.run.pause_at is not None and self.step >= self.run.pause_at:
-                self._pause()
-            loss = self.train_step()
-            diverged.check_loss(loss, self._place, self.step)
-            interval.loss += loss
-            now = time.perf_counter()
-            if self.selection and self.selects and (self.step % self.selection.every == 0 or self.step == self.steps):
-                dev = self._measure(interval.mean_loss(self.step), interval.rate(self.step))
-                interval = _Interval(self.step, batch)
-                if self.selection.exhausted:
-                    break
-            elif now - logged > LOG_SECONDS and bar.disable:
-                logged = now
-                self.metrics.log(f"{self.stage.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
-            if now - saved > checkpoint.EVERY_SECONDS:
-                self._save()
-                saved = time.perf_counter()
-            bar.update(task, completed=self.step, loss=loss, dev=dev, rate=interval.rate(self.step))
-        if self.step > interval.step:  # steps that no measurement has logged
-            mean, rate = interval.mean_loss(self.step), interval.rate(self.step)
-            self.metrics.log(f"{self.stage.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s")
-        self._hand_over()
-
     def set_up(self) -> None:
         """Module, optimizers and average, new or from the last checkpoint."""
         device = self.accelerator.device
         self.module = self._trained_module().to(device)
-        _choose_trained_weights(self.student, self.only_embeddings)
-        self.optimizers = optimizers(self.module, self.stage, device.type)
-        self.initial = {k: v.detach().clone() for k, v in self.student.state_dict().items()} if self.stage.initial_share else {}
+        _choose_trained_weights(self.student, only_embeddings(self.spec))
+        self.optimizers = optimizers(self.module, self.spec, device.type)
+        self.initial = {k: v.detach().clone() for k, v in self.student.state_dict().items()} if self.spec.initial_share else {}
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
-        self.average = Average(self.student, self.stage.ema) if self.stage.ema else None
+        self.average = Average(self.student, self.spec.ema) if self.spec.ema else None
         if self.selection:
             self.selection.start_stage()
         found = resume.unfinished_stage(self.run.checkpoints, self.number)
@@ -180,22 +200,22 @@ class Loop:
         plain_attention.use_where_faster(self.student, self.accelerator)
         self.distributed = self.accelerator.prepare(self.module)
         self.distributed.train()
+        self.ended, self._dev = self.step >= self.steps, math.nan
+        self._task = self.metrics.bar.add_task(self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
+        self._saved = self._logged = time.perf_counter()
+        self._interval = _Interval(self.step, self.spec.batch)
 
     def _trained_module(self) -> TrainedModule:
-        width = kinds.dims(self.student)
         of_stage = self.batches.targets
-        targets = self.prepared.targets if of_stage is None else of_stage
-        projected = self.prepared.drops_head and objectives.reads_teacher(self.stage.objective) and not self.only_embeddings
-        dims = width if targets is None else targets.dims  # without any, nothing in the stage depends on them
-        projection = nn.Linear(width, dims) if projected else None
+        targets = self.data.targets if of_stage is None else of_stage
         unit = of_stage is not None and objectives.of_unit_length(of_stage[np.arange(min(self.batches.texts, 256))])
-        objective = objectives.build(self.stage.objective, dims, self.prepared.student.shape.get("blocks"), unit)
+        module = trained_module(self.spec, self.prepared, targets.dims if targets is not None else None, unit)
         if self.accelerator.mixed_precision == "bf16":
-            objectives.queues_to_bfloat16(objective)
+            objectives.queues_to_bfloat16(module.objective)
         if self.queued_rows is not None:
             assert targets is not None  # what a queue is filled with
-            objectives.fill_queues(objective, torch.from_numpy(targets[self.queued_rows]))
-        return TrainedModule(self.student, projection, objective, self.only_embeddings)
+            objectives.fill_queues(module.objective, torch.from_numpy(targets[self.queued_rows]))
+        return module
 
     def _restore(self, found: Checkpoint) -> None:
         """Continue from a checkpoint within this stage."""
@@ -209,32 +229,47 @@ class Loop:
         self.step, self.metrics.stages = state["step"], state["stages"]
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
-        self.metrics.log(f"{self.stage.name}: resuming from step {self.step:,} of {self.steps:,}")
+        self.metrics.log(f"{self.spec.name}: resuming from step {self.step:,} of {self.steps:,}")
 
-    def train_step(self) -> float:
-        """One optimizer step. Returns the loss of its batch."""
+    def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """The batch of this step: (ids, mask) of each view, (B, T) each, and the targets (B, d), or None."""
         device = self.accelerator.device
         share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)  # of several processes, this one's
         rows, passes = self.order.at(self.step)
         ids, embeddings = self.batches.batch(rows[share], passes[share])
         views = [(torch.from_numpy(each).to(device), torch.from_numpy(mask).to(device)) for each, mask in ids]
-        targets = None if embeddings is None else torch.from_numpy(embeddings).to(device)
-        rate = self.stage.learning_rate * learning_rate_factor(self.stage, self.step, self.steps)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        set_learning_rate(self.optimizers, self.stage, rate, self.step)
-        loss = self.distributed(views, targets)
-        self.accelerator.backward(loss)
-        if self.stage.clip:
-            self.accelerator.clip_grad_norm_(self.module.parameters(), self.stage.clip)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        if targets is not None:
-            objectives.update_queues(self.module.objective, targets)
-        if self.average:
-            self.average.update(self.student, self.step)
-        self.step += 1
-        return float(loss.detach())
+        return views, None if embeddings is None else torch.from_numpy(embeddings).to(device)
+
+    def set_learning_rate(self) -> None:
+        """Give the optimizers the learning rate of this step."""
+        rate = self.spec.learning_rate * learning_rate_factor(self.spec, self.step, self.steps)
+        set_learning_rate(self.optimizers, self.spec, rate, self.step)
+
+    def pause_where_asked(self) -> None:
+        """At the run's `pause_at`: write a checkpoint and raise Paused."""
+        if self.run.pause_at is not None and self.step >= self.run.pause_at:
+            self._save()
+            self.student.eval()
+            raise Paused(self.prepared)
+
+    def follow(self, loss: float) -> None:
+        """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is set after the last one."""
+        diverged.check_loss(loss, self._place, self.step)
+        bar, now, self.ended = self.metrics.bar, time.perf_counter(), self.step >= self.steps
+        self._interval.loss += loss
+        if self.selection and self.selects and (self.step % self.selection.every == 0 or self.ended):
+            self._dev = self._measure(self._interval.mean_loss(self.step), self._interval.rate(self.step))
+            self._interval = _Interval(self.step, self.spec.batch)
+            if self.selection.exhausted:
+                self.ended = True
+                return
+        elif now - self._logged > LOG_SECONDS and bar.disable:
+            self._logged = now
+            self.metrics.log(f"{self.spec.name}: step {self.step:,} of {self.steps:,}, loss {loss:.4f}")
+        if now - self._saved > checkpoint.EVERY_SECONDS:
+            self._save()
+            self._saved = time.perf_counter()
+        bar.update(self._task, completed=self.step, loss=loss, dev=self._dev, rate=self._interval.rate(self.step))
 
     def _measure(self, loss: float, rate: float) -> float:
         """The score of the student, or of its average, on the suite of `select`."""
@@ -244,12 +279,12 @@ class Loop:
         if self.average:
             self.student.load_state_dict(self.average.weights)
         self.student.eval()
-        score = self.selection.measure(self.student, self.stage.name, self.step) if self.accelerator.is_main_process else math.nan
+        score = self.selection.measure(self.student, self.spec.name, self.step) if self.accelerator.is_main_process else math.nan
         self.distributed.train()
         if current is not None:
             self.student.load_state_dict(current)
-        self.metrics.write(stage=self.stage.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
-        at = f"{self.stage.name}: step {self.step:,} of {self.steps:,}"
+        self.metrics.write(stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
+        at = f"{self.spec.name}: step {self.step:,} of {self.steps:,}"
         self.metrics.log(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
         return score
 
@@ -267,27 +302,24 @@ class Loop:
             tensors["average"] = self.average.weights
         checkpoint.save(self.run.checkpoints, Checkpoint(self._state(self.number, self.step), tensors))
 
-    def _pause(self) -> None:
-        """Write a checkpoint and raise Paused."""
-        self._save()
-        self.student.eval()
-        raise Paused(self.prepared.student)
-
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = {"best": self.selection.best, "misses": self.selection.misses} if self.selection else None
         return {"stage": stage, "step": step, "selection": selection, "stages": self.metrics.stages, "metrics_bytes": self.metrics.size()}
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
         """Give the student the stage's result: the selected weights, else the average, else the last; and write a checkpoint of it."""
+        if self.step > self._interval.step:  # steps that no measurement has logged
+            mean, rate = self._interval.mean_loss(self.step), self._interval.rate(self.step)
+            self.metrics.log(f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s")
         diverged.check_weights(self.module, self._place, self.step)
         if self.selection and self.selects:
             self.student.load_state_dict(self.selection.weights())
         elif self.average:
             self.student.load_state_dict(self.average.weights)
         if self.initial:
-            self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), self.stage.initial_share))
+            self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), self.spec.initial_share))
         self.student.eval()
-        ended = {"name": self.stage.name, "steps": self.step, "texts": self.step * self.stage.batch}
+        ended = {"name": self.spec.name, "steps": self.step, "texts": self.step * self.spec.batch}
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))
         if self.accelerator.is_main_process:
             result = {"handed_over": self.student.state_dict()}
