@@ -11,7 +11,7 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, fit, latency, plan, starts, storage, survey
+from edgedistill.fitting import candidates, fit, latency, plan, record, starts, survey
 from edgedistill.fitting.agreement_score import student_dims
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.request import Budget
@@ -19,16 +19,14 @@ from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.session import Session
 from edgedistill.training import train
 from tests.conftest import World
-from tests.fitting.conftest import CONDUCT, Finished, request
+from tests.fitting.conftest import PACE, Finished, request
 
 
 @pytest.fixture(scope="module")
 def workshop(finished: Finished) -> Workshop:
-    opened = storage.Storage(finished.folder)
-    at_work = plan.Fit(
-        finished.request, finished.folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request, opened, Session())
-    )
-    return at_work.workshop()
+    study = record.open_study(finished.folder)
+    teacher = plan.open_teacher(finished.request, study, Session())
+    return plan.Fit(finished.request, finished.folder, study, Session(), PACE, teacher).workshop()
 
 
 BIG = Budget(100.0, 1_000.0)
@@ -180,7 +178,7 @@ def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* --max-mb 0\.0"
     ):
-        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), CONDUCT)
+        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), pace=PACE)
     assert not (tmp_path / "cache/teachers").exists(), "refused before a text is embedded"
 
 
@@ -188,7 +186,7 @@ def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkey
     monkeypatch.setattr(latency, "web_folder", lambda: tmp_path / "web")
     monkeypatch.setattr(latency.shutil, "which", lambda name: "/usr/bin/node")
     with pytest.raises(UserError, match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web"):
-        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), CONDUCT)
+        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), pace=PACE)
     assert not (tmp_path / "fit").exists()
     monkeypatch.setattr(latency.shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="--target web: Node, which measures it, is not installed"):
