@@ -1,4 +1,6 @@
-"""The line of a fit: check the request, plan, race, choose the winner, write it as a recipe, a bundle and pages."""
+"""The line of a fit: check the request, plan, race, choose the winner, write it as a recipe, a bundle and
+pages.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,10 @@ from edgedistill.teacher.locate_teacher import locate
 def fit(request: FitRequest, out: Path, session: Session, resume: bool = False, pace: Pace = PACE) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
-    out: the fit's folder. resume: go on with a fit that was interrupted, or one that is finished with more minutes. Raises UserError for
-    what the request lacks, a budget that nothing meets, minutes too few, a folder of another fit, a full disk; CheckFailed where no
-    finalist passes its checks, or where the winner keeps less than `min_kept`, after all is written.
+    out: the fit's folder. resume: go on with a fit that was interrupted, or one that is finished with more
+    minutes. Raises UserError for what the request lacks, a budget that nothing meets, minutes too few, a
+    folder of another fit, a full disk; CheckFailed where no finalist passes its checks, or where the winner
+    keeps less than `min_kept`, after all is written.
     """
     started = time.time()
     _check_request(request)
@@ -57,7 +60,9 @@ def _check_request(request: FitRequest) -> None:
 
 
 def _check_folder(out: Path, resume: bool) -> None:
-    """Raise UserError for a folder that is not a fit's, and for an unfinished one, unless it is to be resumed."""
+    """Raise UserError for a folder that is not a fit's, and for an unfinished one, unless it is to be
+    resumed.
+    """
     if record.is_fit(out):
         if record.result(out) is None and not resume:
             raise UserError(f"{out}: an unfinished fit; continue it with --resume, or delete it")
@@ -70,7 +75,9 @@ def _check_folder(out: Path, resume: bool) -> None:
 
 @contextmanager
 def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
-    """Remove a new fit's folder where an error ends it before anything is trained, so that other settings can be given."""
+    """Remove a new fit's folder where an error ends it before anything is trained, so that other settings can
+    be given.
+    """
     try:
         yield
     except UserError:

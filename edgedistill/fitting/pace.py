@@ -20,10 +20,10 @@ PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
 class Pace:
     """What a fit spends its minutes on.
 
-    teacher_share, survey_share: of all minutes, at most. finish_s, finish_share: kept for export and measurement. shortest_rung_s: the
-    shortest training after which candidates are compared. timing_s: seconds in which a candidate's steps are timed. most_epochs: more
-    passes over the texts bring nothing. safety: share of the time left that is planned with. wanted: candidates to find that keep to
-    the budget.
+    teacher_share, survey_share: of all minutes, at most. finish_s, finish_share: kept for export and
+    measurement. shortest_rung_s: the shortest training after which candidates are compared. timing_s: seconds
+    in which a candidate's steps are timed. most_epochs: more passes over the texts bring nothing. safety:
+    share of the time left that is planned with. wanted: candidates to find that keep to the budget.
     """
 
     teacher_share: float = 0.2
@@ -45,9 +45,9 @@ PACE = Pace()
 class Schedule:
     """A race.
 
-    counts: about how many candidates train up to each rung; all of the first do. seconds: of the whole training of one candidate.
-    proposed: how many of the first are proposed by the sampler, from the scores of the others. minutes: of the fit, when this was
-    decided; with more of them there may be more candidates.
+    counts: about how many candidates train up to each rung; all of the first do. seconds: of the whole
+    training of one candidate. proposed: how many of the first are proposed by the sampler, from the scores of
+    the others. minutes: of the fit, when this was decided; with more of them there may be more candidates.
     """
 
     counts: list[int]
@@ -66,13 +66,17 @@ class Schedule:
 
 
 def first_rung(counts: list[int] | tuple[int, ...]) -> int:
-    """The first rung of a race after which fewer candidates are trained on; the last one where all are trained to the end."""
+    """The first rung of a race after which fewer candidates are trained on; the last one where all are
+    trained to the end.
+    """
     return next((rung for rung in range(len(counts) - 1) if counts[rung + 1] < counts[rung]), len(counts) - 1)
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a race has: the minutes of the whole fit, the seconds that are left, those to set up a run and to resume one."""
+    """What a race has: the minutes of the whole fit, the seconds that are left, those to set up a run and to
+    resume one.
+    """
 
     minutes: float
     seconds: float

@@ -1,4 +1,6 @@
-"""The page of a fit: every candidate with its cost, its score and its fate. The template fit.html draws what is put into it as JSON."""
+"""The page of a fit: every candidate with its cost, its score and its fate. The template fit.html draws what
+is put into it as JSON.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _fate(trial: FrozenTrial) -> str:
 
 
 def _beats(other: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether another candidate is better in one of score, size and latency, and at least as good in all of them."""
+    """Whether another candidate is better in one of score, size and latency, and at least as good in all of
+    them.
+    """
     theirs, mine = ((each["score"], -each["size_mb"], -each["p50_ms"]) for each in (other, row))
     return other["score"] is not None and theirs != mine and all(a >= b for a, b in zip(theirs, mine, strict=True))
 

@@ -1,4 +1,5 @@
-"""What is decided before the race: the corpus, the candidates that keep to the budget, how many of them race and for how long.
+"""What is decided before the race: the corpus, the candidates that keep to the budget, how many of them race
+and for how long.
 
 Everything is recorded in the study as it is found, so that a fit that is killed here goes on where it was.
 """
@@ -205,7 +206,8 @@ def record_cost(fit: Fit, survey: Survey, choice: Choice) -> None:
 def first_choices(survey: Survey) -> list[Choice]:
     """The shapes that fit, in the order in which they race.
 
-    Kinds and depths take turns; of each, those in the precision that costs least accuracy come first, then those with the most products.
+    Kinds and depths take turns; of each, those in the precision that costs least accuracy come first, then
+    those with the most products.
     """
     families: dict[tuple[str, int], list[Choice]] = {}
     for choice in survey.fitting:
@@ -247,7 +249,9 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
 
 
 def _warn_of_few_steps(fit: Fit, stages: list[dict[str, Any]], texts: int, left: float) -> None:
-    """Record that there is little time to train, and how much would do. left: seconds for the race; texts: to train on."""
+    """Record that there is little time to train, and how much would do. left: seconds for the race; texts: to
+    train on.
+    """
     slowest = min(stages, key=lambda stage: stage["steps"])
     steps = int(slowest["steps"])
     if steps >= min(FEW_STEPS, fit.pace.most_epochs * texts / slowest["batch"]):

@@ -1,11 +1,14 @@
-"""The race: candidates train one after another, rung by rung, and fall where Optuna's pruner finds too many better ones.
+"""The race: candidates train one after another, rung by rung, and fall where Optuna's pruner finds too many
+better ones.
 
-This is asynchronous successive halving (Li et al. 2018, arXiv:1810.05934): one that is not among the best quarter of those that came as
-far falls, one that is goes on at once from its checkpoint. Learning rates follow the whole training from the first step, so a candidate
-that is trained rung by rung ends as if it was trained at once.
+This is asynchronous successive halving (Li et al. 2018, arXiv:1810.05934): one that is not among the best
+quarter of those that came as far falls, one that is goes on at once from its checkpoint. Learning rates
+follow the whole training from the first step, so a candidate that is trained rung by rung ends as if it was
+trained at once.
 
-Kinds learn at different speeds: a static student is at its end when a transformer has begun. So candidates are compared within their
-kind at the first rung, and from the second one on by the score that they are expected to end with.
+Kinds learn at different speeds: a static student is at its end when a transformer has begun. So candidates
+are compared within their kind at the first rung, and from the second one on by the score that they are
+expected to end with.
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ def run_race(fit: Fit) -> None:
 
 
 class Halving(optuna.pruners.SuccessiveHalvingPruner):
-    """Optuna's successive halving over rungs 1, 4 and 16, from `first_rung` on; at rung 1, among candidates of one kind only."""
+    """Optuna's successive halving over rungs 1, 4 and 16, from `first_rung` on; at rung 1, among candidates
+    of one kind only.
+    """
 
     def __init__(self, first_rung: int) -> None:
         super().__init__(min_resource=1, reduction_factor=FACTOR, min_early_stopping_rate=first_rung)
@@ -63,7 +68,9 @@ class Halving(optuna.pruners.SuccessiveHalvingPruner):
 
 
 class _OfAKind(optuna.Study):
-    """A study that shows the candidates of one kind only, as Optuna's HyperbandPruner shows those of a bracket."""
+    """A study that shows the candidates of one kind only, as Optuna's HyperbandPruner shows those of a
+    bracket.
+    """
 
     def __init__(self, study: optuna.Study, trial: FrozenTrial) -> None:
         super().__init__(study.study_name, study._storage)
@@ -74,7 +81,9 @@ class _OfAKind(optuna.Study):
 
 
 def _race(fit: Fit, candidate: FrozenTrial, judge: Judge) -> None:
-    """Train a candidate to its end, or until it falls. One that was killed goes on behind the last rung that it has reached."""
+    """Train a candidate to its end, or until it falls. One that was killed goes on behind the last rung that
+    it has reached.
+    """
     trial = optuna.Trial(fit.study, candidate._trial_id)
     name, scores = candidate.user_attrs["name"], list(candidate.user_attrs["scores"])
     for rung in range(len(SHARES)):
@@ -98,7 +107,8 @@ def _race(fit: Fit, candidate: FrozenTrial, judge: Judge) -> None:
 
 
 def expected_score(scores: Sequence[dict[str, Any]]) -> float:
-    """The score at the end, by those of the rungs so far; at the first rung and at the last, the score itself.
+    """The score at the end, by those of the rungs so far; at the first rung and at the last, the score
+    itself.
 
     Between, it is taken to grow with the logarithm of the steps: from one rung to the next always by as much.
     """
@@ -158,7 +168,8 @@ def _time_is_up(fit: Fit, rung: int) -> bool:
 def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int, judge: Judge) -> dict[str, Any]:
     """Train a candidate from its checkpoint to a rung, and score it there.
 
-    Returns the score's details with step, steps, seconds (of this rung) and step_seconds. Raises UserError as `train`.
+    Returns the score's details with step, steps, seconds (of this rung) and step_seconds. Raises UserError as
+    `train`.
     """
     known = candidate.user_attrs
     spec = recipe.parse(known["recipe"], known["name"])
@@ -213,9 +224,11 @@ def _propose(fit: Fit) -> bool:
 
 
 def propose(trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int) -> Choice | None:
-    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none, None where there is none.
+    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none, None where
+    there is none.
 
-    TPE knows of no combinations that cannot be built, so it is asked on a copy, and again until it names one that is allowed.
+    TPE knows of no combinations that cannot be built, so it is asked on a copy, and again until it names one
+    that is allowed.
     """
     if not allowed:
         return None

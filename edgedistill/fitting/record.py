@@ -1,9 +1,11 @@
-"""The record of a fit: an Optuna study in a SQLite file, written as things are found, so that a killed fit goes on where it was.
+"""The record of a fit: an Optuna study in a SQLite file, written as things are found, so that a killed fit
+goes on where it was.
 
-What was decided once is an attribute of the study: `settings`, `teacher`, `texts`, `corpus`, `start`, `vocabularies`, `survey`,
-`schedule`. A candidate is a trial. Its parameters are its shape, its intermediate values what the pruner compares at the rungs. It is
-running while it may still be trained, pruned once it fell, complete when it was trained to the end. Its attributes are `name`,
-`recipe`, `cost`, `precision`, `scores` (the details of each rung) and `fell` (why).
+What was decided once is an attribute of the study: `settings`, `teacher`, `texts`, `corpus`, `start`,
+`vocabularies`, `survey`, `schedule`. A candidate is a trial. Its parameters are its shape, its intermediate
+values what the pruner compares at the rungs. It is running while it may still be trained, pruned once it
+fell, complete when it was trained to the end. Its attributes are `name`, `recipe`, `cost`, `precision`,
+`scores` (the details of each rung) and `fell` (why).
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def result(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a fit's folder. SQLite's lock ends with the process that holds it, however that one ends."""
+    """Keep other processes out of a fit's folder. SQLite's lock ends with the process that holds it, however
+    that one ends.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     lock = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None)
     try:
@@ -59,7 +63,9 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def agree(study: optuna.Study, settings: dict[str, Any], folder: Path) -> None:
-    """Record the settings of a fit, or raise UserError where it was begun with others. Only its minutes may grow."""
+    """Record the settings of a fit, or raise UserError where it was begun with others. Only its minutes may
+    grow.
+    """
     known = study.user_attrs.get("settings", settings)
     for key, value in settings.items():
         if known[key] != value and not (key == "minutes" and value > known[key]):

@@ -14,14 +14,18 @@ TARGETS = ("native", "web")
 
 @dataclass(frozen=True)
 class Budget:
-    """What the student may cost: graph and tokenizer.json together in 10⁶ bytes, and the p50 of one text in the target's runner."""
+    """What the student may cost: graph and tokenizer.json together in 10⁶ bytes, and the p50 of one text in
+    the target's runner.
+    """
 
     max_mb: float
     max_p50_ms: float
     target: str = "native"
 
     def excess(self, size_bytes: int, p50_ms: float) -> float:
-        """By how much a cost exceeds the budget, as a share: 0.2 is a fifth too much of one of the two; at most 0 where it fits."""
+        """By how much a cost exceeds the budget, as a share: 0.2 is a fifth too much of one of the two; at
+        most 0 where it fits.
+        """
         return max(size_bytes / 1e6 / self.max_mb, p50_ms / self.max_p50_ms) - 1
 
     def __str__(self) -> str:
@@ -32,8 +36,8 @@ class Budget:
 class FitRequest:
     """A whole request.
 
-    texts: globs, or DOCUMENTATION. suite: candidates are scored on it too. min_kept: share of the teacher's score. data: the folder
-    that relative paths start from.
+    texts: globs, or DOCUMENTATION. suite: candidates are scored on it too. min_kept: share of the teacher's
+    score. data: the folder that relative paths start from.
     """
 
     teacher: recipe.Teacher

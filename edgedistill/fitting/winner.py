@@ -1,4 +1,6 @@
-"""The end of a fit: the best candidate that passes every check becomes a recipe, a run, a bundle and a report."""
+"""The end of a fit: the best candidate that passes every check becomes a recipe, a run, a bundle and a
+report.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ BUNDLE, RUN, TEACHER, REPORT, PAGE = "bundle", "run", "teacher", "bench.json", "
 
 
 def choose(fit: Fit) -> dict[str, Any]:
-    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry `winner` of fit.json.
+    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry
+    `winner` of fit.json.
 
     Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
     """
@@ -86,7 +89,9 @@ def _copy_run(fit: Fit, finalist: dict[str, Any]) -> None:
 
 
 def _certified(fit: Fit, finalist: dict[str, Any], precision: str, judge: Judge) -> dict[str, Any]:
-    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does not pass."""
+    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
+    not pass.
+    """
     budget, folder = fit.request.budget, fit.folder / BUNDLE
     bundle_writer.export(fit.folder / RUN, [precision], folder, fit.session.log)
     verify.verify(str(folder))
@@ -124,7 +129,9 @@ def _bench(fit: Fit, precision: str, suite: str) -> report.Report:
 
 
 def _teacher_bundle(fit: Fit) -> bool:
-    """Whether the teacher's bundle is there; it is exported first. A teacher that has no graph is not measured."""
+    """Whether the teacher's bundle is there; it is exported first. A teacher that has no graph is not
+    measured.
+    """
     folder, teacher = fit.folder / TEACHER, fit.request.teacher
     if (folder / "manifest.json").exists():
         return True
@@ -138,8 +145,8 @@ def _teacher_bundle(fit: Fit) -> bool:
 
 
 def _p50(fit: Fit, graph: Path, precision: str, measured: report.Report) -> float:
-    """Milliseconds of a text in the runner of the target: what `bench` measured here; measured again where that is over the budget, as
-    other work on the machine may be why.
+    """Milliseconds of a text in the runner of the target: what `bench` measured here; measured again where
+    that is over the budget, as other work on the machine may be why.
     """
     budget = fit.request.budget
     found = least_p50(measured) if budget.target == "native" else math.inf
