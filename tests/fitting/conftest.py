@@ -1,4 +1,4 @@
-"""A fit of the tiny world, killed three times and resumed: seconds in place of an hour."""
+"""A fit of the tiny world, killed in training and resumed: seconds in place of an hour."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def killed(asked: FitRequest, folder: Path, at: str) -> None:
 
 
 class Finished(NamedTuple):
-    """A finished fit: its folder, its result and its log; killed: its candidates when it was killed in training."""
+    """A finished fit: its folder, its result and its log; killed: its candidates when it was killed."""
 
     folder: Path
     result: dict[str, Any]
@@ -80,15 +80,10 @@ class Finished(NamedTuple):
     killed: list[FrozenTrial]
 
 
-MOMENTS = ("vocabularies/*", "trials/*.partial/checkpoints/00-*", "run/recipe.yaml")  # planning, training, choosing
-
-
 @pytest.fixture(scope="package")
 def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder, logged, asked = tmp_path_factory.mktemp("fits") / "fit", list[str](), request(world)
-    trials = list[FrozenTrial]()
-    for moment in MOMENTS:
-        killed(asked, folder, moment)
-        trials = trials or record.candidates(record.open_study(folder))
+    killed(asked, folder, "trials/*.partial/checkpoints/00-*")
+    trials = record.candidates(record.open_study(folder))
     done = fit.fit(asked, folder, Session(log=logged.append), resume=True, pace=PACE)
     return Finished(folder, done, logged, asked, trials)

@@ -70,6 +70,9 @@ def test_everyone_that_fell_is_told_why(finished: Finished) -> None:
     assert finished.result["not_raced"] and all(" MB" in each["why"] for each in finished.result["not_raced"])
     scores = [each["score"] for each in candidates]
     assert scores == sorted(scores, reverse=True) and candidates[0]["on_front"]
+    for each in candidates:
+        assert [line for line in finished.logged if line.startswith(f"{each['name']}: rung 2 of 3, ")]
+        assert (f"{each['name']}: {each['fate']}" in finished.logged) == each["fate"].startswith("fell")
     page = (finished.folder / "fit.html").read_text(encoding="utf-8")
     assert all(each["name"] in page and each["fate"] in page for each in candidates)
     assert "https://" not in page and "http://" not in page
