@@ -97,7 +97,7 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     spent = run_for(steps, folder / HAND_MADE)
     student = open_student(folder / HAND_MADE)
     cost = student_cost.cost(student, fit.timed_texts(), fit.request.budget.target)
-    precision = (cost.fitting(fit.request.budget) or [cost.nearest(fit.request.budget)[1]])[0]
+    precision = cost.best(fit.request.budget)
     score = fit.judge().score_student(student, precision).as_data()
     size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
     made = {"recipe": path, **({"changes": changes} if changes else {})}

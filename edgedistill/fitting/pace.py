@@ -72,40 +72,24 @@ def first_rung(counts: list[int] | tuple[int, ...]) -> int:
     return next((rung for rung in range(len(counts) - 1) if counts[rung + 1] < counts[rung]), len(counts) - 1)
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a race has: the minutes of the whole fit, the seconds that are left, those to set up a run and to
-    resume one.
-    """
+def schedule(candidates: int, minutes: float, seconds: float, setup_s: float, pace: Pace = PACE) -> Schedule:
+    """The most thorough race for which there is time.
 
-    minutes: float
-    seconds: float
-    setup_s: float
-    resume_s: float
-
-
-def schedule(means: Means, candidates: int, pace: Pace = PACE) -> Schedule:
-    """The most thorough race that the means allow. candidates: how many keep to the budget.
-
-    Raises UserError where the time is too short to compare any.
+    candidates: how many keep to the budget. minutes: of the whole fit; seconds: those of them that are left;
+    setup_s: seconds to set up a run. Raises UserError where the time is too short to compare any.
     """
     possible = [counts for counts in RACES if min(2, candidates) <= counts[0] <= candidates]
     for counts in possible:
-        seconds = _training_seconds(counts, means, pace.safety)
-        if seconds * SHARES[first_rung(counts)] >= pace.shortest_rung_s:
+        training_s = (pace.safety * seconds - _setups(counts) * setup_s) / _trainings(counts)
+        if training_s * SHARES[first_rung(counts)] >= pace.shortest_rung_s:
             proposed = math.floor(counts[0] * PROPOSED_SHARE) if counts[0] >= 8 else 0
-            return Schedule(list(counts), seconds, proposed, means.minutes)
-    raise UserError(_too_short(possible[-1], means, pace))
+            return Schedule(list(counts), training_s, proposed, minutes)
+    raise UserError(_too_short(possible[-1], seconds, setup_s, pace))
 
 
-def _training_seconds(counts: tuple[int, ...], means: Means, safety: float) -> float:
-    """How long each candidate's whole training may take."""
-    return (safety * means.seconds - _setups(counts, means)) / _trainings(counts)
-
-
-def _setups(counts: tuple[int, ...], means: Means) -> float:
-    """Seconds of setting up and resuming the runs of a race."""
-    return counts[0] * means.setup_s + sum(counts[1:]) * means.resume_s
+def _setups(counts: tuple[int, ...]) -> float:
+    """How often the runs of a race are set up; one that is resumed takes a third of it."""
+    return counts[0] + sum(counts[1:]) / 3
 
 
 def _trainings(counts: tuple[int, ...]) -> float:
@@ -114,12 +98,12 @@ def _trainings(counts: tuple[int, ...]) -> float:
     return sum(count * length for count, length in zip(counts, lengths, strict=True))
 
 
-def _too_short(counts: tuple[int, ...], means: Means, pace: Pace) -> str:
-    training = _trainings(counts) * pace.shortest_rung_s / SHARES[first_rung(counts)]
-    needed = (_setups(counts, means) + training) / pace.safety
-    more = math.ceil(max(1.0, needed - means.seconds) / 60)
+def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pace) -> str:
+    training_s = _trainings(counts) * pace.shortest_rung_s / SHARES[first_rung(counts)]
+    needed = (_setups(counts) * setup_s + training_s) / pace.safety
+    more = math.ceil(max(1.0, needed - seconds) / 60)
     compared = f"the race of {counts[0]} candidates" if counts[0] > 1 else "training one candidate"
-    fact = f"{max(0.0, means.seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
+    fact = f"{max(0.0, seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
     return f"--minutes: too few for one rung: {fact}; give {more} minutes more"
 
 

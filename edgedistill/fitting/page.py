@@ -5,7 +5,6 @@ is put into it as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def not_raced(study: optuna.Study) -> list[dict[str, str]]:
 
 
 def _why_not(cost: Cost, budget: Budget) -> str:
-    fits: Sequence[str] = cost.fitting(budget)
-    if fits:
-        return f"{cost.described(fits[0])}: fits, but there was no time to race it"
-    return f"{cost.described(cost.nearest(budget)[1])}: over the budget of {budget}"
+    why = f"over the budget of {budget}"
+    if cost.fitting(budget):
+        why = "fits, but there was no time to race it"
+    return f"{cost.described(cost.best(budget))}: {why}"

@@ -195,9 +195,8 @@ def record_cost(fit: Fit, survey: Survey, choice: Choice) -> None:
         if list(survey.impossible.values()).count(reason) == 1:
             fit.session.log(f"  {choice.name}, and others that are not listed: cannot be built: {reason}")
     else:
-        fits = cost.fitting(budget)
-        shown = cost.described(fits[0] if fits else cost.nearest(budget)[1])
-        fit.session.log(f"  {choice.name}: {shown}{'' if fits else ', over the budget'}")
+        over = "" if cost.fitting(budget) else ", over the budget"
+        fit.session.log(f"  {choice.name}: {cost.described(cost.best(budget))}{over}")
     measured = [[each.params, asdict(cost), None] for each, cost in survey.costs.items()]
     impossible = [[each.params, None, reason] for each, reason in survey.impossible.items()]
     fit.study.set_user_attr("survey", [*measured, *impossible])
@@ -225,7 +224,7 @@ def first_choices(survey: Survey) -> list[Choice]:
 
 def _bits_rank(choice: Choice, survey: Survey) -> int:
     """0 where a shape keeps to the budget with 8 bits for a weight, 1 where only with 4."""
-    return candidates.PRECISIONS.index(survey.costs[choice].fitting(survey.budget)[0]) // 2
+    return candidates.PRECISIONS.index(survey.costs[choice].best(survey.budget)) // 2
 
 
 def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> None:
@@ -234,7 +233,7 @@ def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> N
     slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])  # its layers and its table are fitted
     setup = _setup_seconds(fit, workshop, slowest)
     left = fit.racing_seconds - (time.time() - started) - fit.pace.timing_s * len(ranked)
-    found = pace.schedule(pace.Means(fit.request.minutes, left, setup, setup / 3), len(ranked), fit.pace)
+    found = pace.schedule(len(ranked), fit.request.minutes, left, setup, fit.pace)
     minutes = f"{found.seconds / 60:.1f} minutes of training for one that gets to the end"
     fit.session.log(f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}")
     chosen = ranked[: found.counts[0] - found.proposed]
@@ -282,7 +281,7 @@ def attributes(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice, sch
     batch = candidates.stage(choice, workshop.start, workshop.corpus.training_count)["batch"]
     epoch_steps = workshop.corpus.training_count / batch
     steps = pace.steps(schedule, _step_seconds(fit, workshop, choice), epoch_steps, fit.pace)
-    precision = cost.fitting(fit.request.budget)[0]
+    precision = cost.best(fit.request.budget)
     made = fit.recipe(choice, workshop, steps)
     return {"name": choice.name, "recipe": made, "precision": precision, "cost": asdict(cost), "scores": []}
 

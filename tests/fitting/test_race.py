@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 
 from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import fit, pace, race, record
-from edgedistill.fitting.pace import Means, Pace, Schedule
+from edgedistill.fitting.pace import Pace, Schedule
 from edgedistill.fitting.student_cost import Cost
 from edgedistill.session import Session
 from tests.conftest import World
@@ -67,24 +67,24 @@ def test_at_the_second_rung_what_still_grows_is_preferred() -> None:
 
 
 def test_the_minutes_decide_how_many_race() -> None:
-    rich = pace.schedule(Means(60, 3_000, 20, 7), 30)
+    rich = pace.schedule(30, 60, 3_000, 21)
     assert (rich.counts, rich.proposed, rich.first_rung) == ([16, 6, 2], 4, 0)
     # 16 setups and 8 times resumed; 16 times 1/16, 6 times 3/16, twice 3/4
-    assert rich.seconds == pytest.approx((0.9 * 3_000 - 16 * 20 - 8 * 7) / (1 + 6 * 3 / 16 + 2 * 3 / 4))
+    assert rich.seconds == pytest.approx((0.9 * 3_000 - 16 * 21 - 8 * 7) / (1 + 6 * 3 / 16 + 2 * 3 / 4))
     assert (rich.candidates(60), rich.candidates(90)) == (16, 24)
-    assert pace.schedule(Means(60, 3_000, 20, 7), 5).counts == [4, 4, 2]  # no more keep to the budget
-    assert pace.schedule(Means(60, 3_000, 20, 7), 1).counts == [1, 1, 1]
-    poor = pace.schedule(Means(60, 220, 5, 2), 30)
+    assert pace.schedule(5, 60, 3_000, 21).counts == [4, 4, 2]  # no more keep to the budget
+    assert pace.schedule(1, 60, 3_000, 21).counts == [1, 1, 1]
+    poor = pace.schedule(30, 60, 220, 6)
     assert poor.first_rung == 1 and poor.counts[0] < 6 and poor.seconds / 4 >= Pace().shortest_rung_s
 
 
 def test_minutes_too_few_for_one_rung() -> None:
     with pytest.raises(UserError) as caught:
-        pace.schedule(Means(2, 60, 30, 10), 10)
+        pace.schedule(10, 2, 60, 30)
     assert str(caught.value) == (
         "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 144 s; give 2 minutes more"
     )
-    assert pace.schedule(Means(4, 60 + 120, 30, 10), 10).counts == [2, 2, 2]
+    assert pace.schedule(10, 4, 60 + 120, 30).counts == [2, 2, 2]
 
 
 def test_steps_follow_the_time_and_the_texts() -> None:
