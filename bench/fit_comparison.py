@@ -28,30 +28,39 @@ PILOT_S = 15.0  # that a short run takes longer than one of a single step
 
 
 def at_work(arguments: argparse.Namespace) -> Any:
-    """The fit, opened as one of its own processes would."""
-    from edgedistill.fitting import request
+    """The fit, opened."""
+    from edgedistill.fitting import record, request
     from edgedistill.fitting.pace import PACE
     from edgedistill.fitting.plan import Fit, open_teacher
-    from edgedistill.fitting.storage import Storage
     from edgedistill.session import Session
 
-    storage = Storage(arguments.fit)
-    asked = request.of_settings(storage.get("settings"), arguments.data)
+    study = record.open_study(arguments.fit)
+    asked = request.of_settings(study.user_attrs["settings"], arguments.data)
     session = Session(arguments.data, "cpu", print)
-    return Fit(asked, arguments.fit, storage, session, PACE, 1, open_teacher(asked, storage, session))
+    return Fit(asked, arguments.fit, study, session, PACE, open_teacher(asked, study, session))
 
 
-def winner_entry(fit: Any) -> Any:
-    """The candidate that won."""
-    from edgedistill.fitting.storage import result
+def candidates(fit: Any) -> dict[str, Any]:
+    """The trials of all candidates, by name."""
+    from edgedistill.fitting import record
 
-    won = (result(fit.folder) or sys.exit(f"{fit.folder}: not finished"))["winner"]
-    return next(entry for entry in fit.storage.entries() if entry.name == won["candidate"])
+    return {trial.user_attrs["name"]: trial for trial in record.candidates(fit.study)}
 
 
-def trained_seconds(entry: Any) -> float:
+def finished(fit: Any) -> dict[str, Any]:
+    """The fit's result."""
+    from edgedistill.fitting import record
+
+    return record.result(fit.folder) or sys.exit(f"{fit.folder}: not finished")
+
+
+def winner(fit: Any) -> dict[str, Any]:
+    """The attributes of the candidate that won."""
+    return candidates(fit)[finished(fit)["winner"]["candidate"]].user_attrs
+
+
+def trained_seconds(scores: list[dict[str, Any]]) -> float:
     """Of training and setting up, without scoring."""
-    scores = [entry.scores[rung] for rung in sorted(entry.scores)]
     before = [0, *(score["step"] for score in scores)]
     return float(sum((score["step"] - done) * score["step_seconds"] for score, done in zip(scores, before, strict=False)))
 
@@ -67,9 +76,9 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     from edgedistill.fitting.agreement_score import open_student
     from edgedistill.training import train
 
-    given, seconds = yaml.safe_load(recipe.dump(recipe.read(path, changes))), trained_seconds(winner_entry(fit))
+    given, seconds = yaml.safe_load(recipe.dump(recipe.read(path, changes))), trained_seconds(winner(fit)["scores"])
     stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
-    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": fit.storage.get("teacher"), "corpus": fit.storage.get("corpus")}
+    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": fit.known("teacher"), "corpus": fit.known("corpus")}
     kept = {name: given[name] for name in ("student", "targets") if name in given}
 
     def run_for(steps: int, folder: Path) -> float:
@@ -88,7 +97,7 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     spent = run_for(steps, folder / HAND_MADE)
     student = open_student(folder / HAND_MADE)
     cost = student_cost.cost(student, fit.timed_texts(), fit.request.budget.target)
-    precision = (cost.fitting(fit.request.budget) or [cost.nearest(fit.request.budget)[1]])[0]
+    precision = cost.best(fit.request.budget)
     score = fit.judge().score_student(student, precision).as_data()
     size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
     made = {"recipe": path, **({"changes": changes} if changes else {})}
@@ -97,20 +106,18 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
 
 def train_to_end(fit: Any, name: str) -> dict[str, Any]:
     """Train a candidate that fell to its last step, from its checkpoint."""
-    from edgedistill.fitting import trials
+    from edgedistill.fitting import pace, race
 
-    entry = next(entry for entry in fit.storage.entries() if entry.name == name)
-    return trials.train_to_rung(entry, 1.0, fit.folder, fit.judge(), fit.session)
+    return race.train_to_rung(fit, candidates(fit)[name], len(pace.SHARES) - 1, fit.judge())
 
 
 def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The scores of the winner's bundle and of the hand-made student on suites, by suite."""
     from edgedistill.evaluation import scoring
     from edgedistill.fitting.agreement_score import encoder, open_student
-    from edgedistill.fitting.storage import result
     from edgedistill.runtime import bundle
 
-    won = (result(fit.folder) or {})["winner"]
+    won = finished(fit)["winner"]
     encoders = {
         "winner": bundle.load(fit.folder / "bundle", precision=won["precision"], threads=1).encode,
         HAND_MADE: encoder(open_student(fit.folder / "comparison" / HAND_MADE), hand_made["precision"]),
@@ -125,22 +132,22 @@ def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, d
 def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     """Everything that was found, as one object."""
     from edgedistill import files
-    from edgedistill.fitting.storage import result
+    from edgedistill.fitting import pace
 
-    done, won = result(fit.folder) or {}, winner_entry(fit)
+    done, won = finished(fit), winner(fit)
     hand_made = files.read_json(folder / f"{HAND_MADE}.json") if (folder / f"{HAND_MADE}.json").exists() else None
-    winner = {**done["winner"], "trained_seconds": round(trained_seconds(won), 1)}
-    parts = {"budget": done["budget"], "seconds": done["seconds"], "schedule": done["schedule"], "winner": winner, "recipe": won.recipe}
+    best = {**done["winner"], "trained_seconds": round(trained_seconds(won["scores"]), 1)}
+    parts = {"budget": done["budget"], "seconds": done["seconds"], "schedule": done["schedule"], "winner": best, "recipe": won["recipe"]}
+    scores = {name: [each["score"] for each in trial.user_attrs["scores"]] for name, trial in candidates(fit).items()}
     ends = {}
-    for entry in fit.storage.entries():
-        last = max(entry.scores, default=None)
-        if entry.state == "complete" and last is not None:
-            ends[entry.name] = entry.scores[last]["score"]
-        elif (folder / f"{entry.name}.json").exists():
-            ends[entry.name] = files.read_json(folder / f"{entry.name}.json")["score"]
-    rungs = [
-        {"share": share, "scores": {e.name: e.scores[at]["score"] for e in fit.storage.entries() if at in e.scores}}
-        for at, share in enumerate(done["schedule"]["shares"][:-1])
+    for name, found in scores.items():
+        if len(found) == len(pace.SHARES):
+            ends[name] = found[-1]
+        elif (folder / f"{name}.json").exists():
+            ends[name] = files.read_json(folder / f"{name}.json")["score"]
+    rungs: list[dict[str, Any]] = [
+        {"share": share, "scores": {name: found[at] for name, found in scores.items() if at < len(found)}}
+        for at, share in enumerate(pace.SHARES[:-1])
     ]
     for rung in rungs:
         both = [name for name in rung["scores"] if name in ends]
@@ -180,7 +187,8 @@ def main() -> None:
         files.write_json(folder / f"{arguments.one}.json", found)
         return
     wanted = [HAND_MADE] if arguments.recipe else []
-    wanted += [entry.name for entry in fit.storage.entries() if entry.state == "pruned" and entry.scores] if arguments.all else []
+    if arguments.all:
+        wanted += [name for name, trial in candidates(fit).items() if "fell" in trial.user_attrs and trial.user_attrs["scores"]]
 
     def train_one(name: str) -> None:
         command = [sys.executable, __file__, str(arguments.fit), "--one", name]

@@ -307,17 +307,13 @@ def fit(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted; at most a minute is lost.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted, or with more minutes.")] = False,
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")] = "text",
     pooling: Annotated[
         str | None, typer.Option("--pooling", metavar="KIND", help="Of a plain transformers model: mean, cls, cls_pooler, max or last.")
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")] = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, metavar="N", help="Candidates trained side by side. Default: one a processor, at most 4."),
-    ] = None,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -326,7 +322,7 @@ def fit(
     """Find the best student of a teacher that keeps to a budget of size and latency.
 
     Candidates are built, exported and measured before training; those that fit are raced on your texts. Writes a bundle, its recipe
-    mine.yaml, and fit.html, which shows the race as it goes. The same command on another machine that shares the folder joins in.
+    mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
     from edgedistill.errors import require
 
@@ -344,7 +340,7 @@ def fit(
     progress = sys.stderr.isatty() and not as_json
     session = Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
     try:
-        found = fitting.fit(asked, out, session, fitting.Conduct(resume, workers=workers))
+        found = fitting.fit(asked, out, session, resume)
     except KeyboardInterrupt:
         raise Interrupted(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work") from None
     print_result(found, as_json, fitting.summary(found))

@@ -1,3 +1,5 @@
-"""A teacher, texts and a budget go in; the best student that keeps to the budget comes out: its recipe, its bundle, a page."""
+"""A teacher, texts and a budget go in; the best student that keeps to the budget comes out: its recipe, its
+bundle, a page.
+"""
 
-__all__ = ["fit", "language", "request", "worker"]
+__all__ = ["fit", "language", "request"]

@@ -1,4 +1,6 @@
-"""The score of a student: how far it agrees with its teacher on held-out texts, and what it keeps of the teacher's score on a suite."""
+"""The score of a student: how far it agrees with its teacher on held-out texts, and what it keeps of the
+teacher's score on a suite.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from edgedistill import run
 from edgedistill.data.corpus import Corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.fitting import student_cost
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
+from edgedistill.students import kinds
 from edgedistill.teacher import embedding_cache, token_batches
 from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -25,8 +29,8 @@ Encode = Callable[[list[str]], np.ndarray]
 
 @dataclass(frozen=True)
 class Score:
-    """All from 0 to 1. neighbours: share of the ten nearest in common; cosines: rank correlation of pairwise cosines; kept: of the
-    teacher's score on the suite, None without one. value: what the race compares.
+    """All from 0 to 1. neighbours: share of the ten nearest in common; cosines: rank correlation of pairwise
+    cosines; kept: of the teacher's score on the suite, None without one. value: what the race compares.
     """
 
     neighbours: float
@@ -48,7 +52,9 @@ class Score:
 
 
 class Judge:
-    """Scores students against the teacher's cached embeddings of the held-out texts, and on a suite if there is one."""
+    """Scores students against the teacher's cached embeddings of the held-out texts, and on a suite if there
+    is one.
+    """
 
     def __init__(self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session) -> None:
         rows = corpus.held_out[np.linspace(0, len(corpus.held_out) - 1, min(MOST_TEXTS, len(corpus.held_out))).astype(int)]
@@ -86,20 +92,12 @@ def encoder(student: PreparedStudent, precision: str) -> Encode:
 
     def encode(texts: list[str]) -> np.ndarray:
         ids = token_batches.encode_ids(student.tokenizer, [student.prompt + text for text in texts], student.max_tokens)
-        return embed_in_batches(forward, ids, student.tokenizer.pad_token_id or 0, student_dims(student), BATCH_TOKENS)
+        return embed_in_batches(forward, ids, student.tokenizer.pad_token_id or 0, kinds.dims(student.module), BATCH_TOKENS)
 
     return encode
 
 
-def student_dims(student: PreparedStudent) -> int:
-    """The dimensions of a student's embeddings."""
-    module: Any = student.module
-    return int(module.dims)
-
-
 def open_student(folder: Path) -> PreparedStudent:
     """The student of a finished run."""
-    from edgedistill import run
-
     opened = run.open_run(folder)
     return PreparedStudent(opened.student(), opened.shape, opened.tokenizer())

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation.speed import MeasurementPlan
 
 MEASUREMENT = MeasurementPlan(queries=256, rounds=3, seconds=0.3)  # of the winner and its teacher
+SHARES = (1 / 16, 1 / 4, 1.0)  # of a candidate's whole training: where the rungs are
+# About how many candidates train up to each rung, the thorough races first. Where as many train to the second rung as to the first,
+# the first one is for the growth of their scores only: after so few seconds, the scores themselves say little.
+RACES = ((16, 6, 2), (12, 5, 2), (8, 4, 2), (6, 6, 2), (4, 4, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1))
+PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
 
 
 @dataclass(frozen=True)
 class Pace:
     """What a fit spends its minutes on.
 
-    teacher_share, survey_share: of all minutes, at most. finish_s, finish_share: kept for export and measurement. shortest_rung_s: of
-    training, below which a comparison says nothing. most_epochs: more passes over the texts bring nothing. safety: share of the time
-    left that is planned with. wanted: candidates to find that keep to the budget.
+    teacher_share, survey_share: of all minutes, at most. finish_s, finish_share: kept for export and
+    measurement. shortest_rung_s: the shortest training after which candidates are compared. timing_s: seconds
+    in which a candidate's steps are timed. most_epochs: more passes over the texts bring nothing. safety:
+    share of the time left that is planned with. wanted: candidates to find that keep to the budget.
     """
 
     teacher_share: float = 0.2
@@ -38,88 +43,75 @@ PACE = Pace()
 
 @dataclass(frozen=True)
 class Schedule:
-    """A race. counts: how many candidates train up to each rung; shares: of their whole training at the rungs; seconds: of the whole
-    training of one candidate; proposed: how many of the first are proposed by the sampler, from the scores of the others.
+    """A race.
+
+    counts: about how many candidates train up to each rung; all of the first do. seconds: of the whole
+    training of one candidate. proposed: how many of the first are proposed by the sampler, from the scores of
+    the others. minutes: of the fit, when this was decided; with more of them there may be more candidates.
     """
 
-    counts: tuple[int, ...]
-    shares: tuple[float, ...]
+    counts: list[int]
     seconds: float
-    proposed: int = 0
+    proposed: int
+    minutes: float
 
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+    def candidates(self, minutes: float) -> int:
+        """How many candidates there may be in a fit of so many minutes."""
+        return int(self.counts[0] * minutes / self.minutes)
 
-
-# (candidates at each rung, shares of the whole training), the thorough ones first
-RACES = (
-    ((16, 4, 2), (1 / 16, 1 / 4, 1.0)),
-    ((12, 4, 2), (1 / 16, 1 / 4, 1.0)),
-    ((8, 3, 2), (1 / 16, 1 / 4, 1.0)),
-    ((6, 2), (1 / 4, 1.0)),
-    ((4, 1), (1 / 4, 1.0)),
-    ((3, 1), (1 / 4, 1.0)),
-    ((2, 1), (1 / 4, 1.0)),
-    ((1,), (1.0,)),
-)
-PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
+    @property
+    def first_rung(self) -> int:
+        """The first rung at which candidates fall."""
+        return first_rung(self.counts)
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a race has: seconds left, processes that train side by side, seconds to set up a run and to resume one."""
-
-    seconds: float
-    workers: int
-    setup_s: float
-    resume_s: float
-
-
-def schedule(means: Means, candidates: int, pace: Pace = PACE) -> Schedule:
-    """The most thorough race that the means allow. candidates: those that keep to the budget.
-
-    Raises UserError where the time is too short for a single rung.
+def first_rung(counts: list[int] | tuple[int, ...]) -> int:
+    """The first rung of a race after which fewer candidates are trained on; the last one where all are
+    trained to the end.
     """
-    for counts, shares in _possible(candidates):
-        seconds = training_seconds(counts, shares, means, pace.safety)
-        if seconds * shares[0] >= pace.shortest_rung_s:
+    return next((rung for rung in range(len(counts) - 1) if counts[rung + 1] < counts[rung]), len(counts) - 1)
+
+
+def schedule(candidates: int, minutes: float, seconds: float, setup_s: float, pace: Pace = PACE) -> Schedule:
+    """The most thorough race for which there is time.
+
+    candidates: how many keep to the budget. minutes: of the whole fit; seconds: those of them that are left;
+    setup_s: seconds to set up a run. Raises UserError where the time is too short to compare any.
+    """
+    possible = [counts for counts in RACES if min(2, candidates) <= counts[0] <= candidates]
+    for counts in possible:
+        training_s = (pace.safety * seconds - _setups(counts) * setup_s) / _trainings(counts)
+        if training_s * SHARES[first_rung(counts)] >= pace.shortest_rung_s:
             proposed = math.floor(counts[0] * PROPOSED_SHARE) if counts[0] >= 8 else 0
-            return Schedule(counts, shares, seconds, proposed)
-    raise UserError(_too_short(means, candidates, pace))
+            return Schedule(list(counts), training_s, proposed, minutes)
+    raise UserError(_too_short(possible[-1], seconds, setup_s, pace))
 
 
-def _possible(candidates: int) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-    """The races for so many candidates; one alone is trained without a race."""
-    return [race for race in RACES if min(2, candidates) <= race[0][0] <= candidates]
+def _setups(counts: tuple[int, ...]) -> float:
+    """How often the runs of a race are set up; one that is resumed takes a third of it."""
+    return counts[0] + sum(counts[1:]) / 3
 
 
-def training_seconds(counts: tuple[int, ...], shares: tuple[float, ...], means: Means, safety: float) -> float:
-    """How long each candidate's whole training may take."""
-    before, setups, training = 0.0, 0.0, 0.0
-    for rung, (count, share) in enumerate(zip(counts, shares, strict=True)):
-        turns = math.ceil(count / means.workers)
-        setups += turns * (means.resume_s if rung else means.setup_s)
-        training += turns * (share - before)
-        before = share
-    return (safety * means.seconds - setups) / training
+def _trainings(counts: tuple[int, ...]) -> float:
+    """How many whole trainings a race takes as long as."""
+    lengths = [share - before for share, before in zip(SHARES, (0.0, *SHARES), strict=False)]
+    return sum(count * length for count, length in zip(counts, lengths, strict=True))
 
 
-def _too_short(means: Means, candidates: int, pace: Pace) -> str:
-    counts, shares = _possible(candidates)[-1]
-    setups = math.ceil(counts[0] / means.workers) * means.setup_s + (len(counts) - 1) * means.resume_s
-    turns = math.ceil(counts[0] / means.workers) * shares[0] + (1 - shares[0])
-    needed = (setups + turns * pace.shortest_rung_s / shares[0]) / pace.safety
-    more = math.ceil(max(1.0, needed - means.seconds) / 60)
+def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pace) -> str:
+    training_s = _trainings(counts) * pace.shortest_rung_s / SHARES[first_rung(counts)]
+    needed = (_setups(counts) * setup_s + training_s) / pace.safety
+    more = math.ceil(max(1.0, needed - seconds) / 60)
     compared = f"the race of {counts[0]} candidates" if counts[0] > 1 else "training one candidate"
-    fact = f"{max(0.0, means.seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
+    fact = f"{max(0.0, seconds):.0f} s are left for training, and {compared} needs {needed:.0f} s"
     return f"--minutes: too few for one rung: {fact}; give {more} minutes more"
 
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:
     """The steps of a candidate's whole training. epoch_steps: of one pass over the texts."""
-    return max(len(schedule.shares), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps)))
+    return max(len(SHARES), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps)))
 
 
-def rung_steps(whole: int, share: float) -> int:
+def rung_steps(whole: int, rung: int) -> int:
     """The step at which a rung ends."""
-    return whole if share >= 1 else max(1, math.ceil(whole * share))
+    return max(1, math.ceil(whole * SHARES[rung]))

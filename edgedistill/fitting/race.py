@@ -1,131 +1,243 @@
-"""Successive halving: which candidate trains next and how far, and which fall at a rung (Jamieson and Talwalkar 2016).
+"""The race: candidates train one after another, rung by rung, and fall where Optuna's pruner finds too many
+better ones.
 
-Every candidate trains to the first rung; the best of them go on from their checkpoints to the second, and so on. Learning rates follow
-the whole training from the first step, so a candidate that is trained rung by rung ends as if it was trained at once.
+This is asynchronous successive halving (Li et al. 2018, arXiv:1810.05934): one that is not among the best
+quarter of those that came as far falls, one that is goes on at once from its checkpoint. Learning rates
+follow the whole training from the first step, so a candidate that is trained rung by rung ends as if it was
+trained at once.
 
-Kinds learn at different speeds: a static student is at its end when a transformer has begun. So the best of every kind leaves the first
-rung, and from the second on candidates are compared by the scores that they are expected to end with.
+Kinds learn at different speeds: a static student is at its end when a transformer has begun. So candidates
+are compared within their kind at the first rung, and from the second one on by the score that they are
+expected to end with.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import shutil
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
 
-from edgedistill.fitting.pace import Schedule
-from edgedistill.fitting.storage import Entry
+import optuna
+from optuna.trial import FrozenTrial, TrialState
 
+from edgedistill import recipe
+from edgedistill.errors import DiskFull, UserError
+from edgedistill.fitting import page, plan, record
+from edgedistill.fitting.agreement_score import Judge, open_student
+from edgedistill.fitting.candidates import Choice
+from edgedistill.fitting.pace import SHARES, rung_steps
+from edgedistill.fitting.plan import Fit
+from edgedistill.fitting.survey import Survey
+from edgedistill.session import silent
+from edgedistill.training import train
+from edgedistill.training.stage_in_progress import Paused
 
-class Train(NamedTuple):
-    """A candidate that is to be trained to a rung."""
-
-    entry: Entry
-
-
-class Propose(NamedTuple):
-    """Another candidate is to be proposed."""
-
-
-class Promote(NamedTuple):
-    """All have reached a rung: `best` go on, `others` fall, each the best first. expected: of each by number, its score at the end."""
-
-    rung: int
-    best: list[Entry]
-    others: list[Entry]
-    expected: dict[int, float]
-
-
-class Wait(NamedTuple):
-    """Other processes are at work on all that can be done now."""
+FACTOR = 4  # between two rungs' shares; a quarter of those that reach a rung goes on
+TRIALS = "trials"  # the folder of the candidates' runs
+TRIES = 6  # candidates measured until one fits, before there are said to be no more
+ASKED = 400  # proposals at most, until one is among those allowed
 
 
-class Over(NamedTuple):
-    """Nobody races any more."""
+def run_race(fit: Fit) -> None:
+    """Train candidates until none is left, or no time."""
+    fit.study.pruner = Halving(fit.schedule.first_rung)
+    judge = fit.judge()
+    while True:
+        racing = [each for each in record.candidates(fit.study) if record.is_racing(each)]
+        if racing:
+            _race(fit, racing[0], judge)
+        elif _time_is_up(fit, 0) or not _propose(fit):
+            return
+        page.write(fit)
 
 
-Step = Train | Propose | Promote | Wait | Over
-
-
-def next_step(entries: Sequence[Entry], schedule: Schedule, exhausted: bool, alive: Callable[[str | None], bool]) -> Step:
-    """What is to be done now. exhausted: the sampler has no more candidates; alive: whether a process is at work."""
-    racing = [entry for entry in entries if entry.racing]
-    waiting = [entry for entry in racing if entry.waiting]
-    free = [entry for entry in waiting if not alive(entry.worker)]
-    if free:
-        return Train(min(free, key=lambda entry: (entry.goal, entry.number)))
-    missing = schedule.counts[0] - len(entries)
-    if missing > 0 and not exhausted and all(entry.goal == 0 for entry in racing):
-        return Propose()
-    if waiting:
-        return Wait()
-    if not racing:
-        return Over()
-    rung = racing[0].goal
-    expected = {entry.number: expected_score(entry, rung, schedule.shares) for entry in racing}
-    ranked = sorted(racing, key=lambda entry: (-expected[entry.number], entry.number))
-    last = rung == len(schedule.counts) - 1
-    count = len(ranked) if last else schedule.counts[rung + 1]
-    first = _best_of_each_kind(ranked) if rung == 0 and not last else []
-    chosen = {entry.number for entry in [*first, *(entry for entry in ranked if entry not in first)][:count]}
-    best = [entry for entry in ranked if entry.number in chosen]
-    return Promote(rung, best, [entry for entry in ranked if entry.number not in chosen], expected)
-
-
-def expected_score(entry: Entry, rung: int, shares: Sequence[float]) -> float:
-    """The score at the end, where it goes on to grow with the logarithm of the steps as between the last two rungs; at the first, and at
-    the last, the score itself.
+class Halving(optuna.pruners.SuccessiveHalvingPruner):
+    """Optuna's successive halving over rungs 1, 4 and 16, from `first_rung` on; at rung 1, among candidates
+    of one kind only.
     """
-    score = _score(entry, rung)
-    if rung == 0 or not math.isfinite(score):
-        return score
-    growth = (score - _score(entry, rung - 1)) / math.log(shares[rung] / shares[rung - 1])
-    return score + growth * math.log(shares[-1] / shares[rung])
+
+    def __init__(self, first_rung: int) -> None:
+        super().__init__(min_resource=1, reduction_factor=FACTOR, min_early_stopping_rate=first_rung)
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether a candidate falls at the rung that it has reached last."""
+        compared = _OfAKind(study, trial) if trial.last_step == 1 else study
+        return bool(super().prune(compared, trial))
 
 
-def _score(entry: Entry, rung: int) -> float:
-    score = float(entry.scores[rung]["score"])
-    return score if math.isfinite(score) else -math.inf
-
-
-def _best_of_each_kind(ranked: list[Entry]) -> list[Entry]:
-    found: dict[str, Entry] = {}
-    for entry in ranked:
-        found.setdefault(entry.params["kind"], entry)
-    return list(found.values())
-
-
-def why_it_fell(entry: Entry, place: int, step: Promote, schedule: Schedule) -> str:
-    """Why a candidate was not trained on. place: its place at the rung, from 1."""
-    score, rung = entry.scores[step.rung], step.rung
-    count = len(step.best) + len(step.others)
-    at = f"at rung {rung + 1} of {len(schedule.counts)}, after {score['step']:,} of {score['steps']:,} steps"
-    if rung == 0:
-        return f"{at}: {score['score']:.3f}, place {place} of {count}; {_went_on(step)} went on"
-    ends, lowest = step.expected[entry.number], step.expected[step.best[-1].number]
-    expects = f"{score['score']:.3f}, {ends:.3f} to be expected at the end"
-    return f"{at}: {expects}, place {place} of {count}; {_went_on(step)} went on, from {lowest:.3f}"
-
-
-def _went_on(step: Promote) -> str:
-    kinds = {entry.params["kind"] for entry in step.best}
-    return f"the best {len(step.best)}, with one of each kind," if step.rung == 0 and len(kinds) > 1 else f"the best {len(step.best)}"
-
-
-def finalists(step: Promote, schedule: Schedule, seconds: float, workers: int) -> Promote:
-    """The promotion to the last rung, with only as many as can be trained in the seconds left.
-
-    One always is, and as many as there are workers: side by side they take no longer, and a fair share of the kinds should be among them.
+class _OfAKind(optuna.Study):
+    """A study that shows the candidates of one kind only, as Optuna's HyperbandPruner shows those of a
+    bracket.
     """
-    if step.rung + 1 < len(schedule.counts) - 1 or step.rung == len(schedule.counts) - 1:
-        return step
-    count = len(step.best)
-    while count > workers and math.ceil(count / workers) * max(_seconds_left(entry, step.rung) for entry in step.best[:count]) > seconds:
-        count -= 1
-    return Promote(step.rung, step.best[:count], [*step.best[count:], *step.others], step.expected)
+
+    def __init__(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        super().__init__(study.study_name, study._storage)
+        self._kind = trial.params["kind"]
+
+    def get_trials(self, deepcopy: bool = True, states: Any = None) -> list[FrozenTrial]:
+        return [each for each in super().get_trials(deepcopy, states) if each.params["kind"] == self._kind]
 
 
-def _seconds_left(entry: Entry, rung: int) -> float:
-    """How long the rest of a candidate's training takes, by the last rung's measured speed."""
-    score = entry.scores[rung]
-    return float((score["steps"] - score["step"]) * score["step_seconds"])
+def _race(fit: Fit, candidate: FrozenTrial, judge: Judge) -> None:
+    """Train a candidate to its end, or until it falls. One that was killed goes on behind the last rung that
+    it has reached.
+    """
+    trial = optuna.Trial(fit.study, candidate._trial_id)
+    name, scores = candidate.user_attrs["name"], list(candidate.user_attrs["scores"])
+    for rung in range(len(SHARES)):
+        if rung == len(scores):
+            if _time_is_up(fit, rung):
+                return _fall(fit, trial, f"before rung {rung + 1} of {len(SHARES)}: the time was over")
+            try:
+                scores.append(train_to_rung(fit, candidate, rung, judge))
+            except DiskFull:
+                raise
+            except UserError as error:
+                return _fall(fit, trial, f"in training: {error.problems[0]}")
+            trial.report(expected_score(scores), FACTOR**rung)
+            trial.set_user_attr("scores", scores)
+            fit.session.log(described(name, scores))
+            page.write(fit)
+        if rung + 1 < len(SHARES) and trial.should_prune():
+            return _fall(fit, trial, why_it_fell(fit.study, trial.number, rung))
+    fit.study.tell(trial.number, scores[-1]["score"])
+    return None
+
+
+def expected_score(scores: Sequence[dict[str, Any]]) -> float:
+    """The score at the end, by those of the rungs so far; at the first rung and at the last, the score
+    itself.
+
+    Between, it is taken to grow with the logarithm of the steps: from one rung to the next always by as much.
+    """
+    last = float(scores[-1]["score"])
+    if len(scores) in (1, len(SHARES)):
+        return last
+    return last + (last - float(scores[-2]["score"])) * (len(SHARES) - len(scores))
+
+
+def described(name: str, scores: Sequence[dict[str, Any]]) -> str:
+    """The result of the last rung in a line."""
+    score = scores[-1]
+    kept = f", keeps {score['kept']:.1%} of the suite" if "kept" in score else ""
+    parts = f"neighbours {score['neighbours']:.3f}, cosines {score['cosines']:.3f}{kept}"
+    at = f"rung {len(scores)} of {len(SHARES)}, {score['step']:,} of {score['steps']:,} steps"
+    return f"{name}: {at}: score {score['score']:.3f} ({parts}), {score['seconds']:.0f} s"
+
+
+def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:
+    """Why a candidate was not trained on."""
+    trials, step = record.candidates(study), FACTOR**rung
+    mine = trials[number]
+    score, value = mine.user_attrs["scores"][rung], mine.intermediate_values[step]
+    kind = mine.params["kind"]
+    compared = [each for each in trials if rung > 0 or each.params["kind"] == kind]
+    values = [each.intermediate_values[step] for each in compared if step in each.intermediate_values]
+    at = f"at rung {rung + 1} of {len(SHARES)}, after {score['step']:,} of {score['steps']:,} steps: {score['score']:.3f}"
+    expects = f", {value:.3f} to be expected at the end" if rung > 0 else ""
+    place = f"place {1 + sum(each > value for each in values)} of {len(values)}"
+    among = "" if rung > 0 else f" of kind {kind}"
+    return f"{at}{expects}, {place}{among} that came so far; the best has {max(values):.3f}"
+
+
+def _fall(fit: Fit, trial: optuna.Trial, reason: str) -> None:
+    """End a candidate's race."""
+    trial.set_user_attr("fell", reason)
+    fit.study.tell(trial.number, state=TrialState.PRUNED)
+    fit.session.log(f"{trial.user_attrs['name']}: fell {reason}")
+
+
+def spent_seconds(fit: Fit) -> float:
+    """How long planning and all trainings took, without the time that the fit lay dead."""
+    scores = [score for each in record.candidates(fit.study) for score in each.user_attrs["scores"]]
+    return float(fit.known("planned_s") + sum(score["seconds"] for score in scores))
+
+
+def _time_is_up(fit: Fit, rung: int) -> bool:
+    """Whether training to a rung would take longer than the fit has left, and there is a student already."""
+    share = SHARES[rung] - (SHARES[rung - 1] if rung else 0.0)
+    late = fit.schedule.seconds * share > fit.racing_seconds - spent_seconds(fit)
+    return late and bool(record.finalists(fit.study))
+
+
+# ---- one candidate
+
+
+def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int, judge: Judge) -> dict[str, Any]:
+    """Train a candidate from its checkpoint to a rung, and score it there.
+
+    Returns the score's details with step, steps, seconds (of this rung) and step_seconds. Raises UserError as
+    `train`.
+    """
+    known = candidate.user_attrs
+    spec = recipe.parse(known["recipe"], known["name"])
+    whole = spec.distilling[0].steps
+    assert whole is not None, "every candidate's recipe has steps"
+    step, started = rung_steps(whole, rung), time.perf_counter()
+    student = _trained(fit, spec, step if step < whole else None)
+    trained = time.perf_counter() - started
+    score = judge.score_student(student, known["precision"])
+    before = rung_steps(whole, rung - 1) if rung else 0
+    times = {"seconds": round(time.perf_counter() - started, 2), "step_seconds": trained / max(1, step - before)}
+    return {**score.as_data(), "step": step, "steps": whole, **times}
+
+
+def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> Any:
+    """The student trained to a step, or to the end."""
+    out = fit.folder / TRIALS / spec.name
+    partial = resolve.unfinished_run(out)
+    if out.exists():  # killed after the run was written and before its unfinished folder was gone
+        shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists() and not (partial / "recipe.yaml").exists():  # killed before the first file
+        shutil.rmtree(partial)
+    try:
+        train.train(spec, out, replace(fit.session, log=silent), resume=out.exists() or partial.exists(), pause_at=pause_at)
+    except Paused as paused:
+        return paused.student
+    return open_student(out)
+
+
+# ---- further candidates
+
+
+def _propose(fit: Fit) -> bool:
+    """Enter a candidate that the sampler proposes and that keeps to the budget. Returns whether there is one."""
+    trials = record.candidates(fit.study)
+    if len(trials) >= fit.schedule.candidates(fit.request.minutes):
+        return False
+    workshop = fit.workshop()
+    survey = fit.survey(workshop)
+    raced = {trial.user_attrs["name"] for trial in trials}
+    for _ in range(TRIES):
+        allowed = [choice for choice in [*survey.likely(), *survey.fitting] if choice.name not in raced]
+        choice = propose(trials, survey, allowed, fit.request.seed)
+        if choice is None:
+            return False
+        if choice not in survey.costs:
+            survey.measure(choice, workshop.cost, lambda each: plan.record_cost(fit, survey, each))
+        if choice in survey.costs and survey.costs[choice].fitting(fit.request.budget):
+            plan.enter(fit, survey, choice, plan.attributes(fit, workshop, survey, choice, fit.schedule))
+            return True
+    return False
+
+
+def propose(trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int) -> Choice | None:
+    """A shape among those allowed, by TPE over what raced; the first allowed where it finds none, None where
+    there is none.
+
+    TPE knows of no combinations that cannot be built, so it is asked on a copy, and again until it names one
+    that is allowed.
+    """
+    if not allowed:
+        return None
+    sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, multivariate=True)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.add_trials([trial for trial in trials if trial.intermediate_values])
+    wanted, values = set(allowed), plan.distributions(survey.choices)
+    for _ in range(ASKED):
+        choice = Choice(**study.ask(values).params)
+        if choice in wanted:
+            return choice
+    return next(iter(allowed))

@@ -14,14 +14,18 @@ TARGETS = ("native", "web")
 
 @dataclass(frozen=True)
 class Budget:
-    """What the student may cost: the graph and tokenizer.json together in 10⁶ bytes, and the p50 of one text in the target's runner."""
+    """What the student may cost: graph and tokenizer.json together in 10⁶ bytes, and the p50 of one text in
+    the target's runner.
+    """
 
     max_mb: float
     max_p50_ms: float
     target: str = "native"
 
     def excess(self, size_bytes: int, p50_ms: float) -> float:
-        """By how much a cost exceeds the budget, as a share of it: 0.2 is a fifth too much of one of the two; at most 0 where it fits."""
+        """By how much a cost exceeds the budget, as a share: 0.2 is a fifth too much of one of the two; at
+        most 0 where it fits.
+        """
         return max(size_bytes / 1e6 / self.max_mb, p50_ms / self.max_p50_ms) - 1
 
     def __str__(self) -> str:
@@ -30,7 +34,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class FitRequest:
-    """A whole request. texts: globs, or DOCUMENTATION. suite: also scored by, where given. min_kept: share of the teacher's score."""
+    """A whole request.
+
+    texts: globs, or DOCUMENTATION. suite: candidates are scored on it too. min_kept: share of the teacher's
+    score. data: the folder that relative paths start from.
+    """
 
     teacher: recipe.Teacher
     texts: tuple[str, ...]
@@ -43,13 +51,15 @@ class FitRequest:
     data: Path | None = field(default=None, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """The request as plain data: what two processes that work on one fit have to agree in."""
-        found = asdict(self) | {"teacher": self.teacher.model_dump(mode="json", exclude_defaults=True), "texts": list(self.texts)}
+        """The request as plain data; `of_settings` reads it."""
+        teacher = self.teacher.model_dump(mode="json", exclude_defaults=True)
+        found = asdict(self) | {"teacher": teacher, "texts": list(self.texts)}
         found.pop("data")
         return found
 
 
 def of_settings(settings: dict[str, Any], data: Path | None) -> FitRequest:
     """The request that `FitRequest.settings` described."""
-    made = {"teacher": recipe.Teacher(**settings["teacher"]), "texts": tuple(settings["texts"]), "budget": Budget(**settings["budget"])}
-    return FitRequest(**{**settings, **made, "data": data})
+    teacher, budget = recipe.Teacher(**settings["teacher"]), Budget(**settings["budget"])
+    opened = {"teacher": teacher, "texts": tuple(settings["texts"]), "budget": budget}
+    return FitRequest(**{**settings, **opened, "data": data})

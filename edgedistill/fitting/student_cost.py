@@ -16,7 +16,6 @@ from edgedistill.fitting.request import Budget
 from edgedistill.quantization.mixed_precision import int8_with_w8
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.session import Session
-from edgedistill.students import kinds
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -30,14 +29,17 @@ class Cost:
     p50_ms: of one text, tokenization included.
     """
 
-    parameters: int
-    graph_bytes: dict[str, int]
     size_bytes: dict[str, int]
     p50_ms: dict[str, float]
 
     def fitting(self, budget: Budget) -> list[str]:
         """The precisions that keep to the budget, the preferred one first."""
         return [name for name in PRECISIONS if budget.excess(self.size_bytes[name], self.p50_ms[name]) <= 0]
+
+    def best(self, budget: Budget) -> str:
+        """The preferred precision that keeps to the budget; the nearest one where none does."""
+        fits = self.fitting(budget)
+        return fits[0] if fits else self.nearest(budget)[1]
 
     def nearest(self, budget: Budget) -> tuple[float, str]:
         """(by how much it exceeds the budget, in which precision): the least."""
@@ -95,8 +97,6 @@ def cost(student: PreparedStudent, texts: list[str], target: str) -> Cost:
     ids = reader.token_ids(texts)
     tokenizing, measured = _tokenizing_ms(student, texts), latency.RUNNERS[target](list(models.values()), ids)
     return Cost(
-        kinds.parameters(student.module)["total"],
-        {name: len(model) for name, model in models.items()},
         {name: len(model) + tokenizer_bytes for name, model in models.items()},
         {name: round(ms + tokenizing, 4) for name, ms in zip(models, measured, strict=True)},
     )

@@ -1,4 +1,6 @@
-"""The end of a fit: the best candidate that passes every check becomes a recipe, a run, a bundle and a report."""
+"""The end of a fit: the best candidate that passes every check becomes a recipe, a run, a bundle and a
+report.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, report
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import latency
-from edgedistill.fitting.agreement_score import Judge, Score
-from edgedistill.fitting.candidates import PRECISIONS
+from edgedistill.fitting import latency, record
+from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.plan import SUITE, Fit
-from edgedistill.fitting.storage import RECIPE, Entry
+from edgedistill.fitting.race import TRIALS
+from edgedistill.fitting.record import RECIPE
 from edgedistill.fitting.student_cost import Cost
-from edgedistill.fitting.trials import run_folder
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 
@@ -31,57 +33,65 @@ BUNDLE, RUN, TEACHER, REPORT, PAGE = "bundle", "run", "teacher", "bench.json", "
 
 
 def choose(fit: Fit) -> dict[str, Any]:
-    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry `winner` of fit.json.
+    """Export the finalists, the best first, until one passes: parity, size, `verify`, p50. Returns the entry
+    `winner` of fit.json.
 
     Raises UserError where no candidate was trained to the end, CheckFailed where none passes.
     """
-    finalists = sorted((entry for entry in fit.storage.entries() if entry.state == "complete"), key=lambda each: -(each.last_score or 0))
+    finalists = record.finalists(fit.study)
     if not finalists:
-        fell = "; ".join(dict.fromkeys(f"{entry.name} {entry.fell}" for entry in fit.storage.entries()))
+        known = (trial.user_attrs for trial in record.candidates(fit.study))
+        fell = "; ".join(dict.fromkeys(f"{each['name']} {each['fell']}" for each in known))
         raise UserError(f"{fit.folder}: no candidate was trained to the end: {fell}")
     judge, problems = fit.judge(), list[str]()
-    for entry in finalists:
-        _write_recipe(fit, entry)
-        _copy_run(fit, entry)
-        for precision in sorted(
-            Cost(**entry.cost).fitting(fit.request.budget), key=lambda each: (each != entry.precision, PRECISIONS.index(each))
-        ):
+    for finalist in finalists:
+        _write_recipe(fit, finalist.user_attrs)
+        _copy_run(fit, finalist.user_attrs)
+        for precision in _precisions(fit, finalist.user_attrs):
             try:
-                return _certified(fit, entry, precision, judge)
+                return _certified(fit, finalist.user_attrs, precision, judge)
             except CheckFailed as error:
-                problems.append(f"{entry.name} in {precision}: {error}")
+                problems.append(f"{finalist.user_attrs['name']} in {precision}: {error}")
                 fit.session.log(problems[-1])
     raise CheckFailed(f"{fit.folder}: no finalist passed its checks\n" + "\n".join(problems), {"problems": problems})
 
 
-def _write_recipe(fit: Fit, entry: Entry) -> None:
+def _precisions(fit: Fit, finalist: dict[str, Any]) -> list[str]:
+    """The precisions that keep to the budget: the one that raced, then the others in their order."""
+    others = [each for each in Cost(**finalist["cost"]).fitting(fit.request.budget) if each != finalist["precision"]]
+    return [finalist["precision"], *others]
+
+
+def _write_recipe(fit: Fit, finalist: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
-    score = entry.scores[max(entry.scores)]
-    threads = fit.storage.get("threads")
+    score, count = finalist["scores"][-1], len(record.candidates(fit.study))
     data = f" --data {fit.request.data}" if fit.request.data is not None else ""
+    parts = f"nearest neighbours in common {score['neighbours']:.4f}, rank correlation of cosines {score['cosines']:.4f}"
     head = [
-        f"# Found by edgedistill fit: the best of {len(fit.storage.entries())} candidates of at most {fit.request.budget} ({entry.name}).",
-        f"# Agreement with the teacher on held-out texts in {entry.precision}: {score['agreement']:.4f} (nearest neighbours in common "
-        f"{score['neighbours']:.4f}, rank correlation of cosines {score['cosines']:.4f}).",
-        f"# The same bytes again, on this machine: OMP_NUM_THREADS={threads} edgedistill train {RECIPE}{data}",
+        f"# Found by edgedistill fit: the best of {count} candidates of at most {fit.request.budget} ({finalist['name']}).",
+        f"# Agreement with the teacher on held-out texts in {finalist['precision']}: {score['agreement']:.4f} ({parts}).",
+        f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill train {RECIPE}{data}",
     ]
-    files.write_text(fit.folder / RECIPE, "\n".join(head) + "\n" + yaml.safe_dump(_named(entry), sort_keys=False, default_flow_style=None))
+    body = yaml.safe_dump(_named(finalist), sort_keys=False, default_flow_style=None)
+    files.write_text(fit.folder / RECIPE, "\n".join(head) + "\n" + body)
 
 
-def _named(entry: Entry) -> dict[str, Any]:
-    return {**entry.recipe, "name": NAME}
+def _named(finalist: dict[str, Any]) -> dict[str, Any]:
+    return {**finalist["recipe"], "name": NAME}
 
 
-def _copy_run(fit: Fit, entry: Entry) -> None:
-    """The candidate's run under the winner's name."""
+def _copy_run(fit: Fit, finalist: dict[str, Any]) -> None:
+    """Copy the candidate's run to the winner's name."""
     with files.new_folder(fit.folder / RUN) as folder:
-        shutil.copytree(run_folder(fit.folder, entry.name), folder, dirs_exist_ok=True)
-        spec = recipe.parse(_named(entry), RECIPE)
+        shutil.copytree(fit.folder / TRIALS / finalist["name"], folder, dirs_exist_ok=True)
+        spec = recipe.parse(_named(finalist), RECIPE)
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
 
 
-def _certified(fit: Fit, entry: Entry, precision: str, judge: Judge) -> dict[str, Any]:
-    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does not pass."""
+def _certified(fit: Fit, finalist: dict[str, Any], precision: str, judge: Judge) -> dict[str, Any]:
+    """Export, check and measure a finalist in a precision. Raises CheckFailed with the numbers where it does
+    not pass.
+    """
     budget, folder = fit.request.budget, fit.folder / BUNDLE
     bundle_writer.export(fit.folder / RUN, [precision], folder, fit.session.log)
     verify.verify(str(folder))
@@ -97,15 +107,15 @@ def _certified(fit: Fit, entry: Entry, precision: str, judge: Judge) -> dict[str
     if budget.excess(0, p50) > 0:
         raise CheckFailed(f"p50 {p50:.3f} ms, the budget is {budget.max_p50_ms:g}")
     return {
-        "candidate": entry.name,
+        "candidate": finalist["name"],
         "precision": precision,
         "size_mb": size / 1e6,
         "graph_mb": graph_bytes / 1e6,
         "p50_ms": p50,
-        "score": Score.as_data(score),
+        "score": score.as_data(),
         "suite": suite,
         "kept": measured["kept"].get(suite),
-        "steps": entry.recipe["stages"][0]["steps"],
+        "steps": finalist["recipe"]["stages"][0]["steps"],
     }
 
 
@@ -119,7 +129,9 @@ def _bench(fit: Fit, precision: str, suite: str) -> report.Report:
 
 
 def _teacher_bundle(fit: Fit) -> bool:
-    """Whether the teacher's bundle is there; it is exported first. A teacher that has no graph is not measured."""
+    """Whether the teacher's bundle is there; it is exported first. A teacher that has no graph is not
+    measured.
+    """
     folder, teacher = fit.folder / TEACHER, fit.request.teacher
     if (folder / "manifest.json").exists():
         return True
@@ -133,8 +145,8 @@ def _teacher_bundle(fit: Fit) -> bool:
 
 
 def _p50(fit: Fit, graph: Path, precision: str, measured: report.Report) -> float:
-    """Milliseconds of a text in the runner of the target: what `bench` measured here; measured again where that is over the budget, as
-    other work on the machine may be why.
+    """Milliseconds of a text in the runner of the target: what `bench` measured here; measured again where
+    that is over the budget, as other work on the machine may be why.
     """
     budget = fit.request.budget
     found = least_p50(measured) if budget.target == "native" else math.inf

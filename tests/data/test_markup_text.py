@@ -54,7 +54,7 @@ not   read
 
 
 def test_the_prose_of_restructured_text() -> None:
-    assert list(markup_text.restructured(DOCUMENT))[0] == (3, "Title")
+    assert next(markup_text.restructured(DOCUMENT)) == (3, "Title")
     assert list(markup_text.restructured(DOCUMENT))[1:] == list(markup_text.restructured(DOCUMENT, titles=False))
     assert list(markup_text.restructured(DOCUMENT, titles=False)) == [
         (9, "Add two arrays, element by element; see at, the text and a page."),

@@ -1,4 +1,4 @@
-"""A fit of the tiny world, killed and resumed once: seconds in place of an hour."""
+"""A fit of the tiny world, killed in training and resumed: seconds in place of an hour."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from optuna.trial import FrozenTrial
 
 from edgedistill import recipe
 from edgedistill.evaluation import speed
-from edgedistill.fitting import fit, storage
+from edgedistill.fitting import fit, record
 from edgedistill.fitting.pace import Pace
 from edgedistill.fitting.request import Budget, FitRequest
-from edgedistill.fitting.storage import Entry
 from edgedistill.session import Session
 from tests.conftest import World
 
@@ -34,8 +34,6 @@ PACE = Pace(
     wanted=5,
     measurement=speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20),
 )
-CONDUCT = fit.Conduct(pace=PACE, workers=1)
-RESUMED = fit.Conduct(resume=True, pace=PACE, workers=1)
 KILLED = """
 import json
 import sys
@@ -43,10 +41,11 @@ from pathlib import Path
 from edgedistill.fitting import fit, request
 from edgedistill.session import Session
 from edgedistill.training import checkpoint
-from tests.fitting.conftest import CONDUCT
+from tests.fitting.conftest import PACE
 
 checkpoint.EVERY_SECONDS = 0.0
-fit.fit(request.of_settings(json.loads(sys.argv[1]), None), Path(sys.argv[2]), Session(), CONDUCT)
+folder, resume = Path(sys.argv[2]), sys.argv[3] == "resume"
+fit.fit(request.of_settings(json.loads(sys.argv[1]), None), folder, Session(), resume, PACE)
 """
 
 
@@ -56,13 +55,14 @@ def request(world: World, **changes: Any) -> FitRequest:
     return FitRequest(**{**given, "minutes": 5.0, **changes})
 
 
-def killed_within_a_rung(asked: FitRequest, folder: Path) -> None:
-    """Begin a fit in a process of its own, and kill it after the first checkpoint of its first candidate."""
-    command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder)]
+def killed(asked: FitRequest, folder: Path, at: str) -> None:
+    """Begin a fit, or go on with it, in a process of its own; kill -9 once a path of its folder is there. at: a pattern."""
+    resume = "resume" if record.is_fit(folder) else ""
+    command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder), resume]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:
-        while not list(folder.glob("trials/*.partial/checkpoints/00-*")):
+        while not list(folder.glob(at)):
             assert process.poll() is None, process.stderr.read().decode()
             time.sleep(0.01)
     finally:
@@ -77,12 +77,13 @@ class Finished(NamedTuple):
     result: dict[str, Any]
     logged: list[str]
     request: FitRequest
-    killed: list[Entry]
+    killed: list[FrozenTrial]
 
 
 @pytest.fixture(scope="package")
 def finished(world: World, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder, logged, asked = tmp_path_factory.mktemp("fits") / "fit", list[str](), request(world)
-    killed_within_a_rung(asked, folder)
-    killed = storage.Storage(folder).entries()
-    return Finished(folder, fit.fit(asked, folder, Session(log=logged.append), RESUMED), logged, asked, killed)
+    killed(asked, folder, "trials/*.partial/checkpoints/00-*")
+    trials = record.candidates(record.open_study(folder))
+    done = fit.fit(asked, folder, Session(log=logged.append), resume=True, pace=PACE)
+    return Finished(folder, done, logged, asked, trials)

@@ -11,14 +11,13 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import report, teacher_agreement
-from edgedistill.fitting import fit, fit_page, front, processes, storage
-from edgedistill.fitting.request import Budget
+from edgedistill.fitting import fit, record
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import train
 from tests.conftest import World
-from tests.fitting.conftest import CONDUCT, Finished, request
+from tests.fitting.conftest import PACE, Finished, request
 
 
 def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
@@ -37,8 +36,8 @@ def test_the_winner_keeps_to_the_budget(finished: Finished) -> None:
 
 
 def test_the_score_is_the_agreement_with_the_teacher(finished: Finished, world: World) -> None:
-    plan = storage.Storage(finished.folder)
-    held_out = fit.texts.build(plan.get("corpus"), Session(), 0)
+    known = record.open_study(finished.folder).user_attrs
+    held_out = fit.texts.build(known["corpus"], Session(), 0)
     found = held_out.texts(held_out.held_out)
     teacher = TeacherEncoder(finished.request.teacher)
     opened = bundle.load(finished.folder / "bundle")
@@ -55,44 +54,44 @@ def test_its_recipe_gives_the_same_bytes(finished: Finished, tmp_path: Path) -> 
     """Trained rung by rung in the race, at once here."""
     spec = recipe.read(str(finished.folder / "mine.yaml"))
     assert spec.name == "mine"
-    won = next(each for each in storage.Storage(finished.folder).entries() if each.state == "complete")
-    assert len(won.scores) == len(finished.result["schedule"]["counts"]) >= 2, "it was not trained in rungs"
+    won = record.finalists(record.open_study(finished.folder))[0]
+    assert len(won.user_attrs["scores"]) == 3, "it was not trained in rungs"
     train.train(spec, tmp_path / "again")
     assert (tmp_path / "again/student.safetensors").read_bytes() == (finished.folder / "run/student.safetensors").read_bytes()
 
 
 def test_everyone_that_fell_is_told_why(finished: Finished) -> None:
     candidates = finished.result["candidates"]
-    counts = finished.result["schedule"]["counts"]
-    assert len(candidates) == counts[0] >= 2
+    assert len(candidates) == finished.result["schedule"]["counts"][0] >= 2
     fates = [each["fate"] for each in candidates]
-    assert sum(fate == "trained to the end" for fate in fates) == counts[-1]
-    fell = [fate for fate in fates if fate.startswith("fell at rung 1 of 2, after ")]
-    assert len(fell) == counts[0] - counts[-1] and all("place" in fate for fate in fell)
+    fell = [fate for fate in fates if fate.startswith("fell at rung 2 of 3, after ")]
+    assert fell and all("place" in fate for fate in fell)
+    assert {fate for fate in fates if fate not in fell} == {"trained to the end"}
     assert finished.result["not_raced"] and all(" MB" in each["why"] for each in finished.result["not_raced"])
     scores = [each["score"] for each in candidates]
     assert scores == sorted(scores, reverse=True) and candidates[0]["on_front"]
     for each in candidates:
-        assert any(line.startswith(f"{each['name']}: rung 1 of 2") for line in finished.logged)
+        assert [line for line in finished.logged if line.startswith(f"{each['name']}: rung 2 of 3, ")]
+        assert (f"{each['name']}: {each['fate']}" in finished.logged) == each["fate"].startswith("fell")
     page = (finished.folder / "fit.html").read_text(encoding="utf-8")
-    assert "http-equiv" not in page and all(each["name"] in page and each["fate"] in page for each in candidates)
-    assert "http://" not in page and "https://" not in page
+    assert all(each["name"] in page and each["fate"] in page for each in candidates)
+    assert "https://" not in page and "http://" not in page
     assert "pq_bytes" in page and str(finished.folder / "mine.yaml") == finished.result["recipe"]
     json.dumps(finished.result)
 
 
 def test_a_finished_fit_is_left_as_it_is(finished: Finished) -> None:
     logged: list[str] = []
-    again = fit.fit(finished.request, finished.folder, Session(log=logged.append), CONDUCT)
+    again = fit.fit(finished.request, finished.folder, Session(log=logged.append), pace=PACE)
     assert again == finished.result and logged == [f"{finished.folder}: finished already"]
     text = fit.summary(again)
     assert again["winner"]["candidate"] in text and "edgedistill train" in text
 
 
 def test_other_settings_are_refused(finished: Finished, world: World) -> None:
-    for changes, fact in (({"seed": 1}, "seed was 0, is now 1"), ({"budget": Budget(0.02, 50.0)}, "budget.max_mb was 0.05, is now 0.02")):
+    for changes, fact in (({"seed": 1}, "seed was 0, is now 1"), ({"column": "body"}, "column was 'text', is now 'body'")):
         with pytest.raises(UserError) as caught:
-            fit.fit(request(world, **changes), finished.folder, Session(), CONDUCT)
+            fit.fit(request(world, **changes), finished.folder, Session(), pace=PACE)
         assert str(caught.value) == f"{finished.folder}: a fit with other settings ({fact}); give another --out, or delete it"
 
 
@@ -106,27 +105,15 @@ def test_keeping_too_little_is_a_failed_check(finished: Finished, world: World) 
     fit.winner.check_kept(won, won["kept"], finished.result)
 
 
-def test_the_page_refreshes_itself_while_the_race_goes_on(finished: Finished) -> None:
-    opened = storage.Storage(finished.folder)
-    at_work = [{"name": "a", "host": "box", "pid": 7, "doing": "trains <b>"}]
-    page = fit_page.html(front.read(opened, at_work))
-    assert '<meta http-equiv="refresh"' in page and "trains &lt;b&gt;" in page
-    from rich.console import Console
-
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(front.table(front.read(opened, at_work)))
-    shown = console.export_text()
-    assert finished.result["winner"]["candidate"] in shown and "●" in shown and "box 7: trains <b>" in shown
-
-
 def test_folders_that_are_no_fit(world: World, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="mine: exists already and is not a fit; give another --out"):
-        fit.fit(request(world), tmp_path / "mine", Session(), CONDUCT)
+        fit.fit(request(world), tmp_path / "mine", Session())
     with pytest.raises(UserError, match="new: nothing to resume; leave --resume out"):
-        fit.fit(request(world), tmp_path / "new", Session(), fit.Conduct(resume=True))
-    storage.Storage(tmp_path / "begun").agree(request(world).settings())
+        fit.fit(request(world), tmp_path / "new", Session(), resume=True)
+    record.open_study(tmp_path / "begun")
     with pytest.raises(UserError, match="begun: an unfinished fit; continue it with --resume, or delete it"):
-        fit.fit(request(world), tmp_path / "begun", Session(), CONDUCT)
-    assert not processes.any_alive(tmp_path / "begun")
+        fit.fit(request(world), tmp_path / "begun", Session())
+    with record.held(tmp_path / "begun"), pytest.raises(UserError, match="begun: another process works on this fit; wait for it"):
+        fit.fit(request(world), tmp_path / "begun", Session(), resume=True)

@@ -1,120 +1,154 @@
-"""The race by itself: who trains next, who falls, how many fit into the minutes."""
+"""The race: who falls and why, what a killed one leaves, how many fit into the minutes."""
 
 from __future__ import annotations
 
-import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
+import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
 
-from edgedistill.errors import UserError
-from edgedistill.fitting import pace, race
-from edgedistill.fitting.pace import Means, Pace, Schedule
-from edgedistill.fitting.storage import Entry
+from edgedistill.errors import DiskFull, UserError
+from edgedistill.fitting import fit, pace, race, record
+from edgedistill.fitting.pace import Pace, Schedule
+from edgedistill.fitting.student_cost import Cost
+from edgedistill.session import Session
+from tests.conftest import World
+from tests.fitting.conftest import PACE, Finished, killed, request
 
-SCHEDULE = Schedule((4, 2, 1), (1 / 16, 1 / 4, 1.0), 160.0)
-
-
-def entry(number: int, scores: list[float], goal: int, worker: str | None = None, state: str = "running", kind: str = "bert") -> Entry:
-    details = {rung: {"score": score, "step": 10 * 4**rung, "steps": 160, "step_seconds": 1.0} for rung, score in enumerate(scores)}
-    return Entry(number, f"c{number}", {"kind": kind}, {}, "int8", {}, goal, details, worker, None, state)
-
-
-def nobody(name: str | None) -> bool:
-    return False
+KINDS = {"kind": CategoricalDistribution(("bert", "static"))}
 
 
-def everybody(name: str | None) -> bool:
-    return name is not None
+def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna.Study, list[int]]:
+    """A study in which candidates (kind, scores at the rungs) raced one after another, and the rungs that each reached."""
+    study, reached = optuna.create_study(direction="maximize", pruner=race.Halving(first_rung)), []
+    for kind, values in rungs:
+        study.add_trial(create_trial(state=TrialState.RUNNING, params={"kind": kind}, distributions=KINDS))
+        trial = optuna.Trial(study, study.get_trials(deepcopy=False)[-1]._trial_id)
+        scores = [{"score": value, "step": 10 * 4**rung, "steps": 160} for rung, value in enumerate(values)]
+        trial.set_user_attr("scores", scores)
+        for rung in range(3):
+            trial.report(race.expected_score(scores[: rung + 1]), 4**rung)
+            if rung < 2 and trial.should_prune():
+                break
+        reached.append(rung)
+    return study, reached
 
 
-def test_candidates_train_in_turn_and_a_dead_process_is_replaced() -> None:
-    entries = [entry(0, [], 0, "gone"), entry(1, [], 0), entry(2, [], 0), entry(3, [], 0)]
-    assert race.next_step(entries, SCHEDULE, False, nobody) == race.Train(entries[0])
-    assert race.next_step(entries, SCHEDULE, False, everybody) == race.Train(entries[1])
-    busy = [entry(number, [], 0, "other") for number in range(4)]
-    assert race.next_step(busy, SCHEDULE, False, everybody) == race.Wait()
+def test_the_best_so_far_go_on() -> None:
+    _, reached = raced([("bert", [0.5, 0.6, 0.7]), ("bert", [0.4, 0, 0]), ("bert", [0.6, 0.65, 0.7]), ("bert", [0.7, 0.8, 0.9])], 0)
+    assert reached == [2, 0, 2, 2]  # at the second rung, 0.70, 0.70 and 0.90 are expected
 
 
-def test_the_sampler_is_asked_only_in_the_first_rung() -> None:
-    entries = [entry(0, [0.5], 0), entry(1, [0.4], 0), entry(2, [], 0, "other")]
-    assert race.next_step(entries, SCHEDULE, False, everybody) == race.Propose()
-    assert race.next_step(entries, SCHEDULE, True, everybody) == race.Wait()  # it has no more
-    later = [entry(0, [0.5], 1, "other"), entry(1, [0.4], 0, state="pruned")]
-    assert race.next_step(later, SCHEDULE, False, everybody) == race.Wait()
+def test_a_quarter_goes_on_where_many_came() -> None:
+    worse = [("bert", [0.4, 0, 0])] * 6
+    _, reached = raced([("bert", [0.5, 0.6, 0.7]), *worse, ("bert", [0.45, 0.5, 0])], 0)
+    assert reached == [2, *[0] * 6, 1]  # the last is the second of eight
 
 
-def test_the_best_of_a_rung_go_on() -> None:
-    entries = [entry(0, [0.5], 0), entry(1, [0.7], 0), entry(2, [math.nan], 0), entry(3, [0.6], 0)]
-    step = race.next_step(entries, SCHEDULE, False, nobody)
-    assert isinstance(step, race.Promote)
-    assert ([each.number for each in step.best], [each.number for each in step.others]) == ([1, 3], [0, 2])
-    why = race.why_it_fell(entries[0], 3, step, SCHEDULE)
-    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.500, place 3 of 4; the best 2 went on"
-    finished = [entry(0, [0.5], 0, state="pruned"), entry(1, [0.7, 0.8, 0.9], 2)]
-    last = race.next_step(finished, SCHEDULE, True, nobody)
-    assert isinstance(last, race.Promote) and (last.rung, len(last.best), last.others) == (2, 1, [])
-    assert race.next_step([entry(0, [0.9], 2, state="complete")], SCHEDULE, True, nobody) == race.Over()
+def test_at_the_first_rung_kinds_are_not_compared() -> None:
+    study, reached = raced([("static", [0.9, 0.91, 0.92]), ("bert", [0.5, 0.75, 0.95]), ("static", [0.8, 0, 0])], 0)
+    assert reached == [2, 2, 0]
+    why = race.why_it_fell(study, 2, 0)
+    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 2 of kind static that came so far; the best has 0.900"
 
 
-def test_the_best_of_each_kind_leaves_the_first_rung() -> None:
-    entries = [entry(0, [0.9], 0), entry(1, [0.8], 0), entry(2, [0.5], 0, kind="bilstm"), entry(3, [0.6], 0, kind="bilstm")]
-    step = race.next_step(entries, SCHEDULE, False, nobody)
-    assert isinstance(step, race.Promote)
-    assert ([each.number for each in step.best], [each.number for each in step.others]) == ([0, 3], [1, 2])
-    why = race.why_it_fell(entries[1], 2, step, SCHEDULE)
-    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 4; the best 2, with one of each kind, went on"
-
-
-def test_what_still_grows_is_preferred_to_what_does_not() -> None:
-    entries = [entry(0, [0.7, 0.71], 1), entry(1, [0.5, 0.65], 1)]
-    assert race.expected_score(entries[0], 1, SCHEDULE.shares) == pytest.approx(0.72)
-    assert race.expected_score(entries[1], 1, SCHEDULE.shares) == pytest.approx(0.80)
-    step = race.next_step(entries, SCHEDULE, True, nobody)
-    assert isinstance(step, race.Promote) and [each.number for each in step.best] == [1]
-    why = race.why_it_fell(entries[0], 2, step, SCHEDULE)
-    assert why == (
-        "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2; the best 1 went on, from 0.800"
+def test_at_the_second_rung_what_still_grows_is_preferred() -> None:
+    study, reached = raced([("bert", [0.5, 0.65, 0.8]), ("static", [0.7, 0.71, 0.72])], 1)
+    assert reached == [2, 1]
+    assert race.why_it_fell(study, 1, 1) == (
+        "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2 that came so far; the best has 0.800"
     )
-    ended = [entry(0, [0.7, 0.71, 0.9], 2), entry(1, [0.5, 0.65, 0.8], 2)]
-    assert [race.expected_score(each, 2, SCHEDULE.shares) for each in ended] == [0.9, 0.8]  # nothing is left to expect
-
-
-def test_fewer_finalists_where_time_is_short() -> None:
-    schedule = Schedule((4, 2, 2), (1 / 16, 1 / 4, 1.0), 160.0)
-    entries = [entry(0, [0.5, 0.6], 1), entry(1, [0.7, 0.8], 1)]
-    step = race.next_step(entries, schedule, True, nobody)
-    assert isinstance(step, race.Promote) and len(step.best) == 2
-    assert len(race.finalists(step, schedule, 241.0, 1).best) == 2  # 2 × (160 − 40) steps of a second
-    assert [each.number for each in race.finalists(step, schedule, 239.0, 1).best] == [1]
-    assert len(race.finalists(step, schedule, 239.0, 2).best) == 2  # side by side
-    assert len(race.finalists(step, schedule, -10.0, 1).best) == 1
-    assert len(race.finalists(step, schedule, -10.0, 2).best) == 2  # the second one costs no time
-    first = race.Promote(0, entries, [], step.expected)
-    assert race.finalists(first, schedule, -10.0, 1) == first
+    scores = [{"score": value} for value in (0.5, 0.65, 0.7)]
+    assert [race.expected_score(scores[:rung]) for rung in (1, 2, 3)] == [0.5, pytest.approx(0.8), 0.7]
 
 
 def test_the_minutes_decide_how_many_race() -> None:
-    rich = pace.schedule(Means(3_000, 2, 20, 7), 30)
-    assert rich.counts == (16, 4, 2) and rich.proposed == 4
-    # 8 turns of 1/16, 2 of 3/16, 1 of 3/4, side by side; setups of 8 × 20 + 3 × 7
-    assert rich.seconds == pytest.approx((0.9 * 3_000 - 181) / (8 / 16 + 2 * 3 / 16 + 3 / 4))
-    assert pace.schedule(Means(3_000, 2, 20, 7), 5).counts == (4, 1)  # no more keep to the budget
-    assert pace.schedule(Means(3_000, 2, 20, 7), 1).counts == (1,)
-    poor = pace.schedule(Means(150, 1, 5, 2), 30)
-    assert len(poor.counts) == 2 and poor.counts[0] < 6 and poor.seconds * poor.shares[0] >= Pace().shortest_rung_s
+    rich = pace.schedule(30, 60, 3_000, 21)
+    assert (rich.counts, rich.proposed, rich.first_rung) == ([16, 6, 2], 4, 0)
+    # 16 setups and 8 times resumed; 16 times 1/16, 6 times 3/16, twice 3/4
+    assert rich.seconds == pytest.approx((0.9 * 3_000 - 16 * 21 - 8 * 7) / (1 + 6 * 3 / 16 + 2 * 3 / 4))
+    assert (rich.candidates(60), rich.candidates(90)) == (16, 24)
+    assert pace.schedule(5, 60, 3_000, 21).counts == [4, 4, 2]  # no more keep to the budget
+    assert pace.schedule(1, 60, 3_000, 21).counts == [1, 1, 1]
+    poor = pace.schedule(30, 60, 220, 6)
+    assert poor.first_rung == 1 and poor.counts[0] < 6 and poor.seconds / 4 >= Pace().shortest_rung_s
 
 
 def test_minutes_too_few_for_one_rung() -> None:
     with pytest.raises(UserError) as caught:
-        pace.schedule(Means(60, 1, 30, 10), 10)
+        pace.schedule(10, 2, 60, 30)
     assert str(caught.value) == (
-        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 161 s; give 2 minutes more"
+        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 144 s; give 2 minutes more"
     )
-    assert pace.schedule(Means(60 + 120, 1, 30, 10), 10).counts == (2, 1)
+    assert pace.schedule(10, 4, 60 + 120, 30).counts == [2, 2, 2]
 
 
 def test_steps_follow_the_time_and_the_texts() -> None:
-    assert pace.steps(SCHEDULE, 0.5, 100, Pace()) == 320
-    assert pace.steps(SCHEDULE, 0.001, 100, Pace(most_epochs=3)) == 300  # more passes bring nothing
-    assert pace.steps(SCHEDULE, 1_000, 100, Pace()) == 3  # a step a rung at least
-    assert [pace.rung_steps(101, share) for share in SCHEDULE.shares] == [7, 26, 101]
+    schedule = Schedule([4, 4, 2], 160.0, 0, 60)
+    assert pace.steps(schedule, 0.5, 100, Pace()) == 320
+    assert pace.steps(schedule, 0.001, 100, Pace(most_epochs=3)) == 300  # more passes bring nothing
+    assert pace.steps(schedule, 1_000, 100, Pace()) == 3  # a step a rung at least
+    assert [pace.rung_steps(101, rung) for rung in range(3)] == [7, 26, 101]
+
+
+def test_a_full_disk(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder, more = shutil.copytree(finished.folder, tmp_path / "fit"), replace(finished.request, minutes=6.3)
+    monkeypatch.setattr(race.train, "train", full)
+    with pytest.raises(DiskFull) as caught:
+        fit.fit(more, folder, Session(), resume=True, pace=PACE)
+    assert str(caught.value) == f"{folder} was not written: no space left on the device; free some space, or choose another place"
+    assert record.is_racing(record.candidates(record.open_study(folder))[-1])  # it is not the candidate's fault
+
+
+def test_a_candidate_that_cannot_be_trained_falls(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError("corpus: gone; add texts")
+
+    monkeypatch.setattr(race.train, "train", refuse)
+    with pytest.raises(UserError, match="no candidate was trained to the end: .* in training: corpus: gone; add texts"):
+        fit.fit(request(world), tmp_path / "fit", Session(), pace=PACE)
+
+
+def test_killed_and_resumed(finished: Finished, world: World, tmp_path: Path) -> None:
+    """kill -9 while it plans and while it chooses: the winner is that of the fit that was killed within a rung.
+
+    That its bytes are those of a student that is trained at once is tested with its recipe.
+    """
+    assert len(finished.killed) == len(finished.result["candidates"])
+    assert finished.killed[0].user_attrs["scores"] == [], "it was killed too late"
+    assert not any("shapes; measuring" in line for line in finished.logged), "it was planned twice"
+    for moment in ("vocabularies/*", "run/recipe.yaml"):
+        killed(request(world), tmp_path / "fit", moment)
+    done = fit.fit(request(world), tmp_path / "fit", Session(), resume=True, pace=PACE)
+    assert [each["name"] for each in done["candidates"]] == [each["name"] for each in finished.result["candidates"]]
+    assert done["winner"]["candidate"] == finished.result["winner"]["candidate"]
+    weights = [(folder / "run/student.safetensors").read_bytes() for folder in (tmp_path / "fit", finished.folder)]
+    assert weights[0] == weights[1]
+
+
+def test_only_with_resume(finished: Finished, tmp_path: Path) -> None:
+    shutil.copytree(finished.folder, tmp_path / "fit")
+    (tmp_path / "fit" / record.RESULT).unlink()
+    with pytest.raises(UserError, match="fit: an unfinished fit; continue it with --resume, or delete it"):
+        fit.fit(finished.request, tmp_path / "fit", Session(), pace=PACE)
+
+
+def test_more_minutes_bring_candidates_that_the_sampler_proposes(finished: Finished, tmp_path: Path) -> None:
+    folder, more = shutil.copytree(finished.folder, tmp_path / "fit"), replace(finished.request, minutes=6.3)
+    done = fit.fit(more, folder, Session(), resume=True, pace=PACE)
+    before = {each["name"]: each["score"] for each in finished.result["candidates"]}
+    now = {each["name"]: each["score"] for each in done["candidates"]}
+    assert len(now) == len(before) + 1 and {name: now[name] for name in before} == before
+    added = record.candidates(record.open_study(folder))[-1]
+    cost = Cost(**added.user_attrs["cost"])
+    assert added.user_attrs["precision"] in cost.fitting(more.budget) and added.user_attrs["scores"]
+    assert done["winner"]["score"]["score"] >= finished.result["winner"]["score"]["score"] - 1e-4
+    with pytest.raises(UserError, match=r"a fit with other settings \(minutes was 6.3, is now 5.0\)"):
+        fit.fit(finished.request, folder, Session(), pace=PACE)

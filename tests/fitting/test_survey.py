@@ -11,24 +11,22 @@ import pytest
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import candidates, fit, latency, plan, starts, storage, survey
-from edgedistill.fitting.agreement_score import student_dims
+from edgedistill.fitting import candidates, fit, latency, plan, record, starts, survey
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.session import Session
+from edgedistill.students import kinds
 from edgedistill.training import train
 from tests.conftest import World
-from tests.fitting.conftest import CONDUCT, Finished, request
+from tests.fitting.conftest import PACE, Finished, request
 
 
 @pytest.fixture(scope="module")
 def workshop(finished: Finished) -> Workshop:
-    opened = storage.Storage(finished.folder)
-    at_work = plan.Fit(
-        finished.request, finished.folder, opened, Session(), CONDUCT.pace, 1, plan.open_teacher(finished.request, opened, Session())
-    )
-    return at_work.workshop()
+    study = record.open_study(finished.folder)
+    teacher = plan.open_teacher(finished.request, study, Session())
+    return plan.Fit(finished.request, finished.folder, study, Session(), PACE, teacher).workshop()
 
 
 BIG = Budget(100.0, 1_000.0)
@@ -51,8 +49,7 @@ def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world
     stage = candidates.stage(choice, workshop.start, 400) | {"steps": 2}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
     trained = recipe.parse(world.recipe(**sections, stages=[stage], corpus=corpus), "tiny")
-    info = train.train(trained, tmp_path / "run")
-    assert info["parameters"]["total"] == cost.parameters
+    train.train(trained, tmp_path / "run")
     found = bundle_writer.export(tmp_path / "run", list(cost.size_bytes), tmp_path / "bundle", lambda line: None)
     tokenizer = (tmp_path / "bundle" / "tokenizer.json").stat().st_size
     for precision, size in cost.size_bytes.items():
@@ -62,8 +59,9 @@ def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world
 
 
 def test_which_precisions_keep_to_a_budget() -> None:
-    cost = Cost(1, {}, {"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
+    cost = Cost({"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
     assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w8", "w4"]
+    assert (cost.best(Budget(5.0, 1.0)), cost.best(Budget(9.0, 0.2))) == ("w8", "int8")
     assert cost.nearest(Budget(2.0, 1.0)) == (pytest.approx(0.5), "w4") and cost.nearest(Budget(9.0, 0.2)) == (pytest.approx(1.0), "int8")
     assert cost.described("w4") == "w4 3 MB, 1.1 ms"
 
@@ -83,7 +81,7 @@ def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(worksh
     choice = Choice("finished", vocabulary="nano")
     assert choice in candidates.choices(start, {})
     student = replace(workshop, start=start).student(choice)
-    assert student_dims(student) == dims
+    assert kinds.dims(student.module) == dims
     assert candidates.stage(choice, start, 10_000)["optimizer"] == "muon"
     table = replace(start, finished=(FinishedStudent("nano", "static", 1_000_000),))
     assert "optimizer" not in candidates.stage(choice, table, 10_000), "a static student has no layers"
@@ -120,7 +118,7 @@ def measured(size: Callable[[Choice], float], p50: Callable[[Choice], float]) ->
         names.append(choice.name)
         bytes_ = int(size(choice))
         sizes = {"int8": bytes_, "w8": int(1.1 * bytes_), "w4": int(0.8 * bytes_)}
-        return Cost(1, sizes, sizes, dict.fromkeys(sizes, p50(choice)))
+        return Cost(sizes, dict.fromkeys(sizes, p50(choice)))
 
     return names, measure
 
@@ -180,7 +178,7 @@ def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* --max-mb 0\.0"
     ):
-        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), CONDUCT)
+        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), pace=PACE)
     assert not (tmp_path / "cache/teachers").exists(), "refused before a text is embedded"
 
 
@@ -188,7 +186,7 @@ def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkey
     monkeypatch.setattr(latency, "web_folder", lambda: tmp_path / "web")
     monkeypatch.setattr(latency.shutil, "which", lambda name: "/usr/bin/node")
     with pytest.raises(UserError, match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web"):
-        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), CONDUCT)
+        fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), pace=PACE)
     assert not (tmp_path / "fit").exists()
     monkeypatch.setattr(latency.shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="--target web: Node, which measures it, is not installed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from edgedistill.fitting.request import Budget, FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World, make_tokenizer, sentences
-from tests.fitting.conftest import CONDUCT, request
+from tests.fitting.conftest import PACE, request
 
 
 def refused(asked: FitRequest, folder: Path) -> str:
     with pytest.raises(UserError) as caught:
-        fit.fit(asked, folder / "fit", Session(), CONDUCT)
+        fit.fit(asked, folder / "fit", Session(), pace=PACE)
     assert not (folder / "fit" / "trials").exists()
     return str(caught.value)
 
@@ -128,9 +129,9 @@ def test_minutes_too_few(world: World, tmp_path: Path) -> None:
 
 
 def test_minutes_too_few_for_one_rung(world: World, tmp_path: Path) -> None:
-    slow = fit.Conduct(pace=CONDUCT.pace.__class__(**{**CONDUCT.pace.__dict__, "shortest_rung_s": 1_000.0}), workers=1)
+    slow = replace(PACE, shortest_rung_s=1_000.0)
     with pytest.raises(
         UserError, match=r"--minutes: too few for one rung: \d+ s are left for training, and the race of 2 candidates needs"
     ):
-        fit.fit(request(world), tmp_path / "fit", Session(), slow)
+        fit.fit(request(world), tmp_path / "fit", Session(), pace=slow)
     assert not (tmp_path / "fit").exists(), "the same folder can be given with more minutes"
