@@ -22,7 +22,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from edgedistill import recipe
+from edgedistill import recipe, resolve
 from edgedistill.errors import DiskFull, UserError
 from edgedistill.fitting import page, plan, record
 from edgedistill.fitting.agreement_score import Judge, open_student
