@@ -17,12 +17,12 @@ from edgedistill import recipe, run
 from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
+from edgedistill.precisions import DEFAULT
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import stages, train
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the students are compared with it
-PRECISIONS = ["fp32", "w8", "int8"]
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
 PROBE_STEPS, PROBE_EVERY = 30, 15  # the first half is the warm-up, the second is timed
 MAX_SEARCHED_TEXTS = 20_000
@@ -52,10 +52,10 @@ def demo(
         runs[name] = _train(recipe.read(source, changes), out / "runs" / name, session)
         clock.lap("train")
     for name in names:
-        session.log(f"\n{name}: exporting {', '.join(PRECISIONS)}")
-        bundle_writer.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, session.log)
+        session.log(f"\n{name}: exporting {', '.join(DEFAULT)}")
+        bundle_writer.export(out / "runs" / name, DEFAULT, out / "bundles" / name, session.log)
     clock.lap("export")
-    session.log(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in its own process")
+    session.log(f"\nmeasuring {len(names) * len(DEFAULT)} graphs, each in its own process")
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in names]
     found = bench.bench(targets, ["mini"], replace(session, device="cpu"), None, outputs, plan)

@@ -13,7 +13,8 @@ from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
 from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.quantization import PRECISIONS, TokenIds, graph_facts, known_precisions, mixed_precision, sample_texts
+from edgedistill.precisions import PRECISIONS, known_precisions
+from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import operators
@@ -136,8 +137,8 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
 
         def checked(precision: str) -> dict[str, Any]:
             quantized, addition = content.convert(precision)
-            simulate = PRECISIONS[precision].simulate
-            simulated = compared(precision, simulate(quantized)) if simulate is not None else {}
+            device = quantization.simulated(quantized, precision)
+            simulated = compared(precision, device) if device is not None else {}
             entry = compared(precision, quantized)
             entry |= {key: simulated[key] for key in ("parity", "drift") if key in simulated}  # what the device gives, not this CPU
             entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
@@ -197,6 +198,7 @@ def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[s
         "file": name,
         "sha256": files.sha256_file(path),
         "size_bytes": path.stat().st_size,
+        "rank": PRECISIONS[precision].rank._asdict(),
         "weights": PRECISIONS[precision].description,
         "operators": _operators(model),
     }

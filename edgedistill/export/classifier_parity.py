@@ -10,7 +10,7 @@ import torch
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.errors import CheckFailed
 from edgedistill.export import golden_parity
-from edgedistill.quantization import PRECISIONS
+from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.run import Run
 from edgedistill.runtime import verify

@@ -13,7 +13,8 @@ from rich.table import Table
 from edgedistill import graph
 from edgedistill.errors import UserError
 from edgedistill.export import golden_parity, model_source
-from edgedistill.quantization import converter, known_precisions, sensitivity
+from edgedistill.precisions import known_precisions
+from edgedistill.quantization import converter, sensitivity
 from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar

@@ -11,7 +11,7 @@ from torch import nn
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files
-from edgedistill.quantization import PRECISIONS
+from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.run import Run

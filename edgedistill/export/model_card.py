@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgedistill.export import corpus_card, library_card, teacher_card
-from edgedistill.quantization import PRECISIONS
-from edgedistill.runtime import bundle_location
+from edgedistill.precisions import PRECISIONS, fastest_first
 from edgedistill.students.product_quantization import CENTROIDS
 
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
@@ -113,17 +112,14 @@ def _measured(manifest: dict[str, Any]) -> str:
 
 def _preference(manifest: dict[str, Any]) -> str:
     """Which of several precisions is opened where none is named, by the processor's instruction sets."""
-    orders = {
-        "a processor that multiplies 8-bit integers (VNNI, AMX, Arm dot products)": ("cpu", bundle_location.INT8_PRODUCTS),
-        "any other processor": ("cpu", ()),
-        "CUDA": ("cuda", ()),
+    processors = {
+        "int8_cpu": "a processor that multiplies 8-bit integers (VNNI, AMX, Arm dot products)",
+        "cpu": "any other processor",
+        "cuda": "CUDA",
     }
     if len(manifest["precisions"]) == 1:
         return ""
-    chosen = (
-        f"{next(each for each in bundle_location.preferred_precisions(*order) if each in manifest['precisions'])} on {where}"
-        for where, order in orders.items()
-    )
+    chosen = (f"{fastest_first(manifest['precisions'], name)[0]} on {where}" for name, where in processors.items())
     return f"\n\nWhere no precision is named, `edgedistill.load` opens the one measured as the fastest: {'; '.join(chosen)}."
 
 
@@ -134,7 +130,7 @@ def _tokenize(manifest: dict[str, Any]) -> str:
 
 
 def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
-    first = next(each for each in (*bundle_location.PRECISIONS, *manifest["precisions"]) if each in manifest["precisions"])
+    first = fastest_first(manifest["precisions"], "int8_cpu")[0]
     prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
     hidden = ""
     if "optimum" in libraries:

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 
 from edgedistill import graph, quantization
+from edgedistill.precisions import PRECISIONS
 
 ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
 ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
@@ -25,8 +26,8 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
     sessions: dict[str, onnxruntime.InferenceSession] = {}
     fp32 = graph.build(student)
     samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
-    for precision in quantization.PRECISIONS:
-        model = fp32 if precision == "fp32" else quantization.convert(fp32, precision, samples)
+    for precision in PRECISIONS:
+        model = quantization.convert(fp32, precision, samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
         sessions[precision] = _open(serialized)

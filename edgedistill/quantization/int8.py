@@ -14,6 +14,7 @@ The scale is chosen so that no pair of weights can reach that: the same file giv
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from edgedistill.quantization import channel_scales, embedding_tables, lstm, sam
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
 from edgedistill.quantization.sample_batches import TokenIds
+from edgedistill.quantization.skipping import Converter
 
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
 ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
@@ -44,9 +46,9 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """The graph in int8. samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
-    return convert_measured(model, measure(model, samples))
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
+    return partial(convert_measured, largest=measure(model, samples))
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:

@@ -11,7 +11,7 @@ import onnx
 
 from edgedistill import machine
 from edgedistill.quantization.layer_names import layer_names
-from edgedistill.quantization.precisions import convert
+from edgedistill.quantization.conversion import convert
 from edgedistill.quantization.sample_batches import TokenIds, same_length
 from edgedistill.quantization.skipping import Converter, convert_except
 from edgedistill.runtime.onnx_session import open_in_memory

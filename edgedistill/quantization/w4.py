@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
 from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import is_skipped
+from edgedistill.quantization.skipping import Converter, is_skipped
 
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
@@ -36,7 +37,12 @@ def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the
     loss; without, each weight is rounded to the nearest.
     """
-    return convert_measured(model, measure(model, samples))
+    return converter(model, samples)(model)
+
+
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """`convert`, with activations measured only once."""
+    return partial(convert_measured, moments=measure(model, samples))
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Moments:

@@ -13,7 +13,8 @@ import torch
 from edgedistill import files, graph, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.quantization import PRECISIONS, mixed_precision
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.quantization.sensitivity import cosines
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
-from edgedistill.quantization import PRECISIONS
+from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization.golden_texts import golden_texts
 from edgedistill.runtime import bundle, onnx_session, verify
 from edgedistill.session import Session
