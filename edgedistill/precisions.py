@@ -28,7 +28,7 @@ class Precision(NamedTuple):
     """A precision: its file in a bundle, its weights, its ranks, and the least agreement with torch that an export requires.
 
     bits: the bits of a weight. bytes_per_weight: with its scales.
-    single_cosine, batched_cosine: of a golden text's embedding to torch's, run by itself and in one padded batch with all others.
+    single_cosine: of a golden text's embedding to torch's, run by itself or in one padded batch with all others.
     batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the largest of a classifier.
     fallback: the precision to try where one of these is not reached. dtype: transformers.js's name for the file, where it has one.
     default: whether an export writes it where none is named.
@@ -40,7 +40,6 @@ class Precision(NamedTuple):
     bits: int
     bytes_per_weight: float
     single_cosine: float
-    batched_cosine: float
     batch_cosine: float
     probability_difference: float
     fallback: str | None
@@ -64,7 +63,6 @@ PRECISIONS: dict[str, Precision] = {
         bytes_per_weight=4,
         # the same products in another order: float32 differs in the seventh digit
         single_cosine=0.99999,
-        batched_cosine=0.99999,
         batch_cosine=0.99999,
         probability_difference=1e-3,
         fallback=None,
@@ -79,7 +77,6 @@ PRECISIONS: dict[str, Precision] = {
         bytes_per_weight=2,
         # eleven bits of a number: encoders reach 0.999999; a GPU that adds in float16 loses a little more
         single_cosine=0.9999,
-        batched_cosine=0.9999,
         batch_cosine=0.9999,
         probability_difference=0.01,
         fallback="fp32",
@@ -93,7 +90,6 @@ PRECISIONS: dict[str, Precision] = {
         bytes_per_weight=1.13,
         # a six-layer encoder reaches 0.998 on ordinary text, and every row is quantized by itself
         single_cosine=0.99,
-        batched_cosine=0.99,
         batch_cosine=0.99999,
         probability_difference=0.10,
         fallback="fp32",
@@ -107,7 +103,6 @@ PRECISIONS: dict[str, Precision] = {
         bytes_per_weight=1.02,
         # a six-layer encoder reaches 0.995 on its worst text
         single_cosine=0.97,
-        batched_cosine=0.97,
         batch_cosine=0.99999,
         probability_difference=0.20,
         fallback="w8",
@@ -123,7 +118,6 @@ PRECISIONS: dict[str, Precision] = {
         # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error feedback; a student of four layers
         # 0.93 and 0.96
         single_cosine=0.85,
-        batched_cosine=0.85,
         batch_cosine=0.99999,
         probability_difference=0.35,
         fallback="w8",

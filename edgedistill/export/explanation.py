@@ -12,7 +12,7 @@ from rich.table import Table
 
 from edgedistill import graph
 from edgedistill.errors import UserError
-from edgedistill.export import golden_parity, model_source
+from edgedistill.export import model_source, parity
 from edgedistill.precisions import known_precisions
 from edgedistill.quantization import converter, sensitivity
 from edgedistill.quantization.sample_texts import samples, suite_sentences
@@ -38,7 +38,7 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
         raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
     if run.labels:
         raise UserError(f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was fine-tuned from")
-    reader = golden_parity.reader(run)
+    reader = parity.reader(run)
     golden_ids = reader.token_ids(reader.golden_texts())
     measured, ids = samples(reader, golden_ids), golden_ids + reader.token_ids(suite_sentences()[::2])
     model = graph.build(run.student())

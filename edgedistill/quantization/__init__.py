@@ -10,7 +10,6 @@ __all__ = [
     "convert_except",
     "converter",
     "dequantize",
-    "golden_texts",
     "graph_facts",
     "int8",
     "mixed_precision",

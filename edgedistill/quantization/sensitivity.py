@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 from edgedistill import machine
-from edgedistill.quantization.layer_names import layer_names
 from edgedistill.quantization.conversion import convert
+from edgedistill.quantization.layer_names import layer_names
 from edgedistill.quantization.sample_batches import TokenIds, same_length
 from edgedistill.quantization.skipping import Converter, convert_except
 from edgedistill.runtime.onnx_session import open_in_memory

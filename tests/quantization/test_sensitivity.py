@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from edgedistill import graph, quantization
 from edgedistill.errors import UserError
 from edgedistill.export import explanation
-from edgedistill.export.golden_parity import reader
+from edgedistill.export.parity import reader
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import sensitivity
 from edgedistill.quantization.layer_names import layer_names
