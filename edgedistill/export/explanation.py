@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill import graph
 from edgedistill.errors import UserError
+from edgedistill.evaluation.tables import plain
 from edgedistill.export import model_source, parity
 from edgedistill.precisions import known_precisions
 from edgedistill.quantization import converter, sensitivity
@@ -73,9 +72,7 @@ def table(found: dict[str, Any]) -> str:
         sheet.add_row(layer["label"], layer["operator"], shape, *_numbers(layer), f"{layer['share']:.1%}", _kilobytes(layer))
     sheet.add_section()
     sheet.add_row("all together", "", "", *_numbers(found), "", _kilobytes(found))
-    screen = Console(width=120, record=True, file=io.StringIO())
-    screen.print(sheet)
-    return screen.export_text().rstrip()
+    return plain(sheet, 120)
 
 
 def _numbers(entry: dict[str, Any]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.fitting import student_cost
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
+from edgedistill.students import kinds
 from edgedistill.teacher import embedding_cache, token_batches
 from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -86,15 +87,9 @@ def encoder(student: PreparedStudent, precision: str) -> Encode:
 
     def encode(texts: list[str]) -> np.ndarray:
         ids = token_batches.encode_ids(student.tokenizer, [student.prompt + text for text in texts], student.max_tokens)
-        return embed_in_batches(forward, ids, student.tokenizer.pad_token_id or 0, student_dims(student), BATCH_TOKENS)
+        return embed_in_batches(forward, ids, student.tokenizer.pad_token_id or 0, kinds.dims(student.module), BATCH_TOKENS)
 
     return encode
-
-
-def student_dims(student: PreparedStudent) -> int:
-    """The dimensions of a student's embeddings."""
-    module: Any = student.module
-    return int(module.dims)
 
 
 def open_student(folder: Path) -> PreparedStudent:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from edgedistill import files
 from edgedistill.errors import CheckFailed, UserError, quote, require, unknown_name
@@ -18,6 +17,7 @@ from edgedistill.mobile.graph_session import open_session, strings
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, joined, tokenizer_graph
 from edgedistill.runtime import bundle as bundles
+from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Log
 
 SCHEMA = 1
@@ -117,7 +117,7 @@ class _Package:
         expected = np.concatenate([self.opened.encode_ids([row]) for row in ids]).astype(np.float64)
         run = _texts_runner(path, self.opened.manifest["output"]) if path.stem == Path(TEXTS_MODEL).stem else None
         if run is None:
-            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            session = open_in_memory(str(path))
             rows = [session.run([self.opened.manifest["output"]], _inputs(row))[0] for row in ids]
         else:
             rows = [run([text]) for text in golden["texts"]]

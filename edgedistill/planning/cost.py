@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill import recipe
+from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
 from edgedistill.planning.recipe_inspection import Inspected, inspect, inspect_all
 from edgedistill.planning.size_and_latency import TOKENS, size_and_latency
@@ -77,9 +76,7 @@ def table(found: dict[str, Any]) -> str:
     sheet = Table(title=found["name"], title_justify="left", show_header=False)
     for label, value in _rows(found):
         sheet.add_row(label, value)
-    screen = Console(width=100, record=True, file=io.StringIO())
-    screen.print(sheet)
-    lines = [screen.export_text().rstrip()]
+    lines = [plain(sheet)]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
         total, *parts = (duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))

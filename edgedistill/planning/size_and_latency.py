@@ -10,6 +10,7 @@ import onnxruntime
 
 from edgedistill import graph, quantization
 from edgedistill.precisions import PRECISIONS
+from edgedistill.runtime.onnx_session import open_in_memory
 
 ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
 ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
@@ -30,17 +31,10 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
         model = quantization.convert(fp32, precision, samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
-        sessions[precision] = _open(serialized)
+        # threads sleep between queries: several sessions are open at once
+        sessions[precision] = open_in_memory(serialized, 0, {"force_spinning_stop": "1"})
     medians = [{precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()} for _ in range(ROUNDS)]
     return sizes, {precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions}
-
-
-def _open(model: bytes) -> onnxruntime.InferenceSession:
-    """A session with all threads that this process may use. They sleep between queries: several sessions are open at once."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:

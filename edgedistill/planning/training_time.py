@@ -25,6 +25,8 @@ from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.planning.recipe_inspection import Inspected
+from edgedistill.runtime import batching
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Session, silent
 from edgedistill.teacher import targets, token_batches
 from edgedistill.teacher.embedding_cache import count_cached
@@ -198,7 +200,7 @@ class RandomEmbeddings:
         self.dims, self.pairs = dims, pairs
         rows = max(1, min(1_024, RANDOM_VALUES // dims))
         table = np.random.default_rng(0).standard_normal((rows, dims), np.float32)
-        self._table = targets.unit_rows(table)
+        self._table = unit_rows(table)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         found = self._table[rows % len(self._table)]
@@ -220,7 +222,7 @@ class SampleBatches(Batches):
 
         def view(column: list[np.ndarray]) -> Any:
             def read(rows: np.ndarray, passes: np.ndarray) -> Ids:
-                return token_batches.pad([column[row % self._sample] for row in rows], pad)
+                return batching.pad([column[row % self._sample] for row in rows], pad)
 
             return read
 

@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.quantization.embedding_tables import SMALLEST
 from edgedistill.quantization.graph_editor import GraphEditor
 from edgedistill.quantization.sample_batches import TokenIds, values_of
 from edgedistill.quantization.skipping import Converter, is_skipped
+from edgedistill.runtime.onnx_session import open_in_memory
 
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denormals
@@ -244,7 +244,5 @@ def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
     names = {name for node in model.graph.node for name in node.output if name}
     del watched.graph.output[:]
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(names))
-    options = ort.SessionOptions()
-    options.log_severity_level, options.graph_optimization_level = 3, ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_in_memory(watched.SerializeToString(), optimized=False)
     return {value.name for value in session.get_outputs() if value.type == kind}

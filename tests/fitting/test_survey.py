@@ -12,7 +12,6 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import candidates, fit, latency, plan, starts, storage, survey
-from edgedistill.fitting.agreement_score import student_dims
 from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoint, Vocabulary
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost, Workshop
@@ -83,7 +82,7 @@ def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(worksh
     choice = Choice("finished", vocabulary="nano")
     assert choice in candidates.choices(start, {})
     student = replace(workshop, start=start).student(choice)
-    assert student_dims(student) == dims
+    assert student.module.dims == dims
     assert candidates.stage(choice, start, 10_000)["optimizer"] == "muon"
     table = replace(start, finished=(FinishedStudent("nano", "static", 1_000_000),))
     assert "optimizer" not in candidates.stage(choice, table, 10_000), "a static student has no layers"

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from edgedistill.data.corpus import Corpus
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Session
 from edgedistill.students.affine import Affine
 from edgedistill.students.output import own
 from edgedistill.teacher.dimension_reduction import ridge
-from edgedistill.teacher.targets import EmbeddingRows, unit_rows
+from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
