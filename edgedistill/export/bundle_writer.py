@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +13,16 @@ import onnx
 from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
-from edgedistill.export.manifest_writer import manifest, seal
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
-from edgedistill.run import Run
+from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.manifest import SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import model_folder
+
+PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
 
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
 
@@ -233,3 +237,39 @@ def _operators(model: onnx.ModelProto) -> list[str]:
 def _log_replaced(out: Path, log: Log) -> None:
     if out.exists():
         log(f"{out}: replaces the existing bundle")
+
+
+def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity, drift} of each precision."""
+    tokenizer: Any = run.tokenizer()
+    return {
+        "schema": SCHEMA,
+        "name": run.recipe.name,
+        "kind": run.kind,
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
+        "recipe": run.recipe.model_dump(mode="json", by_alias=True),
+        "student": run.shape,
+        "teacher": run.recipe.teacher.name,
+        "dims": [run.dims, *run.matryoshka_dims],
+        "max_tokens": run.max_tokens,
+        "prompt": run.prompt,
+        "pad_id": tokenizer.pad_token_id or 0,
+        "parameters": run.parameters,
+        "precisions": precisions,
+        "inputs": ["input_ids", "attention_mask"],
+        "output": "sentence_embedding",
+        "files": _hashes(folder),
+        "versions": versions(PACKAGES),
+        "run": run.info,
+    }
+
+
+def seal(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the final manifest, with the hashes of all other files and a digest of itself."""
+    final = manifest | {"files": _hashes(folder)}
+    files.write_json(folder / "manifest.json", final | {"digest": digest(final)})
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {path.relative_to(folder).as_posix(): files.sha256_file(path) for path in paths}
