@@ -194,6 +194,10 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
         ({"recipe": "x"}, "recipe: 'x', not a mapping"),
         ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
         ({"precisions": {}}, "precisions: a dict of 0, not a mapping of 1 to 20 precisions"),
+        (
+            {"precisions": {"w8": {"file": "onnx/x.onnx", "rank": {"cpu": "first"}}}},
+            "precisions.w8.rank: {'cpu': 'first'}, not places from 1 to 20 by kind of processor",
+        ),
         ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
     ],
 )
