@@ -34,7 +34,7 @@ import readme_tables
 from edgedistill import files, machine, recipe, run
 from edgedistill.errors import CheckFailed
 from edgedistill.export import bundle_writer
-from edgedistill.quantization import PRECISIONS
+from edgedistill.precisions import PRECISIONS
 from edgedistill.session import QUIET
 from edgedistill.students import kinds
 from edgedistill.teacher import encoder, tokenizer_files

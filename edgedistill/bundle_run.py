@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, graph, recipe, run
 from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill.precisions import PRECISIONS  # the most exact first
 from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
@@ -22,7 +23,6 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, kinds, modernbert, shape_fields
 from edgedistill.students.output import Output
 
-EXACT_FIRST = ("fp32", "fp16", "w8", "int8", "w4")  # the precisions by how exactly they keep weights
 LEAST_AGREEMENT = 0.9  # cosine of the student read back to its graph, which quantizes activations too, on random ids
 LONGEST_TOKEN = 100  # characters of a special token
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -112,7 +112,7 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
         raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
     shape = about.get("student", {})
     _check_layers(shape, at)
-    precision = next((each for each in EXACT_FIRST if each in about["precisions"]), None)
+    precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})

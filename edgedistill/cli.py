@@ -15,6 +15,7 @@ import typer
 
 from edgedistill import files
 from edgedistill.errors import DEBUG, CheckFailed, UserError, border, unknown_name
+from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
 
 INTERRUPTED = 130
@@ -56,7 +57,7 @@ Changes = Annotated[
 ]
 Precisions = Annotated[
     list[str],
-    typer.Option("--precision", metavar="LIST", help="Any of fp32, fp16, w8, int8, w4, separated by commas. Repeatable."),
+    typer.Option("--precision", metavar="LIST", help=f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable."),
 ]
 TrainingDevice = Annotated[
     str, typer.Option("--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda.")
@@ -351,7 +352,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="RUN|MODEL", help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.")
     ],
-    precision: Precisions = ["fp32,w8,int8"],  # noqa: B006
+    precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")] = False,
     pooling: Annotated[

@@ -17,13 +17,13 @@ from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import training_time
+from edgedistill.precisions import DEFAULT
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import stages, train
 from edgedistill.training.open_recipe import open_recipe
 
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")  # the teacher first: the students are compared with it
-PRECISIONS = ["fp32", "w8", "int8"]
 PLAN = speed.MeasurementPlan(rounds=2, seconds=0.5)
 MAX_SEARCHED_TEXTS = 20_000
 QUESTIONS = (
@@ -52,10 +52,10 @@ def demo(
         runs[name] = _train(recipe.read(source, changes), out / "runs" / name, session)
         clock.lap("embed, train")
     for name in names:
-        session.log(f"\n{name}: exporting {', '.join(PRECISIONS)}")
-        bundle_writer.export(out / "runs" / name, PRECISIONS, out / "bundles" / name, session.log)
+        session.log(f"\n{name}: exporting {', '.join(DEFAULT)}")
+        bundle_writer.export(out / "runs" / name, DEFAULT, out / "bundles" / name, session.log)
     clock.lap("export")
-    session.log(f"\nmeasuring {len(names) * len(PRECISIONS)} graphs, each in its own process")
+    session.log(f"\nmeasuring {len(names) * len(DEFAULT)} graphs, each in its own process")
     outputs = bench.Outputs(out / "reports.json", out / "report.html")
     targets = [f"{out / 'bundles' / name}:*" for name in names]
     found = bench.bench(targets, ["mini"], replace(session, device="cpu"), None, outputs, plan)

@@ -189,6 +189,12 @@ def shown(value: object, most: int = 100, quoted: bool = True) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} letters)"
 
 
+def quote(text: str) -> str:
+    """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
+    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
+
+
 def closest_names(name: str, known: Iterable[str]) -> str:
     """The known names separated by commas; of more than MAX_NAMES only the closest to `name`, and how many others there are."""
     names = sorted(known)

@@ -54,7 +54,7 @@ def test_from_recipes_to_searches_twice(world: World, recipes: list[Path], tmp_p
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
     reports = report.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
-    assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.PRECISIONS}
+    assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.DEFAULT}
     students = [r for r in reports if r["bundle"]["kind"] != "teacher"]
     if len(students) < len(reports):
         assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)

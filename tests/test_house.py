@@ -22,7 +22,7 @@ from edgedistill.evaluation.suites import suite_yaml
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
 
-GROUND = ["__init__", "errors", "files", "machine", "session"]
+GROUND = ["__init__", "errors", "files", "machine", "precisions", "session"]
 EDGE = [
     "recipe",
     "runtime",

@@ -19,7 +19,7 @@ from edgedistill.data import corpus, file_patterns
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import language
 from edgedistill.planning import preflight
-from edgedistill.quantization import known_precisions
+from edgedistill.precisions import known_precisions
 from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
 from edgedistill.session import Session

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill.evaluation import scoring, teacher_agreement
+from edgedistill.evaluation.tables import plain
 
 Encode = Callable[[Sequence[str]], np.ndarray]
 
@@ -50,6 +49,4 @@ def table(before: dict[str, float | None], after: dict[str, float | None], texts
         old, new = before[key], after[key]
         if new is not None:
             sheet.add_row(name, "" if old is None else f"{100 * old:.1f}", f"{100 * new:.1f}")
-    screen = Console(width=100, record=True, file=io.StringIO())
-    screen.print(sheet)
-    return screen.export_text().rstrip()
+    return plain(sheet)

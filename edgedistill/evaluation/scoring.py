@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError, unknown_name
+from edgedistill.errors import CheckFailed, UserError, quote, unknown_name
 from edgedistill.evaluation.suites import MEASURES, labelled_task, suite_files, suite_yaml
 from edgedistill.evaluation.suites.cosines import Encode
 from edgedistill.evaluation.suites.retrieval import Collection
-from edgedistill.runtime.verify import quote
 
 __all__ = ["Encode", "Suite", "evaluate", "languages", "suite", "task_suite", "title"]
 

@@ -32,9 +32,14 @@ Column = tuple[str, Callable[[Report, str], str]]  # a suite, and what is shown 
 
 def terminal(reports: list[Report]) -> str:
     """Cost, accuracy and share of the teacher's score as plain text, one row per report, at most WIDTH columns."""
-    console = Console(width=WIDTH, file=io.StringIO(), record=True)
-    console.print(_tables(reports))
-    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+    return plain(_tables(reports))
+
+
+def plain(sheet: RenderableType, width: int = WIDTH) -> str:
+    """What rich would print, as text of at most `width` columns."""
+    screen = Console(width=width, file=io.StringIO(), record=True)
+    screen.print(sheet)
+    return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
 def markdown(reports: list[Report]) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import onnx
 
 from edgedistill import files, graph, quantization
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
-from edgedistill.export.manifest_writer import manifest, seal
-from edgedistill.quantization import PRECISIONS, TokenIds, graph_facts, known_precisions, mixed_precision, sample_texts
-from edgedistill.run import Run
-from edgedistill.runtime import bundle
+from edgedistill.export import library_files, model_card, model_source, parity
+from edgedistill.precisions import PRECISIONS, known_precisions
+from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
+from edgedistill.run import Run, versions
+from edgedistill.runtime import bundle, golden_file
+from edgedistill.runtime.manifest import SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import model_folder
+
+PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
 
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
 
@@ -57,13 +61,12 @@ def export(
 class _Content(NamedTuple):
     """What differs between the bundles of encoders and of classifiers.
 
-    parity: the module that compares an opened bundle with torch on `golden`. fp32: the graph that precisions are converted from.
+    golden: what torch gives for the golden texts. fp32: the graph that precisions are converted from.
     convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed. write_files: writes tokenizer
     and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final manifest -> the model card.
     """
 
-    parity: ModuleType
-    golden: golden_parity.GoldenTexts | classifier_parity.GoldenItems
+    golden: golden_file.Golden
     fp32: onnx.ModelProto
     convert: Callable[[str], tuple[onnx.ModelProto, str]]
     write_files: Callable[[Path], None]
@@ -73,8 +76,8 @@ class _Content(NamedTuple):
 
 def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     student = run.student()
-    golden = golden_parity.by_torch(run, student)
-    model, measured = graph.build(student), sample_texts.samples(golden_parity.reader(run), golden.ids)
+    golden = parity.by_torch(run, student)
+    model, measured = graph.build(student), sample_texts.samples(parity.reader(run), golden.ids)
     _check_operators(model, student)
     source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
     if source and not source.is_unit and source.similarity != "cosine":
@@ -93,7 +96,6 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
         return quantized, f"; {len(kept)} of the products in w8, which lose the most in int8"
 
     return _Content(
-        golden_parity,
         golden,
         model,
         convert,
@@ -106,15 +108,14 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
 def _classifier(run: Run, out: Path) -> _Content:
     """Raises CheckFailed where the fp32 graph does not give what torch gives."""
     classifier = run.classifier()
-    golden = classifier_parity.by_torch(run, classifier)
+    golden = parity.by_torch(run, classifier)
     tokenizer: Any = run.tokenizer()
     model = graph.classifier.write(classifier, tokenizer.pad_token_id or 0)
-    measured = sample_texts.samples(golden_parity.reader(run), [row for item in golden.ids for row in item])
-    worst = graph.compare_probabilities(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
+    measured = sample_texts.samples(parity.reader(run), [row for item in golden.ids for row in item])
+    worst = graph.compare(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
     if not worst <= PRECISIONS["fp32"].probability_difference:
         raise CheckFailed(f"{out} was not written: the graph gives other probabilities than torch on random ids (difference {worst:.4f})")
     return _Content(
-        classifier_parity,
         golden,
         model,
         lambda precision: (quantization.convert(model, precision, measured), ""),
@@ -132,20 +133,22 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
         def compared(precision: str, quantized: onnx.ModelProto) -> dict[str, Any]:
             entry = _write_graph(folder, quantized, precision)
             files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries)
-            return entry | content.parity.compare(bundle.load(folder, precision=precision), content.golden)
+            return entry | parity.compare(bundle.load(folder, precision=precision), content.golden)
 
         def checked(precision: str) -> dict[str, Any]:
             quantized, addition = content.convert(precision)
-            simulate = PRECISIONS[precision].simulate
-            simulated = compared(precision, simulate(quantized)) if simulate is not None else {}
+            device = quantization.simulated(quantized, precision)
+            simulated = compared(precision, device) if device is not None else {}
             entry = compared(precision, quantized)
             entry |= {key: simulated[key] for key in ("parity", "drift") if key in simulated}  # what the device gives, not this CPU
             entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
-            log(content.parity.summary(precision, entry))
+            log(parity.summary(precision, entry, content.golden))
             return entry
 
         found, failed = _each(precisions, checked, folder, out)
-        files.write_json(folder / "parity.json", content.parity.parity_file(run, content.golden, list(found)), compact=True)
+        limits = {precision: content.golden.measure.required(PRECISIONS[precision]) for precision in found}
+        about = {"labels": run.labels} if run.labels else {"dims": run.dims}
+        files.write_json(folder / "parity.json", golden_file.content(content.golden, about, run.max_tokens, limits), compact=True)
         final = manifest(folder, run, found) | content.entries
         files.write_text(folder / "README.md", content.card(final))
         seal(folder, final)
@@ -197,6 +200,7 @@ def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[s
         "file": name,
         "sha256": files.sha256_file(path),
         "size_bytes": path.stat().st_size,
+        "rank": PRECISIONS[precision].rank._asdict(),
         "weights": PRECISIONS[precision].description,
         "operators": _operators(model),
     }
@@ -233,3 +237,39 @@ def _operators(model: onnx.ModelProto) -> list[str]:
 def _log_replaced(out: Path, log: Log) -> None:
     if out.exists():
         log(f"{out}: replaces the existing bundle")
+
+
+def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity, drift} of each precision."""
+    tokenizer: Any = run.tokenizer()
+    return {
+        "schema": SCHEMA,
+        "name": run.recipe.name,
+        "kind": run.kind,
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
+        "recipe": run.recipe.model_dump(mode="json", by_alias=True),
+        "student": run.shape,
+        "teacher": run.recipe.teacher.name,
+        "dims": [run.dims, *run.matryoshka_dims],
+        "max_tokens": run.max_tokens,
+        "prompt": run.prompt,
+        "pad_id": tokenizer.pad_token_id or 0,
+        "parameters": run.parameters,
+        "precisions": precisions,
+        "inputs": ["input_ids", "attention_mask"],
+        "output": "sentence_embedding",
+        "files": _hashes(folder),
+        "versions": versions(PACKAGES),
+        "run": run.info,
+    }
+
+
+def seal(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the final manifest, with the hashes of all other files and a digest of itself."""
+    final = manifest | {"files": _hashes(folder)}
+    files.write_json(folder / "manifest.json", final | {"digest": digest(final)})
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    return {path.relative_to(folder).as_posix(): files.sha256_file(path) for path in paths}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill import graph
 from edgedistill.errors import UserError
-from edgedistill.export import golden_parity, model_source
-from edgedistill.quantization import converter, known_precisions, sensitivity
+from edgedistill.evaluation.tables import plain
+from edgedistill.export import model_source, parity
+from edgedistill.precisions import known_precisions
+from edgedistill.quantization import converter, sensitivity
 from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar
@@ -37,7 +37,7 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
         raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
     if run.labels:
         raise UserError(f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was fine-tuned from")
-    reader = golden_parity.reader(run)
+    reader = parity.reader(run)
     golden_ids = reader.token_ids(reader.golden_texts())
     measured, ids = samples(reader, golden_ids), golden_ids + reader.token_ids(suite_sentences()[::2])
     model = graph.build(run.student())
@@ -72,9 +72,7 @@ def table(found: dict[str, Any]) -> str:
         sheet.add_row(layer["label"], layer["operator"], shape, *_numbers(layer), f"{layer['share']:.1%}", _kilobytes(layer))
     sheet.add_section()
     sheet.add_row("all together", "", "", *_numbers(found), "", _kilobytes(found))
-    screen = Console(width=120, record=True, file=io.StringIO())
-    screen.print(sheet)
-    return screen.export_text().rstrip()
+    return plain(sheet, 120)
 
 
 def _numbers(entry: dict[str, Any]) -> tuple[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edgedistill.quantization import PRECISIONS
+from edgedistill.precisions import PRECISIONS, fastest_first
 
-DTYPES = {"fp32": "fp32", "fp16": "fp16", "int8": "q8", "w4": "q4"}  # how transformers.js names the files that it looks for
+DTYPES = {name: row.dtype for name, row in PRECISIONS.items() if row.dtype}  # how transformers.js names the files that it looks for
 TRUNCATION = (  # of transformers.js 4
     "transformers.js cuts texts above the limit behind their special tokens, so that the last of these is missing and the embedding "
     "differs slightly."
@@ -72,15 +72,8 @@ def graphs(manifest: dict[str, Any]) -> str:
     return "\n".join(["## Graphs", "", about, "", *lines])
 
 
-def _file(manifest: dict[str, Any], *preferred: str) -> tuple[str, str]:
-    """(precision, file) of the first of these precisions that the bundle has, otherwise of its first."""
-    precisions = manifest["precisions"]
-    name = next((each for each in preferred if each in precisions), next(iter(precisions)))
-    return name, precisions[name]["file"]
-
-
 def _sentence_transformers(manifest: dict[str, Any]) -> str:
-    _, file = _file(manifest, "fp32")
+    file = next(iter(manifest["precisions"].values()))["file"]  # the most exact
     others = "" if len(manifest["precisions"]) == 1 else " The other graphs are chosen by their `file_name`."
     return (
         f"**sentence-transformers**, with its ONNX backend ({OPTIMUM}, which brings optimum-onnx): the folder has no torch weights.{others}"
@@ -101,9 +94,11 @@ def _model2vec(manifest: dict[str, Any]) -> str:
 
 def _dtype(manifest: dict[str, Any]) -> str:
     """The options of transformers.js that choose a graph."""
-    precision, file = _file(manifest, "int8", "fp32", "fp16", "w4")
-    if precision in DTYPES:
-        return f'{{ dtype: "{DTYPES[precision]}" }}'
+    ranked = fastest_first(manifest["precisions"], "int8_cpu")
+    known = [DTYPES[precision] for precision in ranked if precision in DTYPES]
+    if known:
+        return f'{{ dtype: "{known[0]}" }}'
+    file = manifest["precisions"][ranked[0]]["file"]
     return f'{{ dtype: "fp32", model_file_name: "{file.removeprefix("onnx/").removesuffix(".onnx")}" }}'
 
 
@@ -138,7 +133,7 @@ def _javascript_model(manifest: dict[str, Any]) -> str:
 
 
 def _fastembed(manifest: dict[str, Any]) -> str:
-    _, file = _file(manifest, "int8", "w8")
+    file = manifest["precisions"][fastest_first(manifest["precisions"], "int8_cpu")[0]]["file"]
     return (
         "**fastembed**, as a custom model:\n\n```python\n"
         "from fastembed import TextEmbedding\n"

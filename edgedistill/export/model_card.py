@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedistill.export import corpus_card, library_card, teacher_card
-from edgedistill.quantization import PRECISIONS
-from edgedistill.runtime import bundle_location
+from edgedistill import recipe
+from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
+from edgedistill.export import library_card
+from edgedistill.precisions import PRECISIONS, fastest_first
 from edgedistill.students.product_quantization import CENTROIDS
 
+MOST_FILES = 20  # more files without licences are one row
+# Names of sources that records keep, as readers see them.
+SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PASSAGES: "sentences of the texts above, and runs of them"}
+LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "PSF-2.0"}
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
 
@@ -53,8 +58,8 @@ def classifier_card(manifest: dict[str, Any]) -> str:
         use,
         library_card.graphs(manifest),
         f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
-        teacher_card.table(manifest),
-        corpus_card.earlier(manifest),
+        _teachers(manifest),
+        _earlier(manifest),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -66,7 +71,7 @@ def _front_matter(task: str, tag: str) -> str:
 def _about(manifest: dict[str, Any]) -> str:
     parameters, recipe = manifest["parameters"], manifest["recipe"]
     about = f"{recipe['about']}\n\n" if recipe.get("about") else ""
-    teacher = teacher_card.names(manifest)
+    teacher = _teacher_names(manifest)
     kinds = {
         "teacher": f"The sentence encoder {teacher}",
         "reduced": f"The sentence encoder {teacher}, its embeddings reduced by the recipe's `targets`",
@@ -113,17 +118,14 @@ def _measured(manifest: dict[str, Any]) -> str:
 
 def _preference(manifest: dict[str, Any]) -> str:
     """Which of several precisions is opened where none is named, by the processor's instruction sets."""
-    orders = {
-        "a processor that multiplies 8-bit integers (VNNI, AMX, Arm dot products)": ("cpu", bundle_location.INT8_PRODUCTS),
-        "any other processor": ("cpu", ()),
-        "CUDA": ("cuda", ()),
+    processors = {
+        "int8_cpu": "a processor that multiplies 8-bit integers (VNNI, AMX, Arm dot products)",
+        "cpu": "any other processor",
+        "cuda": "CUDA",
     }
     if len(manifest["precisions"]) == 1:
         return ""
-    chosen = (
-        f"{next(each for each in bundle_location.preferred_precisions(*order) if each in manifest['precisions'])} on {where}"
-        for where, order in orders.items()
-    )
+    chosen = (f"{fastest_first(manifest['precisions'], name)[0]} on {where}" for name, where in processors.items())
     return f"\n\nWhere no precision is named, `edgedistill.load` opens the one measured as the fastest: {'; '.join(chosen)}."
 
 
@@ -134,7 +136,7 @@ def _tokenize(manifest: dict[str, Any]) -> str:
 
 
 def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
-    first = next(each for each in (*bundle_location.PRECISIONS, *manifest["precisions"]) if each in manifest["precisions"])
+    first = fastest_first(manifest["precisions"], "int8_cpu")[0]
     prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
     hidden = ""
     if "optimum" in libraries:
@@ -168,7 +170,7 @@ def _training(manifest: dict[str, Any]) -> str:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
-    parts = (training, teacher_card.table(manifest), corpus_card.sources(manifest), corpus_card.earlier(manifest))
+    parts = (training, _teachers(manifest), _sources(manifest), _earlier(manifest))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -176,3 +178,83 @@ def _stage(stage: dict[str, Any]) -> str:
     """A stage's name, its steps and, where that was recorded, its samples: how often a text, pair or triple was read."""
     samples = f", {stage['texts']:,} samples" if "texts" in stage else ""
     return f"{stage['name']} ({stage['steps']:,} steps{samples})"
+
+
+def _teacher_names(manifest: dict[str, Any]) -> str:
+    """The teachers whose embeddings the student matched: "`x@1`", or "`x@1` and `y`"."""
+    matched = [_teacher_name(each) for each in _recorded_teachers(manifest) if each.get("weight")]
+    *first, last = [f"`{each}`" for each in matched or [manifest["teacher"]]]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _teachers(manifest: dict[str, Any]) -> str:
+    """A row for each teacher that the run has recorded; nothing for runs that have recorded none."""
+    recorded = _recorded_teachers(manifest)
+    if not recorded:
+        return ""
+    weighted = any(each.get("weight") is not None for each in recorded) and len(recorded) > 1
+    head = ["teacher", "revision", "licence, as stated by the recipe or by the model's card"]
+    head += ["share of the targets"] if weighted else []
+    rows = [[_teacher_title(each), each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
+    if weighted:
+        rows = [[*row, f"{each['weight']:.0%}" if each.get("weight") else "—"] for row, each in zip(rows, recorded, strict=True)]
+    rule = ["---", "---", "---", *(["---:"] if weighted else [])]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in [head, rule, *rows])
+
+
+def _recorded_teachers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(manifest["run"].get("teachers", []))
+
+
+def _teacher_name(teacher: dict[str, Any]) -> str:
+    return f"{teacher['name']}@{teacher['revision']}" if teacher.get("revision") else str(teacher["name"])
+
+
+def _teacher_title(teacher: dict[str, Any]) -> str:
+    return f"`{teacher['name']}`" + (f" ({teacher['use']})" if teacher.get("use") else "")
+
+
+def _cell(text: str) -> str:
+    """On one line, and within its column."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _sources(manifest: dict[str, Any]) -> str:
+    """A row for each text file of the corpus and for what was added to them, where the recipe names licences or adds texts."""
+    found = (manifest["run"].get("corpus") or {}).get("sources", [])
+    licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
+    own, added = [each for each in found if each["name"] not in ADDED], [each for each in found if each["name"] in ADDED]
+    triples = recipe.triples_sources(manifest["recipe"].get("stages", []))
+    if not licences and not added and not triples:
+        return ""
+    if not licences and len(own) > MOST_FILES:
+        own = [{"name": f"{len(own):,} files", "texts": sum(map(_count, own))}]
+    return _files([{**each, "licence": licences.get(each["name"])} for each in own + added], triples)
+
+
+def _earlier(manifest: dict[str, Any]) -> str:
+    """For each training before the last one: its recipe, a row for each of its teachers and for each text file of its corpus."""
+    trainings = manifest["run"].get("earlier", [])
+    parts = ["### Earlier training", "The student had been trained before; what it learned there is part of it."] if trainings else []
+    for each in trainings:
+        parts += [f"By the recipe `{_cell(each['recipe'])}`:", _teachers({"run": each})]
+        parts += [_files(each["sources"], each["triples"])] if each["sources"] or each["triples"] else ["Its text files were not recorded."]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _count(source: dict[str, Any]) -> int:
+    """How many texts a source gave, or pairs of texts."""
+    return int(source["texts"] if "texts" in source else source["pairs"])
+
+
+def _files(files: list[dict[str, Any]], triples: list[dict[str, Any]]) -> str:
+    """A row for each file, then for each stage's triples, whose number is not recorded."""
+    lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
+    for each in files:
+        name = each["name"]
+        lines.append(_file_row(SHOWN.get(name, name), f"{_count(each):,}", each["licence"] or LICENCES.get(name)))
+    return "\n".join([*lines, *(_file_row(each["name"], "", each["licence"]) for each in triples)])
+
+
+def _file_row(name: str, count: str, licence: str | None) -> str:
+    return f"| {_cell(name)} | {count} | {_cell(licence or 'not named')} |"

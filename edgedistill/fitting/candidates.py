@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from edgedistill.planning.preflight import MUON_TORCH
+from edgedistill.precisions import PRECISIONS as ROWS
 
 # What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions where it takes none.
 LAYERS = (1, 2, 3, 4, 6, 8, 12)
@@ -24,7 +25,8 @@ ACTIVATIONS = ("", "relu")  # "": the encoder's own
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
 LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
-PRECISIONS = ("int8", "w8", "w4")  # the first of them that keeps to the budget is raced
+PRECISIONS = tuple(sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu))
+# the first of them that keeps to the budget is raced
 
 KIND_ORDER = {"finished": 0, "bert": 1, "static": 2, "recurrent": 3, "bilstm": 4}  # which kinds are tried first
 
@@ -170,7 +172,7 @@ def estimated_bytes(choice: Choice, start: StartingPoint, vocabularies: Mapping[
     """About the bytes of the graph in a precision and of its tokenizer, to a tenth; of a finished student, about the fewest."""
     if choice.kind == "finished":
         return LEAST_SHARE * start.student_of(choice).size_bytes
-    weight = {"int8": 1.02, "w8": 1.13, "w4": 0.58}[precision]
+    weight = ROWS[precision].bytes_per_weight
     vocabulary = vocabularies[choice.vocabulary]
     head = choice.width * (choice.dims or start.dims)
     if choice.table < choice.width:  # product-quantized: codes are bytes in every precision

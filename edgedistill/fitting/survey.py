@@ -15,12 +15,12 @@ from edgedistill.errors import UserError
 from edgedistill.fitting.candidates import KIND_ORDER, PRECISIONS, Choice, StartingPoint, Vocabulary, estimated_bytes, products
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost
+from edgedistill.precisions import PRECISIONS as ROWS
 
 SIZE_SLACK, LATENCY_SLACK = 0.08, 0.25  # an estimate above the budget by more than this is believed
 HOPELESS = 30  # shapes that cannot be built, before the first that can
 LEAST_FITTED = 3  # measured latencies from which others are estimated
 USUAL = "kept 3"  # the vocabulary of the best hand-made recipes
-BITS = {"int8": 8, "w8": 8, "w4": 4}
 TRANSFORMERS = ("bert", "recurrent")
 NEAREST = 4  # of the smallest shapes are measured where none is estimated to fit
 Measure = Callable[[Choice], Cost]
@@ -87,11 +87,11 @@ class Survey:
         """(n,) int: the bits of the weights in which a shape fits, or probably does; 0 where it does not."""
         size, p50 = 1e6 * self.budget.max_mb * (1 + SIZE_SLACK), self.budget.max_p50_ms * (1 + LATENCY_SLACK)
         probable = (self._bytes <= size) & (self._latencies() <= p50)
-        bits = np.array([BITS[precision] for precision in PRECISIONS])
+        bits = np.array([ROWS[precision].bits for precision in PRECISIONS])
         found = (probable * bits).max(1)
         found[[self._row[choice] for choice in self.impossible]] = 0
         for choice, cost in self.costs.items():
-            found[self._row[choice]] = max((BITS[precision] for precision in cost.fitting(self.budget)), default=0)
+            found[self._row[choice]] = max((ROWS[precision].bits for precision in cost.fitting(self.budget)), default=0)
         return found
 
     def _latencies(self) -> np.ndarray:

@@ -4,7 +4,7 @@ from edgedistill.graph import classifier
 from edgedistill.graph.checked_graph import build_checked
 from edgedistill.graph.restored_weights import restored_weights
 from edgedistill.graph.student_graph import before_unit, build
-from edgedistill.graph.torch_parity import compare, compare_probabilities
+from edgedistill.graph.torch_parity import compare
 from edgedistill.graph.writer import head_on_tokens, pools_to_embedding
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "build_checked",
     "classifier",
     "compare",
-    "compare_probabilities",
     "head_on_tokens",
     "pools_to_embedding",
     "restored_weights",

@@ -12,8 +12,9 @@ from torch import nn
 from edgedistill.errors import CheckFailed
 from edgedistill.graph.writer import pools_to_embedding
 from edgedistill.runtime.bundle import INPUTS
-from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.students.classifier import Classifier
 
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
@@ -21,54 +22,39 @@ PAIR_SHAPES = ((1, 1, 0), (1, 0, 3), (3, 7, 7), (17, 33, 5))  # of a classifier:
 ORT_ERRORS = (ort_state.Fail, ort_state.RuntimeException, ort_state.InvalidArgument, ort_state.InvalidGraph, ort_state.NotImplemented)
 
 
-def compare(student: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
-    """The smallest cosine between torch's embeddings and the graph's over SHAPES, padded rows included.
+def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
+    """The worst value of a graph's rows to torch's, over all shapes and padded rows: the smallest cosine of a student's embeddings, or the
+    largest difference of a classifier's probabilities.
 
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
     Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than torch.
     """
+    classifier = isinstance(module, Classifier)
+    measure, shapes = (PROBABILITY, PAIR_SHAPES) if classifier else (COSINE, SHAPES)
     session = open_in_memory(model.SerializeToString())
-    random, worst = np.random.default_rng(0), 1.0
-    for batch, length in SHAPES:
-        tokens = min(length or max_tokens, max_tokens)
-        ids = random.integers(0, vocabulary_size, (batch, tokens))
-        mask = _mask(random, batch, tokens)
+    random, worst = np.random.default_rng(0), np.array([measure.best], float)
+    for batch, *lengths in shapes:
+        arrays: list[np.ndarray] = []
+        for length in lengths[: 1 + (isinstance(module, Classifier) and module.pair)]:
+            tokens = min(length or max_tokens, max_tokens)
+            arrays += [random.integers(0, vocabulary_size, (batch, tokens)), _mask(random, batch, tokens)]
         with torch.inference_mode():
-            expected = torch.nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        found = [_run(session, "sentence_embedding", inputs)]
-        if pools_to_embedding(student):
-            found.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
+            expected = module(*map(torch.from_numpy, arrays))
+            expected = (expected if classifier else torch.nn.functional.normalize(expected, dim=-1)).numpy()
+        inputs = dict(zip(INPUTS, arrays, strict=False))
+        found = [_run(session, "logits" if classifier else "sentence_embedding", inputs)]
+        if not classifier and pools_to_embedding(module):
+            found.append(_pooled(_run(session, "last_hidden_state", inputs), arrays[1]))
         for rows in found:
             if rows.shape != expected.shape:
-                raise CheckFailed(f"the graph gives {rows.shape} at batch {batch}, {tokens} tokens; torch gives {expected.shape}")
-            worst = float(np.minimum(worst, (rows * expected).sum(-1).min()))  # keeps NaN, where min() may drop it
-    return worst
+                raise CheckFailed(f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}")
+            worst = np.append(worst, measure.between(rows, expected))
+    return float(worst[measure.worst_of(worst)])
 
 
 def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
-    rows = (tokens * mask[:, :, None]).sum(1)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
-
-
-def compare_probabilities(classifier: Classifier, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
-    """The largest difference of a probability between torch and a classifier's graph over PAIR_SHAPES, padded rows included.
-
-    Raises CheckFailed where the graph does not run.
-    """
-    session = open_in_memory(model.SerializeToString())
-    random, worst = np.random.default_rng(0), 0.0
-    for batch, *lengths in PAIR_SHAPES:
-        inputs: list[np.ndarray] = []
-        for tokens in (min(each or max_tokens, max_tokens) for each in lengths[: 1 + classifier.pair]):
-            mask = _mask(random, batch, tokens)
-            inputs += [random.integers(0, vocabulary_size, (batch, tokens)), mask]
-        with torch.inference_mode():
-            expected = classifier(*(torch.from_numpy(each) for each in inputs)).numpy()
-        logits = _run(session, "logits", dict(zip(INPUTS, inputs, strict=False)))
-        worst = float(np.maximum(worst, probability_difference(logits, expected).max()))  # keeps NaN
-    return worst
+    return unit_rows((tokens * mask[:, :, None]).sum(1))
 
 
 def _mask(random: np.random.Generator, batch: int, tokens: int) -> np.ndarray:
@@ -80,6 +66,10 @@ def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) 
     try:
         found: np.ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
-        batch, tokens = inputs["input_ids"].shape
-        raise CheckFailed(f"the graph does not run at batch {batch}, {tokens} tokens: {error}") from None
+        raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return found
+
+
+def _shape(inputs: dict[str, np.ndarray]) -> str:
+    batch, tokens = inputs["input_ids"].shape
+    return f"batch {batch}, {tokens} tokens"

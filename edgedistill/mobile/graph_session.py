@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from edgedistill.runtime.onnx_session import open_in_memory
+
 
 def open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:
     """A session on cpu that knows the operators of onnxruntime-extensions."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.register_custom_ops_library(extensions_library())
-    return onnxruntime.InferenceSession(graph if isinstance(graph, bytes) else str(graph), options, providers=["CPUExecutionProvider"])
+    return open_in_memory(graph if isinstance(graph, bytes) else str(graph), 0, library=extensions_library())
 
 
 def extensions_library() -> str:

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError, require, unknown_name
+from edgedistill.errors import CheckFailed, UserError, quote, require, unknown_name
 from edgedistill.mobile import ort_format, package_readme, tokenizer_equality, usability_report
 from edgedistill.mobile.graph_session import open_session, strings
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, joined, tokenizer_graph
 from edgedistill.runtime import bundle as bundles
-from edgedistill.runtime import verify
+from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Log
 
 SCHEMA = 1
@@ -118,14 +117,14 @@ class _Package:
         expected = np.concatenate([self.opened.encode_ids([row]) for row in ids]).astype(np.float64)
         run = _texts_runner(path, self.opened.manifest["output"]) if path.stem == Path(TEXTS_MODEL).stem else None
         if run is None:
-            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            session = open_in_memory(str(path))
             rows = [session.run([self.opened.manifest["output"]], _inputs(row))[0] for row in ids]
         else:
             rows = [run([text]) for text in golden["texts"]]
         cosines = (np.concatenate(rows) * expected).sum(1)
         at = int(np.argmin(cosines))
         if not cosines[at] >= SAME_COSINE:
-            text = f"text {at + 1} of {len(ids)} ({verify.quote(golden['texts'][at])})"
+            text = f"text {at + 1} of {len(ids)} ({quote(golden['texts'][at])})"
             fact = f"{path.name}: {text} came back at cosine {cosines[at]:.6f} to the bundle's own embedding, {SAME_COSINE} is needed"
             raise CheckFailed(f"{self.out} was not written: {fact}; another precision may convert better", {"cosine": float(cosines[at])})
         self.log(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB; cosine to the bundle's embeddings {cosines[at]:.6f} at least")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
+from edgedistill.errors import quote
 from edgedistill.mobile.adversarial_corpus import LINES, adversarial_corpus
 from edgedistill.mobile.graph_session import open_session, strings
 from edgedistill.mobile.string_graph import StringGraph
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, tokenizer_model
-from edgedistill.runtime import verify
 
 BATCH = 64  # texts of all lengths, so that padding is checked too
 SHOWN = 12  # token ids of a list
@@ -31,7 +31,7 @@ def first_difference(graph: StringGraph, text: TextTokenizer, lines: int = LINES
         for at, (row, length, expected) in enumerate(zip(ids, mask.sum(1), _expected(text, texts), strict=True)):
             found = row[:length].tolist()
             if found != expected or (row[length:] != text.pad_id).any():
-                place = f"text {start + at + 1:,} of {len(corpus):,} ({verify.quote(texts[at])})"
+                place = f"text {start + at + 1:,} of {len(corpus):,} ({quote(texts[at])})"
                 return (
                     start + at,
                     f"{place} has the token ids {_short(found, expected)} in the graph, {_short(expected, found)} by tokenizer.json",

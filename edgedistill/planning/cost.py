@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import time
 from typing import Any
 
 import numpy as np
 import onnxruntime
-from rich.console import Console
 from rich.table import Table
 
 from edgedistill import graph, quantization, recipe
 from edgedistill.errors import map_collecting_errors
+from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
+from edgedistill.precisions import PRECISIONS
+from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Session
 from edgedistill.students import kinds, recurrent
 from edgedistill.students.output import own
@@ -88,21 +89,14 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
     sessions: dict[str, onnxruntime.InferenceSession] = {}
     fp32 = graph.build(student)
     samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
-    for precision in quantization.PRECISIONS:
-        model = fp32 if precision == "fp32" else quantization.convert(fp32, precision, samples)
+    for precision in PRECISIONS:
+        model = quantization.convert(fp32, precision, samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
-        sessions[precision] = _open(serialized)
+        # threads sleep between queries: several sessions are open at once
+        sessions[precision] = open_in_memory(serialized, 0, {"force_spinning_stop": "1"})
     medians = [{precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()} for _ in range(ROUNDS)]
     return sizes, {precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions}
-
-
-def _open(model: bytes) -> onnxruntime.InferenceSession:
-    """A session with all threads that this process may use. They sleep between queries: several sessions are open at once."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:
@@ -123,9 +117,7 @@ def table(found: dict[str, Any]) -> str:
     sheet = Table(title=found["name"], title_justify="left", show_header=False)
     for label, value in _rows(found):
         sheet.add_row(label, value)
-    screen = Console(width=100, record=True, file=io.StringIO())
-    screen.print(sheet)
-    lines = [screen.export_text().rstrip()]
+    lines = [plain(sheet)]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
         total, *parts = (duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))

@@ -1,22 +1,20 @@
-"""An fp32 graph in, the same graph in another precision out; `PRECISIONS` holds all of them."""
+"""An fp32 graph in, the same graph in another precision out."""
 
-from edgedistill.quantization.precisions import PRECISIONS, convert, converter, known_precisions
+from edgedistill.quantization.conversion import convert, converter, simulated
 from edgedistill.quantization.sample_batches import TokenIds
 from edgedistill.quantization.skipping import convert_except
 
 __all__ = [
-    "PRECISIONS",
     "TokenIds",
     "convert",
     "convert_except",
     "converter",
     "dequantize",
-    "golden_texts",
     "graph_facts",
     "int8",
-    "known_precisions",
     "mixed_precision",
     "sample_texts",
     "sensitivity",
+    "simulated",
     "w8",
 ]

@@ -8,15 +8,17 @@ precision there. What the graph gives where all of it is rounded to float16, `si
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.quantization.embedding_tables import SMALLEST
 from edgedistill.quantization.graph_editor import GraphEditor
 from edgedistill.quantization.sample_batches import TokenIds, values_of
-from edgedistill.quantization.skipping import is_skipped
+from edgedistill.quantization.skipping import Converter, is_skipped
+from edgedistill.runtime.onnx_session import open_in_memory
 
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denormals
@@ -32,7 +34,12 @@ Largest = dict[str, float]  # what the absolute value of a float32 value may com
 
 def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     """The graph in float16. samples: token ids of texts to measure activations on; without them only weights decide what stays float32."""
-    return convert_measured(model, measure(model, samples))
+    return converter(model, samples)(model)
+
+
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """`convert`, with activations measured only once."""
+    return partial(convert_measured, largest=measure(model, samples))
 
 
 def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
@@ -237,7 +244,5 @@ def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
     names = {name for node in model.graph.node for name in node.output if name}
     del watched.graph.output[:]
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(names))
-    options = ort.SessionOptions()
-    options.log_severity_level, options.graph_optimization_level = 3, ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_in_memory(watched.SerializeToString(), optimized=False)
     return {value.name for value in session.get_outputs() if value.type == kind}

@@ -2,7 +2,7 @@
 
 How a product's input is quantized follows from the operator that computes it:
 
-- after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see channel_scales). The product then needs one
+- after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see channel_factors). The product then needs one
   scale for all of its input, and adds its bias itself.
 - after GELU or ReLU: a scale for each row (token), from the row's maximum; the minimum is known.
 - rows of an embedding table: as they are stored.
@@ -14,17 +14,24 @@ The scale is chosen so that no pair of weights can reach that: the same file giv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization import channel_scales, embedding_tables, lstm, sample_batches
+from edgedistill.quantization import embedding_tables, lstm, sample_batches
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds
+from edgedistill.quantization.sample_batches import TokenIds, activations
+from edgedistill.quantization.skipping import Converter
 
+# A few channels of a transformer's activations are many times as large as the others. One scale for all of them wastes the 8 bits of the
+# rest, so every channel is divided by a factor of its own, which the rows of the weight behind it are multiplied by.
+HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a coarser step
+EXPONENT = 0.75  # how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and 0.8
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
 ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
 LEAST = 0.17  # GELU's minimum is −0.16997
@@ -44,16 +51,16 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(weight / scale).astype(np.int8), scale.astype(np.float32)
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """The graph in int8. samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
-    return convert_measured(model, measure(model, samples))
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
+    return partial(convert_measured, largest=measure(model, samples))
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     """What `convert_measured` takes; empty without samples."""
     facts = GraphFacts(model)
     names = [x for group in _groups(facts) if _has_fixed(facts, group) for x in group.inputs]
-    return channel_scales.largest_values(model, names, samples) if samples else {}
+    return largest_values(model, names, samples) if samples else {}
 
 
 def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
@@ -122,7 +129,7 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     for group in groups:
         most = np.max([largest[x] for x in group.inputs], axis=0)
         weights = [array for name in group.weights if (array := editor.array(name)) is not None]
-        factors = channel_scales.factors(most, weights)
+        factors = channel_factors(most, weights)
         folded = _fold_into_values(editor, facts, group.inputs, factors)
         channels = _Channels(factors, float((most / factors).max()) / 127, folded)
         found.update(dict.fromkeys(group.inputs, channels))
@@ -314,3 +321,21 @@ class _Products:
     def _add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], name=output, domain=domain, **attributes))
         return output
+
+
+def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: TokenIds) -> dict[str, np.ndarray]:
+    """The largest absolute value (K,) of each channel of the activations of those names, over all tokens of the samples."""
+    largest = {name: np.array(TINY, np.float32) for name in names}
+    for values in activations(model, names, samples) if names else ():
+        for name, rows in values.items():
+            largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
+    return {name: values * HEADROOM for name, values in largest.items()}
+
+
+def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+    """(K,) what to divide each channel by. largest (K,): of the activations; weights: all that read them, each (K, N).
+
+    Xiao et al. 2023, SmoothQuant, equation 4.
+    """
+    of_weights = np.maximum(np.max([np.abs(weight).max(1) for weight in weights], axis=0), TINY)
+    return np.asarray(np.maximum(largest, TINY) ** EXPONENT / of_weights ** (1 - EXPONENT), np.float32)

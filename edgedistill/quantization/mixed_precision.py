@@ -6,8 +6,8 @@ from functools import partial
 
 import onnx
 
+from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8, sensitivity, w8
-from edgedistill.quantization.precisions import PRECISIONS
 from edgedistill.quantization.sample_batches import TokenIds
 from edgedistill.quantization.skipping import convert_except
 

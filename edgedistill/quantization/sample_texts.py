@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill import files
-from edgedistill.quantization.golden_texts import golden_texts
+from edgedistill.runtime.golden_texts import golden_texts
 
 SENTENCES = Path(__file__).with_name("sample_sentences.txt")  # written for this purpose, in no data set
 SUITE = "mini"
@@ -26,6 +26,10 @@ class Reader(NamedTuple):
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text: with prompt and special tokens, truncated."""
         return [self.tokenizer(self.prompt + text, truncation=True, max_length=self.max_tokens)["input_ids"] for text in texts]
+
+    def is_truncated(self, text: str) -> bool:
+        """Whether a text has more tokens than the encoder takes."""
+        return len(self.tokenizer(self.prompt + text, verbose=False)["input_ids"]) > self.max_tokens
 
     def golden_texts(self) -> list[str]:
         """The golden texts of this length and tokenizer."""

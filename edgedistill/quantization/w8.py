@@ -10,9 +10,16 @@ from edgedistill.quantization import lstm
 from edgedistill.quantization.embedding_tables import gather, quantize_rows, table
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.sample_batches import TokenIds
+from edgedistill.quantization.skipping import Converter
 
 BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
+
+
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """`convert`, which measures nothing."""
+    return convert
 
 
 def convert(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, field_validator
 
+from edgedistill.precisions import PRECISIONS
+
 Pooling = Literal["mean", "cls", "cls_pooler", "max", "last"]
-Precision = Literal["fp32", "fp16", "w8", "int8", "w4"]
+if TYPE_CHECKING:
+    Precision = str
+else:
+    Precision = Literal[tuple(PRECISIONS)]
 Head = Literal["none", "linear", "linear_tanh"]
 TokenizerSource = Annotated[
     str, Field(description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run folder, or a hub id.")

@@ -6,6 +6,7 @@ __all__ = [
     "bundle_location",
     "classification",
     "golden_file",
+    "golden_texts",
     "manifest",
     "onnx_session",
     "progress",

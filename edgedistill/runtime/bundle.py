@@ -19,7 +19,7 @@ from edgedistill.runtime.bundle_location import choose_precision, locate
 from edgedistill.runtime.classification import Classification, softmax
 from edgedistill.runtime.onnx_session import BundleSession
 from edgedistill.runtime.progress import progress_bar
-from edgedistill.runtime.similarity import similarity
+from edgedistill.runtime.similarity import similarity, unit_rows
 from edgedistill.runtime.trust import opening_check
 
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
@@ -218,8 +218,7 @@ class Bundle:
     def _embed_batch(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
         embeddings = self._session.run({"input_ids": ids, "attention_mask": mask})
         if out.shape[1] != embeddings.shape[1]:
-            embeddings = embeddings[:, : out.shape[1]]
-            embeddings = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+            embeddings = unit_rows(embeddings[:, : out.shape[1]])
         out[where] = embeddings
 
 

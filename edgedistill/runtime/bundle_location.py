@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from edgedistill import files, machine
 from edgedistill.errors import UserError, closest_names, unknown_name
+from edgedistill.precisions import INT8_PRODUCTS, PRECISIONS, fastest_first
 
-PRECISIONS = ("int8", "w8", "fp32", "w4", "fp16")
-INT8_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}  # instruction sets that multiply 8-bit integers
 FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain names are looked up
 
 
@@ -44,19 +42,6 @@ def find(name: str) -> tuple[Path, str | None] | None:
     return found if (found[0] / "manifest.json").is_file() else None
 
 
-def preferred_precisions(device: str, flags: Collection[str]) -> tuple[str, ...]:
-    """The precisions in the order of their measured speed on a device; flags: the processor's instruction sets, as `machine.flags`.
-
-    The products of w8 and w4 are slower than float32's where the processor does not multiply 8-bit integers. A CPU only emulates float16.
-    On cuda, w8 and w4 were not measured; int8 is last, because its products run on the processor.
-    """
-    if device == "cuda":
-        return ("fp16", "fp32", "w8", "w4", "int8")
-    if INT8_PRODUCTS & set(flags):
-        return ("int8", "w8", "fp32", "w4", "fp16")
-    return ("int8", "fp32", "w8", "w4", "fp16")
-
-
 def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, device: str = "cpu") -> str:
     """The precision asked for, by default the one that the bundle has and that is the fastest on this machine.
 
@@ -64,8 +49,9 @@ def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, 
     """
     available = manifest["precisions"]
     if asked is None:
-        order = preferred_precisions(device, machine.flags())
-        return next(precision for precision in (*order, *available) if precision in available)
+        if device == "cpu" and INT8_PRODUCTS & set(machine.flags()):
+            device = "int8_cpu"
+        return fastest_first(available, device)[0]
     if asked in available:
         return asked
     shipped = _is_shipped(folder)

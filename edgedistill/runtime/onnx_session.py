@@ -7,7 +7,9 @@ import ctypes
 import io
 import os
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnxruntime
@@ -129,14 +131,23 @@ def check_device(device: str) -> None:
         raise UserError(f"device cuda: onnxruntime here offers {short}; {way_out}")
 
 
-def open_in_memory(model: bytes, threads: int = 1) -> onnxruntime.InferenceSession:
-    """A session on cpu with onnxruntime's defaults, to measure and to compare with.
+def open_in_memory(
+    model: bytes | str, threads: int = 1, settings: Mapping[str, str] = MappingProxyType({}), library: str = "", optimized: bool = True
+) -> onnxruntime.InferenceSession:
+    """A session on cpu for a graph's bytes or path, with onnxruntime's defaults but for `settings`, to measure and to compare with.
 
+    threads: 0 for onnxruntime's own choice. library: of custom operators.
     It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and numpy too.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    for name, value in settings.items():
+        options.add_session_config_entry(f"session.{name}", value)
+    if library:
+        options.register_custom_ops_library(library)
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

@@ -17,7 +17,7 @@ def similarity(a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
     first, second = _rows(a, "a"), _rows(b, "b")
     if first.shape[1] != second.shape[1]:
         raise UserError(f"similarity: a has {first.shape[1]} dimensions, b has {second.shape[1]}; encode both with the same bundle and dim")
-    return np.asarray(_unit(first) @ _unit(second).T)
+    return np.asarray(unit_rows(first) @ unit_rows(second).T)
 
 
 def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
@@ -32,5 +32,6 @@ def _rows(embeddings: npt.ArrayLike, name: str) -> np.ndarray:
     return rows
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows of unit length, in their own type; rows of zeros stay zeros."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

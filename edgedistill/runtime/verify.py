@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime import golden_file
 from edgedistill.runtime import manifest as manifests
-from edgedistill.runtime.bundle import Bundle, load
+from edgedistill.runtime.bundle import load
 from edgedistill.runtime.bundle_location import locate
-from edgedistill.runtime.classification import probability_difference
+from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.trust import GET_AGAIN
+
+OTHER_TOKENIZERS = "this version of tokenizers reads tokenizer.json in another way; install the version named in manifest.json"
 
 
 def verify(name: str | Path) -> dict[str, Any]:
@@ -47,92 +46,26 @@ def verify(name: str | Path) -> dict[str, Any]:
     for precision, entry in manifest["precisions"].items():
         opened = load(folder, precision=precision)
         if not found:  # all precisions share the tokenizer
-            problems += _check_tokens(opened, golden)
-        found[precision], differences = compare(opened, golden, entry["parity"]["threshold"])
-        problems += differences
+            different = golden_file.different_ids(opened, golden)
+            problems += [f"{folder}: {golden.name(at)}: token ids differ; {OTHER_TOKENIZERS}" for at, *_ in different]
+        threshold, measure = entry["parity"]["threshold"], golden.measure
+        values = measure.between(golden_file.rows(opened, golden), golden.rows)
+        at = measure.worst_of(values)
+        if fact := measure.problem(values[at], threshold, precision, " on this machine"):
+            problems.append(f"{folder}: {golden.name(at)} {fact}")
+        worst = {f"{measure.name}_{measure.worst}": round(float(values[at]), 6)}
+        found[precision] = {**worst, "text": at + 1, "threshold": threshold}
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(folder), "files": len(manifest["files"]), "texts": len(golden["texts"]), "precisions": found}
+    return {"bundle": str(folder), "files": len(manifest["files"]), "texts": len(golden.texts), "precisions": found}
 
 
 def summary(name: str, found: dict[str, Any]) -> str:
     """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no names."""
     precisions = found["precisions"]
-    if all("cosine_min" in entry for entry in precisions.values()):
-        at = min(precisions, key=lambda precision: precisions[precision]["cosine_min"])
-        worst = f"worst cosine {precisions[at]['cosine_min']:.5f}, of text {precisions[at]['text']} in {at}"
-    else:
-        at = max(precisions, key=lambda precision: precisions[precision]["apart_max"])
-        worst = f"largest difference of a probability {precisions[at]['apart_max']:.5f}, of item {precisions[at]['text']} in {at}"
+    measure = COSINE if all("cosine_min" in entry for entry in precisions.values()) else PROBABILITY
+    key = f"{measure.name}_{measure.worst}"
+    at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
+    worst = f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
     place = name if Path(name) == Path(found["bundle"]) else f"{name} ({found['bundle']})"
     return f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match ({worst})"
-
-
-def _check_tokens(opened: Bundle, golden: dict[str, Any]) -> list[str]:
-    """A line for each golden text, or pair, whose token ids differ."""
-    texts = golden["texts"]
-    ids = [[row.tolist() for row in item] for item in opened.tokenize_items(texts)] if opened.labels else _lists(opened.tokenize(texts))
-    way_out = "this version of tokenizers reads tokenizer.json in another way; install the version named in manifest.json"
-    return [
-        f"{opened.folder}: {_named(golden, at)}: token ids differ; {way_out}"
-        for at, (row, expected) in enumerate(zip(ids, golden["ids"], strict=True))
-        if row != expected
-    ]
-
-
-def _lists(rows: Sequence[np.ndarray]) -> list[list[int]]:
-    return [row.tolist() for row in rows]
-
-
-def compare(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    """({cosine_min, text, threshold}, problems) of an encoder, ({apart_max, text, threshold}, problems) of a classifier: each golden
-    text, or item, alone, against what was stored at export; text: the number of the worst, from 1.
-    """
-    return (_check_labels if opened.labels else _check_embeddings)(opened, golden, threshold)
-
-
-def golden_rows(opened: Bundle, golden: dict[str, Any]) -> np.ndarray:
-    """(n, d) embeddings, or (n, C) logits, of the golden token ids, each text or item alone."""
-    if opened.labels:
-        return np.concatenate([opened.logits_ids([[np.array(row, np.int64) for row in item]]) for item in golden["ids"]])
-    return np.concatenate([opened.encode_ids([np.array(row, np.int64)]) for row in golden["ids"]])
-
-
-def _check_embeddings(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    rows = golden_rows(opened, golden)
-    cosines = (rows.astype(np.float64) * np.array(golden["vectors"], np.float32)).sum(1)
-    at = int(np.argmin(cosines))
-    problems = []
-    if not cosines[at] >= threshold:
-        cosine, needed = format_cosines(cosines[at], threshold)
-        problems = [f"{opened.folder}: {_named(golden, at)} has cosine {cosine} on this machine, {opened.precision} must reach {needed}"]
-    return {"cosine_min": round(float(cosines[at]), 6), "text": at + 1, "threshold": threshold}, problems
-
-
-def _check_labels(opened: Bundle, golden: dict[str, Any], threshold: float) -> tuple[dict[str, float], list[str]]:
-    rows = golden_rows(opened, golden)
-    differences = probability_difference(rows, np.array(golden["logits"], np.float32))
-    at = int(np.argmax(differences))
-    problems = []
-    if not differences[at] <= threshold:
-        fact = f"has a probability that differs by {differences[at]:.4f} on this machine, {opened.precision} allows {threshold}"
-        problems = [f"{opened.folder}: {_named(golden, at)} {fact}"]
-    return {"apart_max": round(float(differences[at]), 6), "text": at + 1, "threshold": threshold}, problems
-
-
-def _named(golden: dict[str, Any], at: int) -> str:
-    item = golden["texts"][at]
-    kind, text = ("text", item) if isinstance(item, str) else ("item", item[0])
-    return f"{kind} {at + 1} of {len(golden['texts'])} ({quote(text)})"
-
-
-def format_cosines(cosine: float, threshold: float) -> tuple[str, str]:
-    """Both numbers with as many digits as it takes to compare them."""
-    digits = 4 if threshold < 0.999 else 6
-    return f"{cosine:.{digits}f}", f"{threshold:.{digits}f}"
-
-
-def quote(text: str) -> str:
-    """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
-    return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'

@@ -18,8 +18,7 @@ from rich.progress import Progress
 from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
-from edgedistill.errors import UserError
-from edgedistill.runtime.verify import quote
+from edgedistill.errors import UserError, quote
 from edgedistill.session import QUIET, Log, Session
 from edgedistill.teacher.cache_key import cache_key, encoder_key, text_hashes
 from edgedistill.teacher.encoder import TeacherEncoder

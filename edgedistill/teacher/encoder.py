@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 
 from edgedistill import files, graph, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.resolve import MODEL_FILES, teacher_files
-from edgedistill.runtime.batching import longest_first
+from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
+from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
-from edgedistill.teacher.token_batches import budget_batches, encode_ids, pad
+from edgedistill.teacher.token_batches import budget_batches, encode_ids
 from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of
 
 TOKENS_PER_BATCH = 2_048
@@ -147,13 +148,10 @@ class TeacherEncoder:
         except CheckFailed as error:
             session.log(f"{self.place}: {self.spec.name} runs in torch, at about half the speed: {error}")
             return torch_forward(self.module.to("cpu"), torch.device("cpu"))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")  # a process' first session decides for its main thread
         rows = graph.before_unit(model)
-        opened = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        # a process' first session decides for its main thread whether denormal numbers are zero
+        settings = {"intra_op.allow_spinning": "1", "set_denormal_as_zero": "1"}
+        opened = open_in_memory(model.SerializeToString(), torch.get_num_threads(), settings)
         return lambda ids, mask: opened.run([rows], {"input_ids": ids, "attention_mask": mask})[0]
 
 
@@ -207,7 +205,7 @@ def embed_batches(
     out = np.empty((len(ids), dims), np.float32)
     for rows in batches:
         embeddings = forward(*pad([ids[row] for row in rows], pad_id))
-        out[rows] = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True).clip(1e-12) if unit else embeddings
+        out[rows] = unit_rows(embeddings) if unit else embeddings
     return out
 
 

@@ -12,12 +12,12 @@ import torch
 
 from edgedistill import files, graph, recipe
 from edgedistill.data.cached_folder import cached_folder
-from edgedistill.errors import CheckFailed, UserError
-from edgedistill.quantization import PRECISIONS, mixed_precision
+from edgedistill.errors import CheckFailed, UserError, quote
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization import mixed_precision
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.quantization.sensitivity import cosines
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
-from edgedistill.runtime.verify import quote
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every key: raise it when this module, or the precision, makes another graph of the same weights

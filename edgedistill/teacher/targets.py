@@ -16,6 +16,7 @@ import numpy as np
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Log, silent
 from edgedistill.students.affine import Affine, read_maps, write_maps
 from edgedistill.teacher.alignment import procrustes, signed_permutation
@@ -213,8 +214,3 @@ def _check_embeddings(embeddings: np.ndarray, place: str) -> None:
         return
     fact = "all the same" if np.isfinite(embeddings).all() else "not finite"
     raise UserError(f"{place}: the teacher's embeddings of {len(embeddings):,} texts are {fact}; choose another teacher, pooling or dtype")
-
-
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Scale each row to unit length; a row of zeros stays zero."""
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(min=1e-12)

@@ -27,14 +27,3 @@ def budget_batches(order: list[int], ids: list[np.ndarray], tokens: int) -> Iter
         batch.append(row)
     if batch:
         yield batch
-
-
-def pad(ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Right-pad to the longest: (ids, mask), each (B, T) int64."""
-    longest = max(1, max(len(row) for row in ids))
-    out = np.full((len(ids), longest), pad_id, np.int64)
-    mask = np.zeros((len(ids), longest), np.int64)
-    for at, row in enumerate(ids):
-        out[at, : len(row)] = row
-        mask[at, : len(row)] = 1
-    return out, mask

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgedistill.errors import UserError
+from edgedistill.runtime import batching
 from edgedistill.teacher import token_batches
 from edgedistill.training.inputs.random_keys import draws, rounded_fraction, row_keys
 
@@ -37,7 +38,7 @@ def _batches(order: list[int], ids: list[np.ndarray], pad_id: int, device: str) 
 
     budget = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
     for rows in token_batches.budget_batches(sorted(order, key=lambda row: len(ids[row])), ids, budget):
-        padded = [torch.from_numpy(part).to(device) for part in token_batches.pad([ids[row] for row in rows], pad_id)]
+        padded = [torch.from_numpy(part).to(device) for part in batching.pad([ids[row] for row in rows], pad_id)]
         yield rows, {"input_ids": padded[0], "attention_mask": padded[1]}
 
 

@@ -12,7 +12,7 @@ const HELP = `Usage: edgedistill BUNDLE [OPTIONS] < texts.txt
   Embed texts with a bundle: one text per line in, one embedding (a JSON array) per line out.
 
 Options:
-  --precision P  int8, w8, fp32 or another of the bundle's. Default: the first of these that it has.
+  --precision P  One of the bundle's. Default: the fastest, by the manifest's rank.
   --dim N        Dimensions to return, of a Matryoshka student. Default: all.
   --threads N    Default: the processors this process may use.
   --check        Compare the golden texts with the embeddings stored at export.

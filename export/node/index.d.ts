@@ -11,7 +11,7 @@ export class CheckFailed extends Error {
 }
 
 export interface LoadOptions {
-  /** int8, w8, fp32 or another that the bundle has; by default the first of these three that it has. */
+  /** One that the bundle has; by default the fastest, by the manifest's rank. */
   precision?: string;
   /** Threads of onnxruntime; by default the processors that this process may use. */
   threads?: number;

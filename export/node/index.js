@@ -21,7 +21,6 @@ import { graphProblem } from "./graph.js";
 import { tokenizer } from "./tokens.js";
 
 const SCHEMA = 1; // of the newest manifest that this file reads
-const PRECISIONS = ["int8", "w8", "fp32"]; // in the order load() prefers them
 const GET_AGAIN = "get the bundle again, or export it again from its run";
 const MB = 1e6;
 const LARGEST_BYTES = { "manifest.json": 4 * MB, "tokenizer.json": 64 * MB, "parity.json": 64 * MB }; // of a graph 2^31 - 1
@@ -41,7 +40,7 @@ export class CheckFailed extends Error {
 /**
  * Open a bundle after checking the sha256 of every file that it reads.
  *
- * precision: by default the first of int8, w8 and fp32 that the bundle has. threads: of onnxruntime, by default all.
+ * precision: by default the fastest of the bundle's, by the manifest's rank. threads: of onnxruntime, by default all.
  * Throws UserError for a folder that is no encoder's bundle or not safe to open, CheckFailed for a missing or changed file.
  * @param {string} folder
  * @param {{precision?: string, threads?: number}} [options]
@@ -212,10 +211,11 @@ async function readManifest(folder) {
   return manifest;
 }
 
-/** The precision asked for, by default the first of PRECISIONS that the bundle has. */
+/** The precision asked for, by default the fastest; one without a rank comes last, in the manifest's order. */
 function choosePrecision(folder, { precisions }, asked) {
   const available = Object.keys(precisions);
-  const chosen = asked ?? [...PRECISIONS, ...available].find((precision) => available.includes(precision));
+  const rank = (precision) => precisions[precision].rank?.int8_cpu ?? Number.MAX_VALUE;
+  const chosen = asked ?? [...available].sort((a, b) => rank(a) - rank(b))[0];
   if (available.includes(chosen)) return chosen;
   throw new UserError(`${folder}: no precision '${asked}'; choose ${available.join(" or ")}`);
 }

@@ -1,7 +1,6 @@
 // Where a bundle's files come from, and which are trusted: names stay inside its folder, bytes have the manifest's sha256.
 
 export const SCHEMA = 1;
-export const PREFERRED = ["int8", "w8", "fp32"]; // in a browser: int8's products are the fast ones in WASM
 const REQUIRED = ["name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output"];
 const MB = 1e6;
 const MOST_BYTES = { "manifest.json": 4 * MB, "tokenizer.json": 64 * MB, "parity.json": 64 * MB, graph: 2000 * MB };
@@ -96,10 +95,12 @@ export async function readManifest(files) {
   return manifest;
 }
 
-/** The precision asked for, by default the first of PREFERRED that the bundle has. Raises BundleError where the bundle lacks it. */
+/** The precision asked for, by default the fastest; one without a rank comes last, in the manifest's order.
+ *  Raises BundleError where the bundle lacks it. */
 export function choosePrecision(manifest, asked) {
   const available = Object.keys(manifest.precisions);
-  if (!asked) return [...PREFERRED, ...available].find((precision) => available.includes(precision));
+  const rank = (precision) => manifest.precisions[precision].rank?.int8_cpu ?? Number.MAX_VALUE; // WASM multiplies 8-bit integers
+  if (!asked) return [...available].sort((a, b) => rank(a) - rank(b))[0];
   if (available.includes(asked)) return asked;
   throw new BundleError(`${manifest.name}: no precision '${asked}'; choose ${available.join(" or ")}`);
 }

@@ -14,7 +14,7 @@ const WINDOW = 256; // texts a message, so that a query gets its turn while many
  * Open a bundle after checking its sha256, token ids and golden texts, and return its encoder.
  *
  * from: the address of a bundle's folder, or its files: a FileList, an array of Files, or a Map of path -> File.
- * precision: by default the first of int8, w8, fp32 that the bundle has. dim: one of its dims, by default the largest.
+ * precision: by default the fastest of the bundle's, by the manifest's rank. dim: one of its dims, by default the largest.
  * backend: "auto" (WebGPU where it is there and right, else WASM), "webgpu" (falls back, with the reason) or "wasm".
  * threads: of WASM; by default half the processors, at most 4; 1 where the page is not cross-origin isolated. progress({bytes, size}).
  *

@@ -18,6 +18,7 @@ from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, report, requirement_check, scoring, speed
 from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.evaluation.suites import cosines
+from edgedistill.precisions import PRECISIONS
 from edgedistill.session import Session, silent
 
 PLAN = speed.MeasurementPlan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
@@ -69,6 +70,7 @@ def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, A
             "file": f"onnx/{name}",
             "sha256": files.sha256_file(path),
             "size_bytes": path.stat().st_size,
+            "rank": PRECISIONS[precision].rank._asdict(),
             "parity": {"cosine_mean": 1.0, "cosine_min": 1.0, "threshold": 0.999},
             "drift": {"mean": 1.0, "min": drift},
         }

@@ -22,9 +22,9 @@ from transformers import PreTrainedTokenizerFast
 from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer, model_card
-from edgedistill.quantization import PRECISIONS
-from edgedistill.quantization.golden_texts import golden_texts
+from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import bundle, onnx_session, verify
+from edgedistill.runtime.golden_texts import golden_texts
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
 from tests.conftest import World, make_tokenizer, sentences
@@ -404,7 +404,7 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
     message = refused(tmp_path, source, ["fp32"], CheckFailed)
     assert re.search(r'x was not written: text \d+ of 33 \(".*"\) has other token ids in the bundle \(2 .*\) than in the run', message)
-    assert "the embeddings were not compared: tokenizer.json lacks a part of the run's tokenizer" in message
+    assert "nothing else was compared: tokenizer.json lacks a part of the run's tokenizer" in message
 
 
 def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ UNKNOWN = (
     [
         (["fp32", "int4"], "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, w4, w8)"),
         (["w3", "bf16"], "\n".join(f"--precision: no precision {each!r}; {way_out}" for each, way_out in UNKNOWN)),
-        ([], "--precision: none given; choose from fp32, w8, int8, w4, fp16"),
+        ([], "--precision: none given; choose from fp32, fp16, w8, int8, w4"),
     ],
 )
 def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message: str) -> None:

@@ -16,7 +16,6 @@ from edgedistill.fitting.candidates import Choice, FinishedStudent, StartingPoin
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost, Workshop
 from edgedistill.session import Session
-from edgedistill.students import kinds
 from edgedistill.training import train
 from tests.conftest import World
 from tests.fitting.conftest import PACE, Finished, request
@@ -81,7 +80,7 @@ def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(worksh
     choice = Choice("finished", vocabulary="nano")
     assert choice in candidates.choices(start, {})
     student = replace(workshop, start=start).student(choice)
-    assert kinds.dims(student.module) == dims
+    assert student.module.dims == dims
     assert candidates.stage(choice, start, 10_000)["optimizer"] == "muon"
     table = replace(start, finished=(FinishedStudent("nano", "static", 1_000_000),))
     assert "optimizer" not in candidates.stage(choice, table, 10_000), "a static student has no layers"

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 
 from edgedistill import graph
 from edgedistill.errors import CheckFailed
-from edgedistill.quantization import PRECISIONS, convert, convert_except, dequantize, w8
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization import convert, convert_except, dequantize, w8
 from edgedistill.students import kinds
 from edgedistill.students.output import Output
 from tests.graph.test_graph import run, spread

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from edgedistill import graph, quantization
+from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8, mixed_precision, sensitivity
-from edgedistill.quantization.layer_names import layer_names
-from edgedistill.quantization.precisions import PRECISIONS
+from edgedistill.quantization.sensitivity import layer_names
 from edgedistill.quantization.skipping import convert_except
 from tests.graph.test_graph import make_bert, make_recurrent
 

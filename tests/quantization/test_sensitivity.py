@@ -14,10 +14,11 @@ from onnx import numpy_helper
 from edgedistill import graph, quantization
 from edgedistill.errors import UserError
 from edgedistill.export import explanation
-from edgedistill.export.golden_parity import reader
-from edgedistill.quantization import PRECISIONS, sensitivity
-from edgedistill.quantization.layer_names import layer_names
+from edgedistill.export.parity import reader
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization import sensitivity
 from edgedistill.quantization.sample_texts import samples, sentences, suite_sentences
+from edgedistill.quantization.sensitivity import layer_names
 from edgedistill.quantization.skipping import convert_except
 from edgedistill.run import open_run
 from edgedistill.runtime import progress

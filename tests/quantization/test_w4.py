@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import graph
-from edgedistill.quantization import error_feedback, four_bits, w4
+from edgedistill.quantization import four_bits, w4
 from edgedistill.runtime.batching import pad
 from edgedistill.runtime.trust.operators import ALLOWED
 from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
@@ -200,7 +200,7 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
     random = np.random.default_rng(1)
     x = (random.normal(size=(400, 6)) @ random.normal(size=(6, 64)) + 0.1 * random.normal(size=(400, 64))).astype(np.float32)
     weight = random.normal(size=(64, 16)).astype(np.float32)
-    values, scale = error_feedback.quantize_with_feedback(weight, x.T @ x / len(x))
+    values, scale = w4.quantize_with_feedback(weight, x.T @ x / len(x))
     nearest, nearest_scale = four_bits.quantize_groups(weight.T)
     assert values.dtype == np.int8 and scale.dtype == np.float16 and scale.shape == nearest_scale.shape
     assert values.min() >= -8 and values.max() <= 7
@@ -213,7 +213,7 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
 
 def test_without_correlation_feedback_is_rounding_to_the_nearest() -> None:
     weight = np.random.default_rng(2).normal(size=(45, 8)).astype(np.float32)
-    found, expected = error_feedback.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)), four_bits.quantize_groups(weight.T)
+    found, expected = w4.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)), four_bits.quantize_groups(weight.T)
     assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
 
 
@@ -238,7 +238,7 @@ def test_second_moments_by_hand() -> None:
     plain = helper.make_model(
         helper.make_graph(nodes, "g", inputs, [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
     )
-    moments = error_feedback.second_moments(plain, [[0, 0, 0], [0], [2, 2, 2, 2]])
+    moments = w4.second_moments(plain, [[0, 0, 0], [0], [2, 2, 2, 2]])
     assert moments.keys() == {"w"}
     diagonal = np.diag(moments["w"])
     assert diagonal.sum() == pytest.approx(1) and not diagonal[3:].any()

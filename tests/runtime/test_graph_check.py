@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph, quantization
+from edgedistill import graph, precisions, quantization
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, wire_format
 from edgedistill.students.classifier import Classifier
@@ -87,7 +87,7 @@ def test_a_summary_is_what_onnx_reads(tmp_path: Path) -> None:
 def test_every_student_in_every_precision_passes(kind: str, tmp_path: Path) -> None:
     model = graph.build(EVERY_KIND[kind]())
     dims = model.graph.output[0].type.tensor_type.shape.dim[1].dim_value
-    for precision in quantization.PRECISIONS:
+    for precision in precisions.PRECISIONS:
         check(tmp_path, quantization.convert(model, precision), {**MANIFEST, "dims": [dims or 12]})
 
 
@@ -96,7 +96,7 @@ def test_a_classifier_passes(pair: bool, tmp_path: Path) -> None:
     model = graph.classifier.write(Classifier(make_bilstm(), 12, 3, pair, 16).eval(), 0)
     names = ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 4 if pair else 2]
     manifest = {"dims": [12], "labels": ["a", "b", "c"], "output": "logits", "inputs": names}
-    for precision in quantization.PRECISIONS:
+    for precision in precisions.PRECISIONS:
         assert list(check(tmp_path, quantization.convert(model, precision), manifest).inputs) == names
     assert "output 'logits' is not float32 (batch, 2)" in problems(tmp_path, model, {**manifest, "labels": ["a", "b"]})[0]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 import edgedistill
-from edgedistill import files
+from edgedistill import files, machine
 from edgedistill.errors import UserError
+from edgedistill.precisions import PRECISIONS, fastest_first
 from edgedistill.runtime import bundle, bundle_location
 from tests.runtime.conftest import rewrite
 
@@ -64,3 +66,36 @@ def test_a_shipped_bundle_has_no_run_to_export_again() -> None:
         bundle.load("nano:w8")
     with pytest.raises(UserError, match=r"^nano: no precision 'w4'; choose int8$"):
         bundle.load("nano:w4")
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "expected"),
+    [
+        (["avx2"], "cpu", ["int8", "fp32", "w8", "w4", "fp16"]),
+        (["avx2", "avx_vnni"], "cpu", ["int8", "w8", "fp32", "w4", "fp16"]),
+        (["avx_vnni"], "cuda", ["fp16", "fp32", "w8", "w4", "int8"]),
+    ],
+)
+def test_the_fastest_precision_by_the_manifests_rank(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], device: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(machine, "flags", lambda: flags)
+    left = {name: {"rank": row.rank._asdict()} for name, row in PRECISIONS.items()}
+    chosen = []
+    while left:
+        chosen.append(bundle_location.choose_precision({"precisions": left}, Path(), None, device))
+        del left[chosen[-1]]
+    assert chosen == expected
+
+
+def test_a_precision_without_a_rank_comes_last() -> None:
+    assert fastest_first({"new": {}, "w4": {"rank": {"cpu": 4}}, "newer": {}}, "cpu") == ["w4", "new", "newer"]
+
+
+def test_every_precision_is_a_row_and_a_file() -> None:
+    for kind in ("cpu", "int8_cpu", "cuda"):
+        assert sorted(getattr(row.rank, kind) for row in PRECISIONS.values()) == list(range(1, len(PRECISIONS) + 1))
+    assert len({row.file for row in PRECISIONS.values()}) == len(PRECISIONS)
+    exact = [row.single_cosine for row in PRECISIONS.values()]
+    assert exact == sorted(exact, reverse=True)  # a bundle's weights are read back from the first that it has
+    assert all(importlib.util.find_spec(f"edgedistill.quantization.{name}") for name in PRECISIONS if name != "fp32")

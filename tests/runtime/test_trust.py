@@ -194,6 +194,10 @@ def test_all_fields_that_are_wrong_at_once(copy: Path) -> None:
         ({"recipe": "x"}, "recipe: 'x', not a mapping"),
         ({"teacher": 1}, "teacher: 1, not a string of at most 10000 characters"),
         ({"precisions": {}}, "precisions: a dict of 0, not a mapping of 1 to 20 precisions"),
+        (
+            {"precisions": {"w8": {"file": "onnx/x.onnx", "rank": {"cpu": "first"}}}},
+            "precisions.w8.rank: {'cpu': 'first'}, not places from 1 to 20 by kind of processor",
+        ),
         ({"extra": json.loads("[" * 60 + "]" * 60)}, "lists and mappings nested more than 50 deep"),
     ],
 )
@@ -568,8 +572,8 @@ def test_any_golden_file(scratch: Path, folder: Path, place: list[int], new: Any
     (scratch / "parity.json").write_text(json.dumps(changed(golden, place, new)))
     with accepted_or_refused(scratch / "parity.json"):
         found = golden_file.read(scratch, described)
-        assert np.array(found["vectors"], np.float32).shape == (len(found["texts"]), 24)
-        assert all(isinstance(text, str) for text in found["texts"]) and len(found["ids"]) == len(found["texts"])
+        assert found.rows.shape == (len(found.texts), 24)
+        assert all(isinstance(text, str) for text in found.texts) and len(found.ids) == len(found.texts)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed
+from edgedistill.errors import CheckFailed, quote
 from edgedistill.runtime import bundle, verify
 from tests.runtime.conftest import rewrite
 
@@ -33,7 +33,7 @@ def test_the_summary_of_a_verification(folder: Path) -> None:
         "fp32": {"apart_max": 0.00012, "text": 3, "threshold": 0.001},
         "w8": {"apart_max": 0.004, "text": 9, "threshold": 0.05},
     }
-    assert verify.summary("x", found).endswith("(largest difference of a probability 0.00400, of item 9 in w8)")
+    assert verify.summary("x", found).endswith("(worst difference of probabilities 0.00400, of item 9 in w8)")
 
 
 def test_the_worst_text_is_named(folder: Path) -> None:
@@ -61,7 +61,7 @@ def test_verify_compares_embeddings(copy: Path) -> None:
         verify.verify(copy)
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
-    assert 'text 5 of 32 (".") has cosine -' in lines[0]
+    assert 'text 5 of 32 (".") came back at cosine -' in lines[0]
     assert [line.split(", ")[-1] for line in lines] == ["fp32 must reach 0.999990", "w8 must reach 0.9900", "int8 must reach 0.9700"]
 
 
@@ -77,4 +77,4 @@ def test_verify_compares_ids(copy: Path) -> None:
     ("text", "expected"), [("a", '"a"'), ("a\x00\n", '"a\\x00\\n"'), ("ﬁnance 🙂", '"ﬁnance 🙂"'), ("x" * 99, '"' + "x" * 40 + '…"')]
 )
 def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
-    assert verify.quote(text) == expected
+    assert quote(text) == expected

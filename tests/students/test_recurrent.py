@@ -12,7 +12,7 @@ import torch
 from onnx import numpy_helper
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
-from edgedistill import files, graph, quantization, recipe, run
+from edgedistill import files, graph, precisions, quantization, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
@@ -181,7 +181,7 @@ def test_no_positions_behind_the_padding_id() -> None:
         recurrent.shape(spec, 900, 600, 768, bert.LayerSource(SOURCES["XLM-R"][0], "pad"))
 
 
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize("precision", precisions.PRECISIONS)
 def test_a_graph_holds_the_unit_once(precision: str) -> None:
     def bytes_of(model: onnx.ModelProto) -> int:
         return sum(numpy_helper.to_array(constant).nbytes for constant in model.graph.initializer)

@@ -17,6 +17,7 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
+from edgedistill.runtime.batching import pad
 from edgedistill.session import Session
 from edgedistill.students import kinds, model_folder
 from edgedistill.students.bert_layers import position_rows
@@ -24,7 +25,7 @@ from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
-from edgedistill.teacher.token_batches import encode_ids, pad
+from edgedistill.teacher.token_batches import encode_ids
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher

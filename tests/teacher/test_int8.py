@@ -16,7 +16,8 @@ from edgedistill import files, recipe
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.planning import cost
-from edgedistill.quantization import PRECISIONS, sample_texts
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization import sample_texts
 from edgedistill.session import Session
 from edgedistill.teacher import assistant, embedding_cache, encoder
 from edgedistill.training import teacher_record, train

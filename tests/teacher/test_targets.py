@@ -18,13 +18,14 @@ from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
 from edgedistill.teacher.alignment import procrustes, signed_permutation
 from edgedistill.teacher.dimension_reduction import cca, fix_signs, gaussian, pca, ridge
 from edgedistill.teacher.embedding_cache import embed_corpus
-from edgedistill.teacher.targets import fit, unit_rows
+from edgedistill.teacher.targets import fit
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import initial_weights
 from edgedistill.training.load_models import Models, open_models

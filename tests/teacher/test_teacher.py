@@ -14,6 +14,7 @@ import torch
 from edgedistill import files, recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
+from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import assistant, embedding_cache, encoder, token_batches
 from edgedistill.training import load_models, train
@@ -59,7 +60,7 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     if "pooling_mode" in pooling:
         mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
         texts = sentences(5)
-        ids, mask = token_batches.pad(token_batches.encode_ids(loaded.tokenizer, texts, 48), 0)
+        ids, mask = batching.pad(token_batches.encode_ids(loaded.tokenizer, texts, 48), 0)
         both = torch.cat([t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1)
         expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
     else:

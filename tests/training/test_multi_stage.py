@@ -16,7 +16,7 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
-from edgedistill.runtime import bundle
+from edgedistill.runtime import batching, bundle
 from edgedistill.session import QUIET, Session
 from edgedistill.students.pooling import pool
 from edgedistill.teacher import assistant, encoder, token_batches
@@ -113,7 +113,7 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
     opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
     texts = [*sentences(3), translated(sentences(1)[0])]
-    ids, mask = token_batches.pad(token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
+    ids, mask = batching.pad(token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
     student: Any = run.open_run(taught).student()
     with torch.inference_mode():
         expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()

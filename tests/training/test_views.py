@@ -12,6 +12,7 @@ import pytest
 from edgedistill import recipe
 from edgedistill.data import corpus, token_cache, triples
 from edgedistill.errors import UserError
+from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import token_batches
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
@@ -163,6 +164,6 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
-    assert own.tolist() == token_batches.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    assert own.tolist() == batching.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
     assert all(set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True))
     assert made.batch(rows, np.ones(20, int))[0][1][0].tolist() != other.tolist()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgedistill.runtime.similarity import unit_rows
+
 Encode = Callable[[list[str]], npt.NDArray[np.float32]]
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -28,9 +30,7 @@ def encoded(encode: Encode, texts: list[str]) -> Floats:
 
 def unit(embeddings: Floats) -> Floats:
     """Scale rows (n, d) to unit length; rows without a direction (zero, NaN) become zero, so that their cosines are 0."""
-    embeddings = np.nan_to_num(np.asarray(embeddings, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return embeddings / np.where(norms > 0, norms, 1)
+    return unit_rows(np.nan_to_num(np.asarray(embeddings, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def dot(x: Floats, y: Floats) -> Floats:

@@ -125,6 +125,9 @@ def _entry_problems(entry: dict[str, Any], classifier: bool) -> Iterator[str]:
         yield f"file: {shown(entry['file'])}, which does not end in .onnx"
     if not _is_within(entry.get("size_bytes", 0), 0, 2**40):
         yield f"size_bytes: {shown(entry['size_bytes'])}, not a number of bytes"
+    rank = entry.get("rank", {})
+    if not isinstance(rank, dict) or not all(_is_within(place, 1, MOST_PRECISIONS) for place in rank.values()):
+        yield f"rank: {shown(rank)}, not places from 1 to {MOST_PRECISIONS} by kind of processor"
     parity = entry.get("parity", {})  # none while it is being measured, at export
     if not isinstance(parity, dict):
         yield f"parity: {shown(parity)}, not a mapping"

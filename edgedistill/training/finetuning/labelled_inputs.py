@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill.data.labelled_tasks import Item
+from edgedistill.runtime import batching
 from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import token_batches
 
@@ -33,7 +34,7 @@ class ItemTokens:
 
     def batch(self, rows: np.ndarray, device: torch.device) -> list[Tensor]:
         """ids and mask (n, T) of each text of the rows: two tensors for single texts, four for pairs."""
-        padded = [token_batches.pad([column[row] for row in rows], self.pad_id) for column in self.columns]
+        padded = [batching.pad([column[row] for row in rows], self.pad_id) for column in self.columns]
         return [torch.from_numpy(each).to(device) for pair in padded for each in pair]
 
 

@@ -15,12 +15,13 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import bundle_run, objectives, recipe, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError
+from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.students.affine import Affine
 from edgedistill.students.output import own
 from edgedistill.teacher.dimension_reduction import ridge
-from edgedistill.teacher.targets import EmbeddingRows, unit_rows
+from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student import earlier_training
 from edgedistill.training.initial_student.prepared_student import PreparedStudent

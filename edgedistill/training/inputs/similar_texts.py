@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedistill.teacher.targets import EmbeddingRows, unit_rows
+from edgedistill.runtime.similarity import unit_rows
+from edgedistill.teacher.targets import EmbeddingRows
 
 SAMPLE = 20_000  # rows that the centroids are fitted to
 ROWS = 16_384  # assigned at a time

@@ -12,8 +12,8 @@ from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache, WordTokenCache, tokenize_by_word, tokenizes_words_independently
 from edgedistill.data.triples import Triples
+from edgedistill.runtime import batching
 from edgedistill.session import Session
-from edgedistill.teacher import token_batches
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import word_edits
@@ -119,6 +119,6 @@ def _of_changed_texts(change: Callable[[np.ndarray, np.ndarray, list[str]], list
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
         encodings = own.encode_batch_fast(change(rows, passes, texts.texts(rows)))
-        return token_batches.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
+        return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
 
     return view

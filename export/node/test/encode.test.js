@@ -44,13 +44,14 @@ test("embeddings come in the order of the texts, and do not depend on their batc
   assert.deepEqual((await bundle.encode(new Set(["short"])))[0], alone[1]);
 });
 
-test("the precision is the one asked for, else the first of int8, w8 and fp32", async (t) => {
+test("the precision is the one asked for, else the first by rank", async (t) => {
   const available = Object.keys(MANIFEST.precisions);
-  const preferred = ["int8", "w8", "fp32"].find((precision) => available.includes(precision));
+  const preferred = ["int8", "w8", "fp32"].find((precision) => available.includes(precision)); // as edgedistill/precisions.py ranks them
   assert.equal((await load(BUNDLE)).precision, preferred);
   const folder = copyBundle(t);
   const entry = MANIFEST.precisions[available[0]];
-  rewrite(folder, "manifest.json", { precisions: { w4: entry, fp32: entry, w8: entry, int8: entry } });
+  const ranked = (place) => ({ ...entry, rank: { int8_cpu: place } });
+  rewrite(folder, "manifest.json", { precisions: { w4: { ...entry, rank: undefined }, fp32: ranked(3), w8: ranked(2), int8: ranked(1) } });
   assert.equal((await load(folder)).precision, "int8");
   assert.equal((await load(folder, { precision: "w4" })).precision, "w4");
   rewrite(folder, "manifest.json", { precisions: { w4: entry } });

@@ -8,7 +8,8 @@ import { test } from "node:test";
 import { load } from "../index.js";
 import { copyBundle, GOLDEN, MANIFEST, readJson, rehash, rewrite } from "./bundles.js";
 
-const PRECISION = ["int8", "w8", "fp32"].find((precision) => precision in MANIFEST.precisions);
+const RANKS = Object.entries(MANIFEST.precisions).map(([name, entry]) => [entry.rank.int8_cpu, name]);
+const PRECISION = RANKS.sort()[0][1]; // what load() opens
 const GET_AGAIN = "get the bundle again, or export it again from its run";
 const NO_BUNDLE =
   "not a bundle (no manifest.json); give the folder of one (of a shipped bundle, edgedistill verify NAME in Python prints it)";

@@ -1,0 +1,127 @@
+"""What torch gives for the golden texts, and whether each precision of a bundle gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgedistill.errors import CheckFailed, UserError
+from edgedistill.export import library_files
+from edgedistill.precisions import PRECISIONS
+from edgedistill.quantization.sample_texts import Reader
+from edgedistill.run import Run
+from edgedistill.runtime import golden_file
+from edgedistill.runtime.bundle import Bundle
+from edgedistill.runtime.golden_file import COSINE, PROBABILITY, Golden
+from edgedistill.students.model_folder import opening
+
+SHORTEST = 1e-12  # of a length: what torch's normalize divides by at least
+
+
+def reader(run: Run) -> Reader:
+    """How a run reads texts."""
+    return Reader(run.tokenizer(), run.prompt, run.max_tokens)
+
+
+def by_torch(run: Run, module: Any) -> Golden:
+    """The golden texts by the run's own tokenizer, in transformers, and its student or classifier, in torch.
+
+    A classifier of pairs gets each text with the next but one. Raises CheckFailed where torch itself gives a row that is not finite or an
+    embedding of zeros, UserError where an empty text has no tokens, and where a token's id, or one that the tokenizer adds to every text,
+    has no row in the student's embedding table.
+    """
+    read, encoder, pair = reader(run), module, False
+    if run.labels:
+        encoder, pair = module.encoder, module.pair
+    largest = max(*read.tokenizer.get_vocab().values(), *read.tokenizer("")["input_ids"])
+    if largest >= (vocabulary_size := library_files.vocabulary_size(encoder)):
+        fact = f"token ids up to {largest}, but an embedding table of {vocabulary_size} rows"
+        raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
+    if not read.tokenizer(run.prompt)["input_ids"]:
+        fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
+        raise UserError(f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that")
+    texts = read.golden_texts()
+    items = [(text, texts[(at + 2) % len(texts)])[: 1 + pair] for at, text in enumerate(texts)]
+    ids = [read.token_ids(list(item)) for item in items]
+    truncated = [any(read.is_truncated(text) for text in item) for item in items]
+    fails = opening(type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there")
+    with fails, torch.inference_mode():
+        rows = torch.cat([module(*(each for row in item for each in _inputs(row))) for item in ids])
+    if run.labels:
+        golden = Golden(PROBABILITY, items, ids, truncated, rows.numpy())
+    else:
+        embeddings = torch.nn.functional.normalize(rows, dim=-1).numpy()
+        golden = Golden(COSINE, texts, [item[0] for item in ids], truncated, embeddings)
+    finite = torch.isfinite(rows).all(-1)
+    if not finite.all():
+        raise CheckFailed(
+            f"{golden.name(int(finite.int().argmin()))} has no finite embedding in torch either, in float32: "
+            "values inside the model overflow; restore its weights, or train it again"
+        )
+    short = rows.norm(dim=-1) <= SHORTEST
+    if short.any() and not run.labels:
+        raise CheckFailed(
+            f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which has no "
+            "direction; restore the model's weights, or choose one whose last layer cannot be all zero (behind a ReLU it can)"
+        )
+    return golden
+
+
+def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([row]), torch.ones((1, len(row)), dtype=torch.long)
+
+
+def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
+    """{parity, drift} of one precision of a bundle: its values to torch's, each text by itself, and to those in one padded batch.
+
+    Raises CheckFailed where token ids differ, or a value is worse than PRECISIONS requires. Token ids are compared first and apart from
+    rows, so that a failure names the side that is wrong.
+    """
+    for at, found, expected in golden_file.different_ids(opened, golden):
+        raise CheckFailed(
+            f"{golden.name(at)} has other token ids in the bundle ({_short(found)}) than in the run ({_short(expected)}); "
+            f"nothing else was compared: tokenizer.json lacks a part of the run's tokenizer",
+            {"text": at, "ids": found, "expected": expected},
+        )
+    measure, precision, row = golden.measure, opened.precision, PRECISIONS[opened.precision]
+    threshold = measure.required(row)
+    single, batched = golden_file.rows(opened, golden), golden_file.rows(opened, golden, together=True)
+    values, others = measure.between(single, golden.rows), measure.between(batched, golden.rows)
+    for each, where in ((values, ""), (others, " in a batch with the others")):
+        at = measure.worst_of(each)
+        if fact := measure.problem(each[at], threshold, precision, where):
+            reason = f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}"
+            raise CheckFailed(reason, {"text": at, measure.name: float(each[at]), "needed": threshold})
+    drift = measure.agreement(measure.between(single, batched))
+    if not drift.min() >= measure.required_drift(row):
+        at = int(np.argmin(drift))
+        raise CheckFailed(
+            f"{golden.name(at)} has a single vs. batched cosine of {drift[at]:.6f}, {precision} must reach "
+            f"{measure.required_drift(row)}; the graph mixes the texts of a batch: a bug, please report it",
+            {"text": at, "drift": float(drift[at])},
+        )
+    return {
+        "parity": {
+            f"{measure.name}_mean": round(float(values.mean()), 6),
+            f"{measure.name}_{measure.worst}": measure.rounded(values),
+            f"batched_{measure.worst}": measure.rounded(others),
+            "threshold": threshold,
+        },
+        "drift": {"mean": round(float(drift.mean()), 6), "min": COSINE.rounded(drift)},
+    }
+
+
+def summary(precision: str, found: dict[str, Any], golden: Golden) -> str:
+    """One line for the log of an export."""
+    parity, measure = found["parity"], golden.measure
+    worst = parity[f"{measure.name}_{measure.worst}"]
+    return (
+        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch {parity[f'{measure.name}_mean']:.5f} mean, "
+        f"{worst:.5f} {measure.worst}; single vs. batched cosine {found['drift']['min']:.5f} min"
+    )
+
+
+def _short(ids: list[Any]) -> str:
+    return " ".join(map(str, ids[:8])) + (" …" if len(ids) > 8 else "")
