@@ -13,12 +13,12 @@ import onnx
 from torch import nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from edgedistill import files, graph, recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.quantization import dequantize
 from edgedistill.runtime import bundle, bundle_location, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, kinds, modernbert, shape_fields
+from edgedistill.students import finite_weights, graph, kinds, modernbert, restored_weights
 from edgedistill.students.output import Output
 
 EXACT_FIRST = ("fp32", "fp16", "w8", "int8", "w4")  # the precisions by how exactly they keep weights
@@ -68,7 +68,9 @@ class BundleRun(run.Run):
     def student(self) -> nn.Module:
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = graph.restored_weights(dequantize.constants(model), self.shape, str(self.folder))  # first: sizes are checked here
+        weights = restored_weights.read(
+            dequantize.constants(model), self.shape, str(self.folder)
+        )  # first: sizes are checked here
         module = kinds.KINDS[self.kind].build(self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
@@ -115,7 +117,7 @@ def _open_bundle(name: str, place: str) -> BundleRun:
     opened = bundle.load(folder, asked or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    shape = shape_fields.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
+    shape = kinds.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
         raise UserError(f"{folder / 'manifest.json'}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
     spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))

@@ -15,10 +15,9 @@ import pytest
 from edgedistill import bundle_run, files, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer
-from edgedistill.graph import traced
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import kinds
+from edgedistill.students import kinds, traced
 from edgedistill.training import student_embeddings
 from tests.conftest import sentences
 from tests.export.test_export import make_run, quiet

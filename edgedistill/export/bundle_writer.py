@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from edgedistill import files, graph, quantization
+from edgedistill import files, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import classifier_parity, golden_parity, library_files, model_card, model_source
 from edgedistill.export.manifest_writer import manifest, seal
@@ -18,7 +18,8 @@ from edgedistill.run import Run
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
-from edgedistill.students import model_folder
+from edgedistill.students import classifier as classifiers
+from edgedistill.students import graph, model_folder
 
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
 
@@ -108,7 +109,7 @@ def _classifier(run: Run, out: Path) -> _Content:
     classifier = run.classifier()
     golden = classifier_parity.by_torch(run, classifier)
     tokenizer: Any = run.tokenizer()
-    model = graph.classifier.write(classifier, tokenizer.pad_token_id or 0)
+    model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
     measured = sample_texts.samples(golden_parity.reader(run), [row for item in golden.ids for row in item])
     worst = graph.compare_probabilities(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
     if not worst <= PRECISIONS["fp32"].probability_difference:

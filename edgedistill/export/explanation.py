@@ -10,7 +10,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edgedistill import graph
 from edgedistill.errors import UserError
 from edgedistill.export import golden_parity, model_source
 from edgedistill.quantization import converter, known_precisions, sensitivity
@@ -18,6 +17,7 @@ from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import Session
+from edgedistill.students import graph
 
 
 def of(source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:

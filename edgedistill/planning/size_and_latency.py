@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
+from edgedistill.students import graph
 
 ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
 ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this

@@ -11,13 +11,13 @@ import numpy as np
 import onnxruntime
 import torch
 
-from edgedistill import files, graph, recipe
+from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.runtime.batching import longest_first
 from edgedistill.runtime.bundle import BATCH_TOKENS
 from edgedistill.session import QUIET, Session
-from edgedistill.students import model_folder, sentence_transformer
+from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
 from edgedistill.teacher.locate_teacher import MODEL_FILES, locate
 from edgedistill.teacher.model_files import UnchangedFiles

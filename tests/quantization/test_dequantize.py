@@ -10,12 +10,11 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from edgedistill import graph
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import PRECISIONS, convert, convert_except, dequantize, w8
-from edgedistill.students import kinds
+from edgedistill.students import graph, kinds, restored_weights
 from edgedistill.students.output import Output
-from tests.graph.test_graph import run, spread
+from tests.students.test_graph import run, spread
 
 TOKENS = 1_500  # enough for tables, and for the scales of their rows, to be stored in few bits
 CONFIG = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 42, "pad_token_id": 0}
@@ -102,7 +101,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     written = graph.build(student)
     for precision in PRECISIONS:
         model = convert(written, precision, SAMPLES)
-        again = make(shape, graph.restored_weights(dequantize.constants(model), shape, "x"))
+        again = make(shape, restored_weights.read(dequantize.constants(model), shape, "x"))
         exact = precision in ("fp32", "fp16")
         cosines = (run(model, IDS, MASK) * embed(again)).sum(1)
         assert cosines.min() > 0.99999 if exact else cosines.mean() > 0.999  # graphs quantize activations too, the student does not
@@ -118,7 +117,7 @@ def test_what_comes_back_gives_the_same_graph_again(name: str) -> None:
     """Written, read back, written: the same constants, though the student's own weights may differ."""
     shape = SHAPES[name]
     written = graph.build(make(shape))
-    again = graph.build(make(shape, graph.restored_weights(dequantize.constants(written), shape, "x")))
+    again = graph.build(make(shape, restored_weights.read(dequantize.constants(written), shape, "x")))
     for before, after in zip(written.graph.initializer, again.graph.initializer, strict=True):
         assert before.name == after.name
         assert np.allclose(numpy_helper.to_array(before), numpy_helper.to_array(after), atol=1e-5)
@@ -143,7 +142,7 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
     mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
-    again = make(BERT, graph.restored_weights(dequantize.constants(mixed), BERT, "x"))
+    again = make(BERT, restored_weights.read(dequantize.constants(mixed), BERT, "x"))
     assert (run(mixed, IDS, MASK) * embed(again)).sum(1).min() > 0.999
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx import TensorProto, numpy_helper
 
-from edgedistill import graph
 from edgedistill.quantization import fp16, sample_batches
 from edgedistill.runtime.trust.operators import ALLOWED
-from tests.graph.test_graph import PIECES, make_bert, run, session, some_ids
+from edgedistill.students import graph
 from tests.quantization.test_w4 import MAKE, cosines, product_alone
+from tests.students.test_graph import PIECES, make_bert, run, session, some_ids
 
 SENSITIVE = ("LayerNormalization", "SkipLayerNormalization", "ReduceL2", "ReduceSum", "ReduceMax", "Softmax", "LSTM", "Clip", "Div")
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
 from edgedistill.errors import UserError
 from edgedistill.export import explanation
 from edgedistill.export.golden_parity import reader
@@ -22,8 +22,9 @@ from edgedistill.quantization.skipping import convert_except
 from edgedistill.run import open_run
 from edgedistill.runtime import progress
 from edgedistill.session import QUIET, Session
+from edgedistill.students import graph
 from tests.export.test_export import make_run
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
 CONVERTED = [precision for precision in PRECISIONS if precision != "fp32"]
 EIGHT_BITS = ["w8", "int8"]

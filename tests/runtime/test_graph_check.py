@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, wire_format
-from edgedistill.students.classifier import Classifier
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
+from edgedistill.students import classifier, graph
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
 
 MANIFEST = {"dims": [4], "output": "sentence_embedding"}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
@@ -93,7 +93,7 @@ def test_every_student_in_every_precision_passes(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_classifier_passes(pair: bool, tmp_path: Path) -> None:
-    model = graph.classifier.write(Classifier(make_bilstm(), 12, 3, pair, 16).eval(), 0)
+    model = classifier.write(classifier.Classifier(make_bilstm(), 12, 3, pair, 16).eval(), 0)
     names = ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 4 if pair else 2]
     manifest = {"dims": [12], "labels": ["a", "b", "c"], "output": "logits", "inputs": names}
     for precision in quantization.PRECISIONS:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from edgedistill import graph
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime.trust import GET_AGAIN
-from tests.graph.test_graph import make_bert, make_other
+from edgedistill.students import graph, restored_weights
+from tests.students.test_graph import make_bert, make_other
 
 SIZES = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 SHAPE: dict[str, Any] = {
@@ -31,7 +31,7 @@ def constants(student: Any) -> dict[str, np.ndarray]:
 
 def test_a_traced_graph_is_refused() -> None:
     with pytest.raises(UserError) as caught:
-        graph.restored_weights(constants(make_other("electra", embedding_size=32, num_hidden_layers=1)), SHAPE, "bundles/x")
+        restored_weights.read(constants(make_other("electra", embedding_size=32, num_hidden_layers=1)), SHAPE, "bundles/x")
     fact = "its graph was traced, so its weights cannot be read back"
     assert caught.value.problems == (f"bundles/x: {fact}; give the run it was exported from",)
 
@@ -46,10 +46,12 @@ def test_a_traced_graph_is_refused() -> None:
 )
 def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckFailed) as caught:
-        graph.restored_weights(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
+        restored_weights.read(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
     assert str(caught.value) == f"bundles/x: {says}; {GET_AGAIN}"
 
 
 def test_a_layer_too_many_is_not_there() -> None:
     with pytest.raises(UserError, match="cannot be read back"):
-        graph.restored_weights(constants(make_bert()), {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}}, "bundles/x")
+        restored_weights.read(
+            constants(make_bert()), {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}}, "bundles/x"
+        )

@@ -26,7 +26,7 @@ State = dict[str, Tensor]
 Sizes = tuple[int, ...]
 
 
-def restored_weights(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> State:
+def read(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> State:
     """The state dict of the student that `shape` (student.json) describes. constants: float32, by their names in the graph.
 
     place: the bundle, which opens the errors. Raises UserError for a graph that was traced, CheckFailed for constants of other sizes than

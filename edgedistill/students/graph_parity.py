@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import torch
@@ -10,11 +12,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import nn
 
 from edgedistill.errors import CheckFailed
-from edgedistill.graph.writer import pools_to_embedding
 from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.classification import probability_difference
 from edgedistill.runtime.onnx_session import open_in_memory
-from edgedistill.students.classifier import Classifier
+from edgedistill.students.graph_writer import pools_to_embedding
 
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
 PAIR_SHAPES = ((1, 1, 0), (1, 0, 3), (3, 7, 7), (17, 33, 5))  # of a classifier: (batch, tokens, tokens of the second text)
@@ -52,7 +53,7 @@ def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def compare_probabilities(classifier: Classifier, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
+def compare_probabilities(classifier: Any, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
     """The largest difference of a probability between torch and a classifier's graph over PAIR_SHAPES, padded rows included.
 
     Raises CheckFailed where the graph does not run.

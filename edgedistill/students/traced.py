@@ -14,8 +14,8 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from edgedistill.graph.torch_parity import compare
-from edgedistill.graph.writer import MICROSOFT, OPSET, after_pooling, head_on_tokens
+from edgedistill.students.graph_parity import compare
+from edgedistill.students.graph_writer import MICROSOFT, OPSET, after_pooling, head_on_tokens
 from edgedistill.students.model_folder import TEACH, opening
 
 FUSED_COSINE = 0.99999  # to torch; the fused graph is used above it, the plain one otherwise
