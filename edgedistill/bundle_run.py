@@ -18,7 +18,7 @@ from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.quantization import dequantize
 from edgedistill.runtime import bundle, bundle_location, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, graph, kinds, modernbert, restored_weights
+from edgedistill.students import finite_weights, graph, kinds, modernbert, weights_in_graph
 from edgedistill.students.output import Output
 
 EXACT_FIRST = ("fp32", "fp16", "w8", "int8", "w4")  # the precisions by how exactly they keep weights
@@ -68,13 +68,11 @@ class BundleRun(run.Run):
     def student(self) -> nn.Module:
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = restored_weights.read(
-            dequantize.constants(model), self.shape, str(self.folder)
-        )  # first: sizes are checked here
+        weights = weights_in_graph.read(dequantize.constants(model), self.shape, str(self.folder))  # first: sizes are checked here
         module = kinds.KINDS[self.kind].build(self.shape)
+        module.load_state_dict(weights)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
-        module.load_state_dict(weights)
         agreement = graph.compare(finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size)
         if not agreement > LEAST_AGREEMENT:
             fact = f"its graph computes other embeddings than the student read back from it (cosine {agreement:.4f})"

@@ -11,6 +11,7 @@ __all__ = [
     "graph",
     "graph_writer",
     "head",
+    "kind",
     "kinds",
     "model_folder",
     "modernbert",
@@ -19,8 +20,7 @@ __all__ = [
     "pooling",
     "product_quantization",
     "recurrent",
-    "restored_weights",
     "sentence_transformer",
-    "start",
     "static",
+    "weights_in_graph",
 ]

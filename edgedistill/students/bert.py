@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import embedding_tables, head, modernbert, narrow_bert
+from edgedistill.students import bert_layers, embedding_tables, head, modernbert, narrow_bert
 from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_ids, position_rows
 from edgedistill.students.graph_writer import MASKED
+from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
 from edgedistill.students.relative_bias import BUCKETS, RelativeBias
 from edgedistill.students.shape_fields import Fields, Layers, Share, Size, StudentShape
-from edgedistill.students.start import Start, build_to_train
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
@@ -114,11 +114,17 @@ class BertSizes(Fields):
         return self
 
 
+def _family(config: Any) -> str:
+    return modernbert.MODEL_TYPE if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE else "bert"
+
+
 class BertShape(StudentShape):
-    """A BERT's shape."""
+    """The shape of a student of BERT's or of ModernBERT's layers."""
 
     kind: Literal["bert"]
-    config: BertSizes
+    config: Annotated[
+        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)], Discriminator(_family)
+    ]
     bottleneck: Size | None = None
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     positions: Literal["pad", "zero"] = "zero"
@@ -132,6 +138,8 @@ class BertShape(StudentShape):
             raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
         if self.pad >= self.config.vocab_size:
             raise ValueError("a padding id above the vocabulary")
+        if self.config.model_type != "bert" and (self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias):
+            raise ValueError(f"layers of {self.config.model_type} have no pooler, and rotary positions alone")
         return self.in_blocks(self.config.hidden_size)
 
 
@@ -325,8 +333,4 @@ def parameters(student: BertStudent) -> dict[str, int]:
     return {"embedding": embedding, "encoder": total - embedding - after, "head": after, "total": total}
 
 
-def fields(shape: dict[str, Any]) -> type[StudentShape]:
-    """What the shape may hold: a BERT's configuration, or a ModernBERT's."""
-    config = shape.get("config")
-    modern = isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE
-    return modernbert.ModernBertShape if modern else BertShape
+KIND = Kind(BertStudent, BertShape, initial, build, parameters, restore=bert_layers.restore)

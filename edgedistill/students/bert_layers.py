@@ -25,7 +25,7 @@ from edgedistill.students.graph_writer import (
     pool_and_finish,
     shared,
 )
-from edgedistill.students.relative_bias import RelativeBias, relative_scores
+from edgedistill.students.relative_bias import BUCKETS, RelativeBias, relative_scores
 from edgedistill.students.sentence_transformer import quiet
 
 # Classes of transformers: model_type in config.json, and how errors call them.
@@ -49,6 +49,7 @@ RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
 }
+FOLDED = np.empty(0, np.float32)  # of a parameter that a graph holds as part of others: what is left of it is zero
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 BIAS = "encoder.relative_attention_bias.weight"
@@ -178,9 +179,9 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
 
     Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
     """
-    writer, model, config = GraphWriter(), layers.model, layers.model.config
+    writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
     mask, final = integer_mask(writer), last_tokens(student)
-    constants = [_layer(writer, layer, number) for number, layer in enumerate(model.encoder.layer)]
+    constants = [_layer(writer, layer) for layer in model.encoder.layer]
     repeated = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
     biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
@@ -191,7 +192,8 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
         for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
-                shifts[key] = writer.constant(_array(layer.module.output.LayerNorm.bias) + carried, "norm_bias")
+                bias, starts_again = layer.module.output.LayerNorm.bias, key == (len(constants) - 1, False)
+                shifts[key] = writer.parameter(bias, _array(bias) + carried, "[again]" if starts_again else "")
             rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
@@ -206,7 +208,8 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
     rows carry besides, see `_layer`.
     """
     tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
-    table = writer.constant(embeddings.position_embeddings.weight + embeddings.token_type_embeddings.weight[0], "position_table")
+    table = embeddings.position_embeddings.weight
+    table = writer.parameter(table, table + embeddings.token_type_embeddings.weight[0], "[segments]")
     if pad is None:
         length, zero = writer.add("Shape", "input_ids", start=1, end=2), writer.constant([0], "zero")
         summed = writer.add("Add", tokens, writer.add("Slice", table, zero, length, zero))
@@ -215,7 +218,7 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
         # as rows: onnxruntime fuses a sum of equal shapes and its LayerNormalization into one operator, which takes three times as long
         summed = writer.add("Reshape", summed, writer.constant([-1, config.hidden_size], "rows"))
     norm = embeddings.LayerNorm
-    scale, shift = writer.constant(norm.weight, "norm_weight"), writer.constant(_array(norm.bias) + carried, "norm_bias")
+    scale, shift = writer.parameter(norm.weight), writer.parameter(norm.bias, _array(norm.bias) + carried)
     normed = writer.add("LayerNormalization", summed, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
     return normed if pad is None else writer.add("Reshape", normed, writer.add("Shape", tokens))
 
@@ -251,7 +254,7 @@ def _array(value: Tensor) -> np.ndarray:
     return np.asarray(value.detach().cpu().numpy(), np.float32)
 
 
-def _layer(writer: GraphWriter, layer: Any, number: int) -> _Layer:
+def _layer(writer: GraphWriter, layer: Any) -> _Layer:
     """Write a layer's constants. Three of its biases cost nothing at run time:
 
     The bias in front of a residual sum is carried by the residual, that is, added to the shift of the LayerNorm that writes it. Products
@@ -259,32 +262,52 @@ def _layer(writer: GraphWriter, layer: Any, number: int) -> _Layer:
     ignores: it is left out.
     """
     attention, output, inner, out = layer.attention.self, layer.attention.output, layer.intermediate.dense, layer.output
-    name = f"layer_{number}_"
 
-    def weight(dense: nn.Linear, part: str) -> str:
-        return writer.constant(dense.weight.T, f"{name}{part}_weight")
+    def weight(dense: nn.Linear) -> str:
+        return writer.parameter(dense.weight, dense.weight.T, ".T")
 
-    def bias(dense: nn.Linear, carried: Tensor, part: str) -> str:
-        return writer.constant(dense.bias - dense.weight @ carried, f"{name}{part}_bias")
+    def with_bias(dense: nn.Linear, carried: Tensor) -> tuple[str, str]:
+        return weight(dense), writer.parameter(dense.bias, dense.bias - dense.weight @ carried)
 
-    def with_bias(dense: nn.Linear, carried: Tensor, part: str) -> tuple[str, str]:
-        return weight(dense, part), bias(dense, carried, part)
-
-    shift = output.LayerNorm.bias + out.dense.bias
+    norm = output.LayerNorm
     return _Layer(
         module=layer,
-        query=with_bias(attention.query, output.dense.bias, "query"),
-        key=weight(attention.key, "key"),
-        value=with_bias(attention.value, output.dense.bias, "value"),
-        attention=weight(output.dense, "attention"),
-        attention_norm=(
-            writer.constant(output.LayerNorm.weight, f"{name}attention_norm_weight"),
-            writer.constant(shift, f"{name}attention_norm_bias"),
-        ),
-        inner=with_bias(inner, out.dense.bias, "inner"),
-        feed_forward=weight(out.dense, "feed_forward"),
-        norm_scale=writer.constant(out.LayerNorm.weight, f"{name}norm_weight"),
+        query=with_bias(attention.query, output.dense.bias),
+        key=weight(attention.key),
+        value=with_bias(attention.value, output.dense.bias),
+        attention=weight(output.dense),
+        attention_norm=(writer.parameter(norm.weight), writer.parameter(norm.bias, norm.bias + out.dense.bias)),
+        inner=with_bias(inner, out.dense.bias),
+        feed_forward=weight(out.dense),
+        norm_scale=writer.parameter(out.LayerNorm.weight),
     )
+
+
+def restore(found: dict[str, np.ndarray]) -> None:
+    """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has none of the endings.
+
+    The LayerNorm in front of a repeated block carries the output bias of the block's first layer, and so does the block's last LayerNorm
+    unless it is the graph's last: that bias is their difference.
+    """
+    embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
+    for name in [each for each in found if each.endswith("[segments]")]:
+        found[name.removesuffix("[segments]")] = found.pop(name)
+        found[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
+        for key in [each for each in found if each.endswith("attention.self.key.weight")]:
+            layer = key.removesuffix("attention.self.key.weight")
+            folded = ("attention.self.key", "attention.output.dense", "output.dense")
+            found |= dict.fromkeys([f"{layer}{part}.bias" for part in folded], FOLDED)
+    for name in [each for each in found if each.endswith("[again]")]:
+        carried = found.pop(name) - found[name.removesuffix("[again]")]
+        found[f"{first}.output.dense.bias"] = carried
+        found[f"{embeddings}.LayerNorm.bias"] = found[f"{embeddings}.LayerNorm.bias"] - carried
+        for part in ("query", "value"):
+            found[f"{first}.self.{part}.bias"] = found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
+    for name in [each for each in found if each.endswith("[distances]")]:
+        biases = torch.from_numpy(found.pop(name)[0])
+        bias = RelativeBias(BUCKETS, biases.shape[1])
+        bias.load_by_distance(biases)
+        found[name.removesuffix("[distances]")] = bias.table.weight.detach().numpy()
 
 
 class _Shared(NamedTuple):

@@ -16,9 +16,9 @@ from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, after_pooling, finish, pool_nodes
+from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
 from edgedistill.students.shape_fields import Share, Size, TableShape
-from edgedistill.students.start import Start, build_to_train
 
 TOKEN_STD = 0.3  # standard deviation of the initial token embeddings, about GloVe's; smaller values leave the gates insensitive
 
@@ -167,7 +167,7 @@ def write(student: Any) -> onnx.ModelProto:
     """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so that the backward direction
     starts at the last token of each text.
     """
-    writer = GraphWriter()
+    writer = GraphWriter(student)
     lengths = writer.add("ReduceSum", writer.add("Cast", "attention_mask", to=TensorProto.INT32), writer.constant([1], "axis"), keepdims=0)
     lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
     ids = writer.add("Transpose", "input_ids", perm=[1, 0])
@@ -175,7 +175,8 @@ def write(student: Any) -> onnx.ModelProto:
     lstm, last = student.lstm, ""
     directions, shape = 2 if lstm.bidirectional else 1, writer.constant([0, 0, -1], "shape")
     for layer in range(lstm.num_layers):
-        weights = [writer.constant(array, name) for array, name in zip(_lstm_weights(lstm, layer), ("W", "R", "B"), strict=True)]
+        arrays = _lstm_weights(lstm, layer)
+        weights = [writer.parameter(kept, array, "[onnx]") for kept, array in arrays]
         y, last = f"lstm_{layer}", f"lstm_{layer}_last"
         direction = "bidirectional" if directions == 2 else "forward"
         writer.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
@@ -188,16 +189,35 @@ def write(student: Any) -> onnx.ModelProto:
     return finish(writer, pooled, after_pooling(student), directions * lstm.hidden_size, None)
 
 
-def _lstm_weights(lstm: nn.LSTM, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer; torch's gates i, f, g, o are reordered to ONNX's i, o, f, c."""
+def _lstm_weights(lstm: nn.LSTM, layer: int) -> list[tuple[Tensor, Tensor]]:
+    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer, each behind the parameter that names it.
+
+    Torch's gates i, f, g, o are reordered to ONNX's i, o, f, c.
+    """
 
     def read(kind: str, suffix: str) -> Tensor:
-        name = f"{kind}_l{layer}{suffix}"
-        if not hasattr(lstm, name):  # bias=False
-            return torch.zeros(4 * lstm.hidden_size)
-        i, f, g, o = getattr(lstm, name).detach().chunk(4)
+        i, f, g, o = getattr(lstm, f"{kind}_l{layer}{suffix}").detach().chunk(4)
         return torch.cat([i, o, f, g])
 
     suffixes = ("", "_reverse") if lstm.bidirectional else ("",)
-    bias = [torch.cat([read("bias_ih", s), read("bias_hh", s)]) for s in suffixes]
-    return torch.stack([read("weight_ih", s) for s in suffixes]), torch.stack([read("weight_hh", s) for s in suffixes]), torch.stack(bias)
+    bias = torch.stack([torch.cat([read("bias_ih", each), read("bias_hh", each)]) for each in suffixes])
+    weights = [torch.stack([read(kind, each) for each in suffixes]) for kind in ("weight_ih", "weight_hh")]
+    named = [getattr(lstm, f"{kind}_l{layer}") for kind in ("weight_ih", "weight_hh", "bias_ih")]
+    return list(zip(named, [*weights, bias], strict=True))
+
+
+def restore(found: dict[str, np.ndarray]) -> None:
+    """Give the LSTM's parameters their own names and torch's order of gates, in place; see `_lstm_weights`."""
+    for name in [each for each in found if each.endswith("[onnx]")]:
+        both, own = found.pop(name), name.removesuffix("[onnx]")
+        kinds = {own: both}
+        if both.ndim == 2:
+            inputs, states = np.split(both, 2, 1)
+            kinds = {own: inputs, own.replace("bias_ih", "bias_hh"): states}
+        for kind, directions in kinds.items():
+            for direction, suffix in zip(directions, ("", "_reverse"), strict=True):
+                i, o, f, c = np.split(direction, 4)
+                found[kind + suffix] = np.concatenate([i, f, c, o])
+
+
+KIND = Kind(BiLSTMStudent, BiLSTMShape, initial, build, parameters, write, restore)

@@ -56,7 +56,7 @@ def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     """Write the graph of logits. pad: the id that fills the shorter text of a pair."""
     encoder = graph_of(classifier.encoder)
-    writer = GraphWriter(first=2_000_000)  # far from the encoder's names
+    writer = GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
     joining = _join_pairs(writer, encoder.graph, pad) if classifier.pair else []
     _head(writer, classifier, _embedding_before_unit_length(encoder.graph))
     nodes = _needed([*joining, *encoder.graph.node, *writer.nodes], "logits")
@@ -87,8 +87,8 @@ def _head(writer: GraphWriter, classifier: Classifier, rows: str) -> None:
         u, v = writer.add("Split", rows, outputs=["first_text", "second_text"], axis=0), "second_text"
         parts = [u, v, writer.add("Abs", writer.add("Sub", u, v)), writer.add("Mul", u, v)]
         rows = writer.add("Concat", *parts, axis=-1)
-    hidden = writer.add("Relu", writer.linear(rows, classifier.hidden, "hidden"))
-    writer.add("Identity", writer.linear(hidden, classifier.out, "out"), outputs=["logits"])
+    hidden = writer.add("Relu", writer.linear(rows, classifier.hidden))
+    writer.add("Identity", writer.linear(hidden, classifier.out), outputs=["logits"])
 
 
 def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list[onnx.NodeProto]:

@@ -120,16 +120,16 @@ def lookup(writer: GraphWriter, table: Any, ids: str) -> str:
     if isinstance(table, ProductQuantizedEmbedding):
         return _product_quantized(writer, table, ids)
     if isinstance(table, FactorizedEmbedding):
-        return writer.linear(writer.add("Gather", writer.constant(table.table.weight, "word_table"), ids), table.project, "word_project")
-    return writer.add("Gather", writer.constant(table.weight, "word_table"), ids)
+        return writer.linear(writer.add("Gather", writer.parameter(table.table.weight), ids), table.project)
+    return writer.add("Gather", writer.parameter(table.weight), ids)
 
 
 def _product_quantized(writer: GraphWriter, table: ProductQuantizedEmbedding, ids: str) -> str:
     """Gather the PQ codes, then their centroids from the codebook, and interleave the blocks' dimensions."""
-    codes = writer.add("Gather", writer.constant(table.codes, "word_codes"), ids)
+    codes = writer.add("Gather", writer.parameter(table.codes), ids)
     indices = writer.add("Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block"))
     size = table.book.embedding_dim
     # one row per block: in 8 bits every row gets its own scale
-    book = writer.constant(table.book.weight.view(table.codes.shape[1], -1), "word_book")
+    book = writer.parameter(table.book.weight, table.book.weight.view(table.codes.shape[1], -1))
     parts = writer.add("Gather", writer.add("Reshape", book, writer.constant([-1, size], "shape")), indices)
     return writer.add("Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape"))

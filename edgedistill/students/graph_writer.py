@@ -20,18 +20,37 @@ ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.
 
 
 class GraphWriter:
-    """The nodes and constants of a graph being written. Names are numbered from `first`."""
+    """The nodes and constants of a graph being written.
 
-    def __init__(self, first: int = 0) -> None:
+    Parameters keep the names that they have in `student` (an encoder's in `model`, where the student's own has been converted); other
+    names are numbered from `first`.
+    """
+
+    def __init__(self, student: nn.Module | None = None, model: nn.Module | None = None, first: int = 0) -> None:
+        self._named: dict[int, str] = {}
+        for prefix, module in (("model.", model), ("", student)):
+            tensors = [] if module is None else [*module.named_parameters(), *module.named_buffers()]
+            self._named.update({id(tensor): prefix + name for name, tensor in tensors})
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[TensorProto] = []
         self._numbers = itertools.count(first)
 
     def constant(self, value: Tensor | np.ndarray | np.generic | list[int], name: str) -> str:
         """Write a constant, floats as float32, integers as they are (lists as int64); returns its name."""
+        return self._write(value, f"{name}_{next(self._numbers)}")
+
+    def parameter(self, parameter: Tensor, value: Tensor | np.ndarray | None = None, ending: str = "") -> str:
+        """Write a parameter of the student under its own name; returns it.
+
+        `value` is written in its place where the graph folds something else into it. `ending` says how it is kept, for whom reads it back
+        (see weights_in_graph): `.T` transposed, `[0]` the first of several parts.
+        """
+        name = self._named.get(id(parameter)) or f"parameter_{next(self._numbers)}"
+        return self._write(parameter if value is None else value, name + ending)
+
+    def _write(self, value: Any, name: str) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
-        name = f"{name}_{next(self._numbers)}"
         self.constants.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
@@ -41,14 +60,14 @@ class GraphWriter:
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], domain=domain, **attributes))
         return names[0]
 
-    def linear(self, x: str, layer: nn.Linear, name: str) -> str:
+    def linear(self, x: str, layer: nn.Linear) -> str:
         """x·Wᵀ + b as MatMul and Add (never Gemm), so that the quantizers find it."""
-        return self.linear_each([x], layer, name)[0]
+        return self.linear_each([x], layer)[0]
 
-    def linear_each(self, inputs: list[str], layer: nn.Linear, name: str) -> list[str]:
+    def linear_each(self, inputs: list[str], layer: nn.Linear) -> list[str]:
         """`linear` of several inputs, which share its constants."""
-        weight = self.constant(layer.weight.T, f"{name}_weight")
-        bias = None if layer.bias is None else self.constant(layer.bias, f"{name}_bias")
+        weight = self.parameter(layer.weight, layer.weight.T, ".T")
+        bias = None if layer.bias is None else self.parameter(layer.bias)
         products = [self.add("MatMul", x, weight) for x in inputs]
         return products if bias is None else [self.add("Add", product, bias) for product in products]
 
@@ -64,7 +83,7 @@ def finish(
     rows = [pooled] if tokens is None else [pooled, tokens]
     for layer in layers:
         if isinstance(layer, nn.Linear):
-            rows, dims = writer.linear_each(rows, layer, "head"), layer.out_features
+            rows, dims = writer.linear_each(rows, layer), layer.out_features
         elif not isinstance(layer, nn.Identity):
             rows = [writer.add(ACTIVATIONS[type(layer)], each) for each in rows]
     unit_length(writer, rows[0], outputs=["sentence_embedding"])
@@ -89,10 +108,17 @@ def after_pooling(student: Any) -> list[nn.Module]:
     return [*head, nn.Tanh()] if getattr(student, "tanh", False) else head
 
 
+def is_encoder(student: Any) -> bool:
+    """Whether the student is a transformer: its graph gives `last_hidden_state` too."""
+    return hasattr(student, "model")
+
+
 def pools_to_embedding(student: Any) -> bool:
     """Whether the mean of `last_hidden_state` is the embedding, up to its length: the student pools by mean, and its head is linear."""
     poolings = list(getattr(student, "poolings", None) or [getattr(student, "pooling", None)])
-    return poolings == ["mean"] and all(isinstance(layer, nn.Linear | nn.Identity) for layer in after_pooling(student))
+    return (
+        is_encoder(student) and poolings == ["mean"] and all(isinstance(layer, nn.Linear | nn.Identity) for layer in after_pooling(student))
+    )
 
 
 def head_on_tokens(student: Any) -> bool:
@@ -172,7 +198,7 @@ def pool_and_finish(writer: GraphWriter, student: Any, model: Any, tokens: str) 
     """
     poolings = list(getattr(student, "poolings", None) or [student.pooling])
     if poolings == ["cls_pooler"]:
-        pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense, "pooler"))
+        pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
     else:
         parts = [pool_nodes(writer, tokens, pooling) for pooling in poolings]
         pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import onnx
 from pydantic import ConfigDict, Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 from transformers import ModernBertConfig, ModernBertModel, PretrainedConfig
 
 from edgedistill import recipe
@@ -28,7 +28,7 @@ from edgedistill.students.graph_writer import (
     shared,
     window_scores,
 )
-from edgedistill.students.shape_fields import Fields, Layers, Share, Size, StudentShape
+from edgedistill.students.shape_fields import Fields, Layers, Share, Size
 
 MODEL_TYPE = "modernbert"
 STEADY_ROPE = ("default",)  # types of rotary positions that are known from their base alone
@@ -89,21 +89,6 @@ class ModernBertSizes(Fields):
         return self
 
 
-class ModernBertShape(StudentShape):
-    """The shape of a student of ModernBERT's layers."""
-
-    kind: Literal["bert"]
-    config: ModernBertSizes
-    bottleneck: Size | None = None
-    pooling: Literal["mean", "cls", "max", "last"]
-
-    @model_validator(mode="after")
-    def _in_reach(self) -> ModernBertShape:
-        if self.max_tokens > self.config.max_position_embeddings:
-            raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
-        return self.in_blocks(self.config.hidden_size)
-
-
 def config(spec: recipe.Bert, source: PretrainedConfig, layers: list[int], own: dict[str, int]) -> ModernBertConfig:
     """The source's config with chosen layers, which keep their reach (the whole text, or a window), and the student's values `own`.
 
@@ -162,7 +147,7 @@ class _Reach(NamedTuple):
 
 def write(student: Any) -> onnx.ModelProto:
     """Write the graph; `last_hidden_state` is the last LayerNorm's output (B, T, H). Behind a linear head it is (B, T, d)."""
-    writer, model, config = GraphWriter(), student.model, student.model.config
+    writer, model, config = GraphWriter(student), student.model, student.model.config
     mask = integer_mask(writer)
     tokens = lookup(writer, model.get_input_embeddings(), "input_ids")
     read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
@@ -170,9 +155,9 @@ def write(student: Any) -> onnx.ModelProto:
     reaches = {kind: _reach(writer, model, at, kind) for kind in dict.fromkeys(layer.attention_type for layer in model.layers)}
     rows = _norm(writer, writer.add("Reshape", tokens, read.to_rows), model.embeddings.norm)
     first = writer.constant(np.zeros(1, np.int64), "first")  # the position of a text's first token
-    for number, layer in enumerate(model.layers):
-        rows = _attention(writer, layer, f"layer_{number}_", read, (reaches[layer.attention_type], first), rows)
-        rows = _feed_forward(writer, layer, f"layer_{number}_", config.hidden_activation, rows)
+    for layer in model.layers:
+        rows = _attention(writer, layer, read, (reaches[layer.attention_type], first), rows)
+        rows = _feed_forward(writer, layer, config.hidden_activation, rows)
     rows = _norm(writer, rows, model.final_norm)
     return pool_and_finish(writer, student, model, writer.add("Reshape", rows, read.to_sequences, outputs=[last_tokens(student)]))
 
@@ -195,37 +180,34 @@ def _norm(writer: GraphWriter, rows: str, norm: Any) -> str:
     """A LayerNorm, whose shift may be missing; nothing for the identity in front of a first layer."""
     if isinstance(norm, nn.Identity):
         return rows
-    constants = [writer.constant(norm.weight, "norm_weight")] + ([] if norm.bias is None else [writer.constant(norm.bias, "norm_bias")])
+    constants = [writer.parameter(each) for each in (norm.weight, norm.bias) if each is not None]
     return writer.add("LayerNormalization", rows, *constants, axis=-1, epsilon=norm.eps)
 
 
-def _product(writer: GraphWriter, rows: str, weight: Tensor, bias: Tensor | None, name: str) -> str:
-    product = writer.add("MatMul", rows, writer.constant(weight.T, f"{name}_weight"))
-    return product if bias is None else writer.add("Add", product, writer.constant(bias, f"{name}_bias"))
+def _products(writer: GraphWriter, rows: str, dense: nn.Linear, count: int = 1) -> list[str]:
+    """The products with each of the layers that one matrix holds: several cost less than splitting the output of one."""
+    found, bias = [], dense.bias
+    for at, weight in enumerate(dense.weight.chunk(count)):
+        ending = f"[{at}]" if count > 1 else ""
+        product = writer.add("MatMul", rows, writer.parameter(dense.weight, weight.T, f"{ending}.T"))
+        if bias is not None:
+            product = writer.add("Add", product, writer.parameter(bias, bias.chunk(count)[at], ending))
+        found.append(product)
+    return found
 
 
-def _parts(dense: nn.Linear, count: int) -> list[tuple[Tensor, Tensor | None]]:
-    """Weight and bias of each of the layers that one matrix holds: three products cost less than splitting the output of one."""
-    bias: Any = dense.bias
-    return list(zip(dense.weight.chunk(count), [None] * count if bias is None else bias.chunk(count), strict=True))
-
-
-def _attention(writer: GraphWriter, layer: Any, name: str, read: Shared, where: tuple[_Reach, str], rows: str) -> str:
+def _attention(writer: GraphWriter, layer: Any, read: Shared, where: tuple[_Reach, str], rows: str) -> str:
     """Write a layer's attention: rows (B·T, H) -> rows. where: what its type reads, and the first position."""
     reach, first = where
-    normed = _norm(writer, rows, layer.attn_norm)
-    kinds = zip(("query", "key", "value"), _parts(layer.attn.Wqkv, 3), strict=True)
-    parts = [writer.add("Reshape", _product(writer, normed, *part, f"{name}{kind}"), read.to_sequences) for kind, part in kinds]
+    products = _products(writer, _norm(writer, rows, layer.attn_norm), layer.attn.Wqkv, 3)
+    parts = [writer.add("Reshape", product, read.to_sequences) for product in products]
     rotated = [writer.add("RotaryEmbedding", part, first, reach.cosines, reach.sines, domain=MICROSOFT) for part in parts[:2]]
     context = attend(writer, read, [*rotated, parts[2]], reach.scores)
-    return writer.add("Add", rows, _product(writer, context, layer.attn.Wo.weight, layer.attn.Wo.bias, f"{name}attention"))
+    return writer.add("Add", rows, *_products(writer, context, layer.attn.Wo))
 
 
-def _feed_forward(writer: GraphWriter, layer: Any, name: str, activation: str, rows: str) -> str:
+def _feed_forward(writer: GraphWriter, layer: Any, activation: str, rows: str) -> str:
     """Write a layer's feed-forward block: one half of its neurons times the other half, the gate."""
-    normed = _norm(writer, rows, layer.mlp_norm)
-    halves = zip(("inner", "gate"), _parts(layer.mlp.Wi, 2), strict=True)
-    inner, gate = (_product(writer, normed, *half, f"{name}{kind}") for kind, half in halves)
+    inner, gate = _products(writer, _norm(writer, rows, layer.mlp_norm), layer.mlp.Wi, 2)
     active = writer.add("Relu", inner) if activation == "relu" else writer.add(GELUS[activation], inner, domain=MICROSOFT)
-    gated = writer.add("Mul", active, gate)
-    return writer.add("Add", rows, _product(writer, gated, layer.mlp.Wo.weight, layer.mlp.Wo.bias, f"{name}feed_forward"))
+    return writer.add("Add", rows, *_products(writer, writer.add("Mul", active, gate), layer.mlp.Wo))

@@ -57,10 +57,10 @@ def parameters(student: Output, inner: dict[str, int]) -> dict[str, int]:
 
 def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     """Add the affine map behind the unit-length embedding of the inner student's graph, then the blocks; in place."""
-    inner, writer = model.graph, GraphWriter(first=1_000_000)  # far from the inner graph's names
+    inner, writer = model.graph, GraphWriter(student, first=1_000_000)  # far from the inner graph's names
     last = next(node for node in inner.node if "sentence_embedding" in node.output)
     last.name = last.output[0] = "own_embedding"
-    rows = "own_embedding" if student.linear is None else writer.linear("own_embedding", student.linear, "reduce")
+    rows = "own_embedding" if student.linear is None else writer.linear("own_embedding", student.linear)
     if student.blocks:
         ends = list(itertools.accumulate(size for size, _ in student.blocks))
         parts = []

@@ -12,9 +12,9 @@ from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, embedding_tables, head
+from edgedistill.students import bert, bert_layers, embedding_tables, head
 from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
-from edgedistill.students.start import Start, build_to_train
+from edgedistill.students.kind import Kind, Start, build_to_train
 
 COPIED = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
 
@@ -163,3 +163,6 @@ def parameters(student: RecurrentStudent) -> dict[str, int]:
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """
     return {**bert.parameters(student), "words": head.count(student.model.embeddings.word_embeddings)}
+
+
+KIND = Kind(RecurrentStudent, RecurrentShape, initial, build, parameters, restore=bert_layers.restore)

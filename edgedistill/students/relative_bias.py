@@ -43,7 +43,8 @@ class RelativeBias(nn.Module):
 
 def relative_scores(writer: GraphWriter, bias: RelativeBias) -> str:
     """What a relative bias adds to the scores of queries by keys: (1, heads, T, T), looked up by their distance."""
-    table = writer.constant(bias.by_distance()[None], "relative_bias")  # three dimensions: the quantizers leave it in float32
+    # of three dimensions, so that the quantizers leave it in float32
+    table = writer.parameter(bias.table.weight, bias.by_distance()[None], "[distances]")
     far = [writer.constant(np.int64(distance), "far") for distance in (-FARTHEST, FARTHEST)]
     near = writer.add("Clip", distances(writer, positions(writer)), *far)
     rows = writer.add("Gather", table, writer.add("Add", near, far[1]), axis=1)  # all heads of a distance at once: 6 × as fast

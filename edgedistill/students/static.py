@@ -14,10 +14,10 @@ from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import GraphWriter, after_pooling, finish, mean_nodes
+from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
 from edgedistill.students.product_quantization import ProductQuantizedEmbedding
 from edgedistill.students.shape_fields import TableShape
-from edgedistill.students.start import Start, build_to_train
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
 
@@ -127,19 +127,25 @@ def parameters(student: StaticStudent) -> dict[str, int]:
     return {"embedding": embedding, "encoder": 0, "head": head.count(student.head), "total": head.count(student)}
 
 
+def restore(found: dict[str, np.ndarray]) -> None:
+    """Token weights are 1 where a graph holds them as part of its table; in place."""
+    if "embedding.weight" in found:
+        found["weights"] = np.ones(len(found["embedding.weight"]), np.float32)
+
+
 def write(student: StaticStudent) -> onnx.ModelProto:
     """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps its weights apart.
 
     Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at unit length the sum equals the
     mean. A head needs the mean itself.
     """
-    writer, ids = GraphWriter(), "input_ids"
+    writer, ids = GraphWriter(student), "input_ids"
     if isinstance(student.embedding, ProductQuantizedEmbedding):
-        weights = writer.add("Gather", writer.constant(student.weights, "word_weights"), ids)
+        weights = writer.add("Gather", writer.parameter(student.weights), ids)
         weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
         pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, student.embedding, ids), weights), "mean")
         return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
-    table, pad = writer.constant(student.weighted_table(), "word_table"), student.embedding.padding_idx or 0
+    table, pad = writer.parameter(student.embedding.weight, student.weighted_table()), student.embedding.padding_idx or 0
     if student.head is None and not student.tanh:
         if pad == 0:
             ids = writer.add("Mul", ids, "attention_mask")
@@ -150,3 +156,6 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     else:
         pooled = mean_nodes(writer, writer.add("Gather", table, ids), "mean")
     return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
+
+
+KIND = Kind(StaticStudent, StaticShape, initial, build, parameters, write, restore)

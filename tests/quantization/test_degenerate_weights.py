@@ -92,7 +92,12 @@ def test_small_constants_are_not_rounded_away(precision: str) -> None:
             np.testing.assert_allclose(kept[constant.name], numpy_helper.to_array(constant), rtol=1e-2)
 
 
-PLACES = ("word_table", "position_table", "layer_0_query_weight", "head_weight")
+PLACES = (
+    "model.embeddings.word_embeddings.weight",
+    "model.embeddings.position_embeddings.weight",
+    "model.encoder.layer.0.attention.self.query.weight",
+    "head.weight",
+)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

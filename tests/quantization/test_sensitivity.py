@@ -59,13 +59,13 @@ def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto
     The activation that this row is multiplied with is always 0.
     """
     copied = onnx.load_from_string(model.SerializeToString())
-    found = {each.name.rpartition("_")[0]: each for each in copied.graph.initializer}
-    name = f"layer_{layer}_feed_forward_weight"
-    for part, at, value in ((f"layer_{layer}_inner_weight", np.s_[:, 5], 0), (f"layer_{layer}_inner_bias", 5, 0), (name, 5, 30)):
+    found = {each.name: each for each in copied.graph.initializer}
+    inner, name = (f"model.encoder.layer.{layer}.{part}.dense" for part in ("intermediate", "output"))
+    for part, at, value in ((f"{inner}.weight.T", np.s_[:, 5], 0), (f"{inner}.bias", 5, 0), (f"{name}.weight.T", 5, 30)):
         array = numpy_helper.to_array(found[part]).copy()
         array[at] = value
         found[part].CopyFrom(numpy_helper.from_array(array, found[part].name))
-    return copied, found[name].name
+    return copied, f"{name}.weight.T"
 
 
 @pytest.mark.parametrize("precision", CONVERTED)

@@ -11,8 +11,8 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.students import kinds
+from edgedistill.students.kind import Start
 from edgedistill.students.output import Output
-from edgedistill.students.start import Start
 from edgedistill.training.initial_student import earlier_training, finished_student, weight_source
 from edgedistill.training.initial_student.corpus_sample import CorpusSample
 from edgedistill.training.initial_student.prepared_student import PreparedStudent

@@ -1,11 +1,13 @@
-"""What a student of any kind is built and initialized from."""
+"""What the file of a kind of student gives, and what a new student is initialized from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import onnx
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import machine
 from edgedistill.errors import UserError
 from edgedistill.students.bert_layers import EncoderLayers
+from edgedistill.students.shape_fields import StudentShape
 
 TRAINED_BYTES = 16  # a parameter, its gradient, and AdamW's two moments
 
@@ -42,6 +45,24 @@ class Start:
     @property
     def pad_id(self) -> int:
         return self.tokenizer.pad_token_id or 0
+
+
+class Kind(NamedTuple):
+    """What a file of this folder says of its kind of student.
+
+    `fields` is what a shape (student.json) may hold. `initial` makes the student of a recipe's section, with its shape; `build` makes
+    it again from the shape alone. `parameters` counts {embedding, encoder, head, total}. `write` writes its graph node by node; without it
+    an encoder of known layers is written from those, and anything else is traced. `restore` undoes in place what the graph does to
+    parameters, see weights_in_graph.
+    """
+
+    module: type[nn.Module]
+    fields: type[StudentShape]
+    initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
+    build: Callable[[dict[str, Any]], nn.Module]
+    parameters: Callable[[Any], dict[str, int]]
+    write: Callable[[Any], onnx.ModelProto] | None = None
+    restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
 
 
 def build_to_train(build: Callable[[dict[str, Any]], Any], shape: dict[str, Any]) -> Any:
