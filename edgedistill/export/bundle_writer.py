@@ -208,7 +208,7 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     allowed = {operators.full_name(*each) for each in operators.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
-        raise UserError(f"{type(student.model).__name__}: {fact}; {model_folder.TEACH}")
+        raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
 
 
 def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:

@@ -210,6 +210,44 @@ def test_another_interface_than_the_manifest_has(tmp_path: Path, manifest: dict[
     assert problems(tmp_path, tiny(), {**MANIFEST, **manifest}) == [problem]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "attributes"),
+    [
+        ([4, 4, 3], {"kernel_shape": [3], "strides": [2], "dilations": [2], "pads": [2, 0], "group": 1}),
+        ([4, 4, 3, 1], {}),
+    ],
+)
+def test_a_convolution_passes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
+    kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
+    check(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attributes"),
+    [
+        ([4, 4, 0], {}),  # with a shape that is known only at run time, onnxruntime does not come back from this one
+        ([4, 0, 3], {}),
+        ([4, 4], {}),
+        ([4, 4, 3], {"strides": [0]}),
+        ([4, 4, 3], {"strides": [1, 1]}),
+        ([4, 4, 3], {"dilations": [2**62]}),
+        ([4, 4, 3], {"dilations": [-1]}),
+        ([4, 4, 3], {"pads": [1]}),
+        ([4, 4, 3], {"pads": [-3, 3]}),
+        ([4, 4, 3], {"pads": [2**40, 0]}),
+        ([4, 4, 3], {"kernel_shape": [3, 3]}),
+        ([4, 4, 3], {"group": 0}),
+        ([4, 4, 3], {"group": -1}),
+        ([4, 4, 3], {"group": 5}),
+    ],
+)
+def test_a_convolution_of_odd_sizes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
+    kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
+    found = problems(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
+    fact = "Conv without a constant kernel, or with sizes that are not between 1 and 4096, which may never end"
+    assert found == [f"{fact}; {GET_AGAIN}"]
+
+
 def test_inputs_of_another_type(tmp_path: Path) -> None:
     model = tiny()
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
