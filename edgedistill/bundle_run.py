@@ -13,14 +13,14 @@ import onnx
 from torch import nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from edgedistill import files, graph, recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.errors import CheckFailed, UserError, unknown_name
 from edgedistill.precisions import PRECISIONS  # the most exact first
 from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, kinds, modernbert, shape_fields
+from edgedistill.students import finite_weights, graph, kinds, modernbert, weights_in_graph
 from edgedistill.students.output import Output
 
 LEAST_AGREEMENT = 0.9  # cosine of the student read back to its graph, which quantizes activations too, on random ids
@@ -69,11 +69,11 @@ class BundleRun(run.Run):
     def student(self) -> nn.Module:
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = graph.restored_weights(dequantize.constants(model), self.shape, str(self.folder))  # first: sizes are checked here
+        weights = weights_in_graph.read(dequantize.constants(model), self.shape, str(self.folder))  # first: sizes are checked here
         module = kinds.KINDS[self.kind].build(self.shape)
+        module.load_state_dict(weights)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
-        module.load_state_dict(weights)
         agreement = graph.compare(finite_weights.checked(module, self.folder).eval(), model, self.max_tokens, self.vocabulary_size)
         if not agreement > LEAST_AGREEMENT:
             fact = f"its graph computes other embeddings than the student read back from it (cosine {agreement:.4f})"
@@ -116,7 +116,7 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    shape = shape_fields.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
+    shape = kinds.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
         raise UserError(f"{folder / 'manifest.json'}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
     spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))

@@ -15,10 +15,9 @@ import pytest
 from edgedistill import bundle_run, files, resolve, run
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import bundle_writer
-from edgedistill.graph import traced
 from edgedistill.runtime import bundle
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import kinds
+from edgedistill.students import kinds, traced
 from edgedistill.training import student_embeddings
 from tests.conftest import sentences
 from tests.export.test_export import make_run, quiet
@@ -187,7 +186,7 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         (lambda shape: shape.update(config={**MODERNBERT, "num_hidden_layers": 3}), "types and norms of another number of layers than 3"),
         (lambda shape: shape.update(config={**MODERNBERT, "layer_types": ["linear"] * 2}), "student.config.layer_types.0: "),
         (lambda shape: shape.update(config={**MODERNBERT, "rope_parameters": [9]}), "student.config.rope_parameters: "),
-        (lambda shape: shape["config"].update(vocab_size=10**6), "word_table has the shape"),
+        (lambda shape: shape["config"].update(vocab_size=10**6), "word_embeddings.weight has the shape"),
         (lambda shape: shape.update(blocks=[[9, 1.0]]), "student.blocks: not of 24 dimensions"),
         (lambda shape: shape.update(pooling="max"), "its graph computes other embeddings than the student read back from it"),
     ],
@@ -216,7 +215,7 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     entry.pop("operators")
     rewrite(copy, precisions={"fp32": entry})
     rewrite(copy, files={**files.read_json(copy / "manifest.json")["files"], "onnx/model.onnx": entry["sha256"]})
-    assert "its graph was traced, so its weights cannot be read back; give the run it was exported from" in problem(str(copy))
+    assert "so its weights cannot be read back; give the run it was exported from" in problem(str(copy))
 
 
 def test_a_tokenizer_config_is_checked_and_read_for_its_tokens_alone(copy: Path) -> None:

@@ -32,12 +32,12 @@ EDGE = [
     "embed_file",
     "resolve",
 ]  # numpy, tokenizers and onnxruntime at most
-TORCH = ["objectives", "students", "graph", "quantization", "run", "bundle_run"]
+TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
 TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fitting", "adapting", "demo"]
 TORCH += ["planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
-    *[*GROUND, "recipe", "objectives", "runtime", "resolve", "data", "evaluation", "students", "graph", "quantization", "run"],
+    *[*GROUND, "recipe", "objectives", "runtime", "resolve", "data", "evaluation", "students", "quantization", "run"],
     *["bundle_run", "teacher", "vocabulary", "training", "views", "export", "mobile", "planning", "fitting", "adapting", "demo"],
     *["embed_file", "cli", "__main__"],
 ]

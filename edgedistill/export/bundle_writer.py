@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from edgedistill import files, graph, quantization
+from edgedistill import files, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
@@ -20,7 +20,8 @@ from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.manifest import SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
-from edgedistill.students import model_folder
+from edgedistill.students import classifier as classifiers
+from edgedistill.students import graph, model_folder
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
 
@@ -110,7 +111,7 @@ def _classifier(run: Run, out: Path) -> _Content:
     classifier = run.classifier()
     golden = parity.by_torch(run, classifier)
     tokenizer: Any = run.tokenizer()
-    model = graph.classifier.write(classifier, tokenizer.pad_token_id or 0)
+    model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
     measured = sample_texts.samples(parity.reader(run), [row for item in golden.ids for row in item])
     worst = graph.compare(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
     if not worst <= PRECISIONS["fp32"].probability_difference:
@@ -211,7 +212,7 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
     allowed = {operators.full_name(*each) for each in operators.ALLOWED}
     if unknown := [name for name in _operators(model) if name not in allowed]:
         fact = f"an architecture whose graph has operators that a bundle may not use ({', '.join(unknown)})"
-        raise UserError(f"{type(student.model).__name__}: {fact}; {model_folder.TEACH}")
+        raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
 
 
 def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from edgedistill import graph
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import model_source, parity
@@ -18,6 +17,7 @@ from edgedistill.quantization.sample_texts import samples, suite_sentences
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import Session
+from edgedistill.students import graph
 
 
 def of(source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from edgedistill import files, graph
+from edgedistill import files
 from edgedistill.export import static_layout
 from edgedistill.run import Run
-from edgedistill.students import model_folder
+from edgedistill.students import graph, model_folder
 from edgedistill.students.output import own
 
 DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")  # of config.json: they describe another copy of the model

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from edgedistill import graph, quantization, recipe
+from edgedistill import quantization, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.fitting import latency, starts
 from edgedistill.fitting.candidates import PRECISIONS, Choice, StartingPoint, Vocabulary, sections
@@ -16,6 +16,7 @@ from edgedistill.fitting.request import Budget
 from edgedistill.quantization.mixed_precision import int8_with_w8
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.session import Session
+from edgedistill.students import graph
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent

@@ -9,14 +9,14 @@ import numpy as np
 import onnxruntime
 from rich.table import Table
 
-from edgedistill import graph, quantization, recipe
+from edgedistill import quantization, recipe
 from edgedistill.errors import map_collecting_errors
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Session
-from edgedistill.students import kinds, recurrent
+from edgedistill.students import graph, kinds, recurrent
 from edgedistill.students.output import own
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan

@@ -16,29 +16,29 @@ from edgedistill.quantization.sample_batches import TokenIds, same_length
 from edgedistill.quantization.skipping import Converter, convert_except
 from edgedistill.runtime.onnx_session import open_in_memory
 
-PARTS = {  # graph's names of constants, without their numbers
-    "word_table": "token embeddings",
-    "word_book": "token embeddings (PQ codebook)",
-    "word_project": "token embeddings (projection)",
-    "position_table": "position embeddings",
-    "query": "attention q",
-    "key": "attention k",
-    "value": "attention v",
-    "attention": "attention out",
-    "inner": "feed-forward in",
-    "gate": "feed-forward gate",
-    "feed_forward": "feed-forward out",
-    "reduce": "reduction",
+PARTS = {  # the ends of parameters' names, after the layer's number where there is one
+    "word_embeddings": "token embeddings",
+    "tok_embeddings": "token embeddings",
+    "embedding": "token embeddings",
+    "book": "token embeddings (PQ codebook)",
+    "project": "token embeddings (projection)",
+    "position_embeddings": "position embeddings",
+    "attention.self.query": "attention q",
+    "attention.self.key": "attention k",
+    "attention.self.value": "attention v",
+    "attention.output.dense": "attention out",
+    "intermediate.dense": "feed-forward in",
+    "output.dense": "feed-forward out",
+    "attn.Wqkv[0]": "attention q",
+    "attn.Wqkv[1]": "attention k",
+    "attn.Wqkv[2]": "attention v",
+    "attn.Wo": "attention out",
+    "mlp.Wi[0]": "feed-forward in",
+    "mlp.Wi[1]": "feed-forward gate",
+    "mlp.Wo": "feed-forward out",
+    "linear": "reduction",
     "hidden": "classifier hidden",
     "out": "classifier out",
-}
-TRACED = {  # transformers' module names
-    "attention/self/query": "attention q",
-    "attention/self/key": "attention k",
-    "attention/self/value": "attention v",
-    "attention/output/dense": "attention out",
-    "intermediate/dense": "feed-forward in",
-    "output/dense": "feed-forward out",
 }
 
 READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
@@ -157,23 +157,16 @@ def layer_names(model: onnx.ModelProto) -> dict[str, str]:
             names |= dict.fromkeys(read, f"LSTM layer {lstms}")
             lstms += 1
         else:
-            names |= {name: _traced(node.name) or _written(name) for name in read}
+            names |= {name: _label(name) for name in read}
     return names
 
 
-def _written(constant: str) -> str:
-    """layer_3_query_weight_17 -> layer 3 · attention q."""
-    found = re.fullmatch(r"(?:layer_(\d+)_)?(\w+?)(?:_weight)?_\d+", constant)
+def _label(constant: str) -> str:
+    """model.encoder.layer.3.attention.self.query.weight.T -> layer 3 · attention q."""
+    found = re.fullmatch(r"(.+?)(?:\.table)?\.(?:weight|codes)(\[\d\])?(?:\[[a-z]+\])?(?:\.T)?", constant)
     if not found:
         return constant
-    part = PARTS.get(found[2], found[2].replace("_", " "))
-    return f"layer {found[1]} · {part}" if found[1] else part
-
-
-def _traced(node: str) -> str:
-    """/model/encoder/layer.3/attention/self/query/MatMul -> layer 3 · attention q; empty for a node that was not traced."""
-    found = re.search(r"layers?\.(\d+)/(.+?)/(?:MatMul|Gemm)", node)
-    if found:
-        return f"layer {found[1]} · {TRACED.get(found[2], found[2].replace('/', ' '))}"
-    found = re.search(r"/(?:\w+\.)*(\w+_embeddings|embed_tokens)/Gather", node)
-    return found[1].replace("_", " ") if found else ""
+    numbered = re.fullmatch(r".*?layers?\.(\d+)\.(.+)", found[1])
+    name = numbered[2] if numbered else found[1].rsplit(".", 1)[-1]
+    part = PARTS.get(name + (found[2] or ""), name.replace(".", " ").replace("_", " "))
+    return f"layer {numbered[1]} · {part}" if numbered else part

@@ -1,4 +1,4 @@
-"""A shape goes in, a student module comes out; students share `forward(input_ids, attention_mask) -> (B, d)` and nothing else."""
+"""A kind of student is one file: shape, module, initial weights, graph. All share `forward(input_ids, attention_mask) -> (B, d)`."""
 
 __all__ = [
     "affine",
@@ -8,16 +8,19 @@ __all__ = [
     "classifier",
     "embedding_tables",
     "finite_weights",
+    "graph",
+    "graph_writer",
     "head",
+    "kind",
     "kinds",
     "model_folder",
     "modernbert",
     "narrow_bert",
     "output",
+    "pooling",
     "product_quantization",
     "recurrent",
-    "relative_bias",
     "sentence_transformer",
-    "shape_fields",
     "static",
+    "weights_in_graph",
 ]

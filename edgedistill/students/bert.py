@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import embedding_tables, head, modernbert
-from edgedistill.students.bert_layers import EncoderLayers, first_position, position_ids, position_rows
+from edgedistill.students import bert_layers, embedding_tables, head, modernbert, narrow_bert
+from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_ids, position_rows
+from edgedistill.students.graph_writer import MASKED
+from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
-from edgedistill.students.relative_bias import RelativeBias
+from edgedistill.students.relative_bias import BUCKETS, RelativeBias
+from edgedistill.students.shape_fields import Fields, Layers, Share, Size, StudentShape
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
-MASKED = -1e4  # added to the scores of padding; finite as in the graph, where −inf − (−inf) would be NaN
 
 
 class BertStudent(nn.Module):
@@ -82,17 +85,62 @@ def _read(input_ids: Tensor, token_embeddings: Tensor | None) -> dict[str, Tenso
     return {"input_ids": input_ids} if token_embeddings is None else {"inputs_embeds": token_embeddings}
 
 
-class LayerSource(NamedTuple):
-    """What the shape of a student takes from the encoder that its layers come from.
+class BertSizes(Fields):
+    """The keys of a BertConfig that our graphs read; other keys are ignored."""
 
-    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative attention bias; repeats: how
-    often the encoder applies its own layers, 1 unless it is a recurrent student itself.
-    """
+    model_config = ConfigDict(extra="ignore")
 
-    config: PretrainedConfig
-    position_ids: str = "zero"
-    buckets: int | None = None
-    repeats: int = 1
+    vocab_size: Size = 30_522
+    hidden_size: Size = 768
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Size = 12
+    intermediate_size: Size = 3_072
+    hidden_act: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu"] = "gelu"
+    hidden_dropout_prob: Share = 0.1
+    attention_probs_dropout_prob: Share = 0.1
+    max_position_embeddings: Size = 512
+    type_vocab_size: Annotated[int, Field(ge=1, le=64)] = 2
+    initializer_range: Annotated[float, Field(gt=0, le=1)] = 0.02
+    layer_norm_eps: Annotated[float, Field(gt=0, le=1)] = 1e-12
+    pad_token_id: Annotated[int, Field(ge=0)] | None = 0
+    model_type: Literal["bert"] = "bert"
+
+    @model_validator(mode="after")
+    def _fits(self) -> BertSizes:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"{self.num_attention_heads} heads do not divide a width of {self.hidden_size}")
+        if (self.pad_token_id or 0) >= self.vocab_size:
+            raise ValueError("a padding id above the vocabulary")
+        return self
+
+
+def _family(config: Any) -> str:
+    return modernbert.MODEL_TYPE if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE else "bert"
+
+
+class BertShape(StudentShape):
+    """The shape of a student of BERT's or of ModernBERT's layers."""
+
+    kind: Literal["bert"]
+    config: Annotated[
+        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)], Discriminator(_family)
+    ]
+    bottleneck: Size | None = None
+    pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
+    positions: Literal["pad", "zero"] = "zero"
+    pad: Annotated[int, Field(ge=0, lt=2**24)] = 0
+    relative_bias: Annotated[int, Field(ge=BUCKETS, le=1_024)] | None = None
+
+    @model_validator(mode="after")
+    def _in_tables(self) -> BertShape:
+        first = self.pad + 1 if self.positions == "pad" else 0
+        if self.max_tokens > self.config.max_position_embeddings - first:
+            raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
+        if self.pad >= self.config.vocab_size:
+            raise ValueError("a padding id above the vocabulary")
+        if self.config.model_type != "bert" and (self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias):
+            raise ValueError(f"layers of {self.config.model_type} have no pooler, and rotary positions alone")
+        return self.in_blocks(self.config.hidden_size)
 
 
 def shape(
@@ -259,9 +307,30 @@ def _identity_head(student: BertStudent) -> None:
             nn.init.zeros_(student.head.bias)
 
 
+def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any]]:
+    """The recipe's student with its initial weights, and its shape."""
+    taken = start.layers.shape_source if start.layers else None
+    if taken is not None and start.tokenizer.pad_token_id is None:
+        taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
+    narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
+    student: BertStudent = build_to_train(build, own)
+    layers = source_layers(spec, taken.config) if taken else None
+    if not spec.reduced:
+        initialize(student, layers, start.layers, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
+        head.copy(student.head, start.head)
+    elif start.batch is not None and start.embeddings is not None:
+        assert start.layers is not None and layers is not None
+        narrow_bert.initialize(student, start.layers, layers, start.embeddings, start.batch, start.token_weights)
+    return student, own
+
+
 def parameters(student: BertStudent) -> dict[str, int]:
     """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's own pooler."""
     pooler = getattr(student.model, "pooler", None)
     embedding, total = head.count(student.model.embeddings), head.count(student)
     after = head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None)
     return {"embedding": embedding, "encoder": total - embedding - after, "head": after, "total": total}
+
+
+KIND = Kind(BertStudent, BertShape, initial, build, parameters, restore=bert_layers.restore)

@@ -5,11 +5,27 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+import numpy as np
+import onnx
 import torch
-from torch import Tensor
-from transformers import BertConfig, BertModel
+from onnx import TensorProto
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, PretrainedConfig
 
-from edgedistill.students.relative_bias import RelativeBias
+from edgedistill.students.embedding_tables import lookup
+from edgedistill.students.graph_writer import (
+    ACTIVATIONS,
+    MICROSOFT,
+    GraphWriter,
+    Shared,
+    after_pooling,
+    attend,
+    integer_mask,
+    last_tokens,
+    pool_and_finish,
+    shared,
+)
+from edgedistill.students.relative_bias import BUCKETS, RelativeBias, relative_scores
 from edgedistill.students.sentence_transformer import quiet
 
 # Classes of transformers: model_type in config.json, and how errors call them.
@@ -33,8 +49,23 @@ RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
 }
+FOLDED = np.empty(0, np.float32)  # of a parameter that a graph holds as part of others: what is left of it is zero
 SEGMENTS = "embeddings.token_type_embeddings.weight"
+GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 BIAS = "encoder.relative_attention_bias.weight"
+
+
+class LayerSource(NamedTuple):
+    """What the shape of a student takes from the encoder that its layers come from.
+
+    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative attention bias; repeats: how
+    often the encoder applies its own layers, 1 unless it is a recurrent student itself.
+    """
+
+    config: PretrainedConfig
+    position_ids: str = "zero"
+    buckets: int | None = None
+    repeats: int = 1
 
 
 class EncoderLayers(NamedTuple):
@@ -47,6 +78,13 @@ class EncoderLayers(NamedTuple):
     model: Any
     pad: int | None = None
     relative_bias: RelativeBias | None = None
+
+    @property
+    def shape_source(self) -> LayerSource:
+        """What a student's shape takes from it."""
+        buckets = self.relative_bias.table.num_embeddings if self.relative_bias else None
+        repeats = getattr(getattr(self.model, "encoder", None), "times", 1)
+        return LayerSource(self.model.config, "zero" if self.pad is None else "pad", buckets, repeats)
 
 
 def convert(model: Any) -> EncoderLayers | None:
@@ -119,3 +157,182 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
 def first_position(pad: int | None) -> int:
     """The row of a position table that belongs to the first token."""
     return 0 if pad is None else pad + 1
+
+
+def layers_of(student: Any) -> EncoderLayers | None:
+    """The layers of a student or a pretrained encoder whose graph can be written from its weights; None: it has to be traced."""
+    model: Any = getattr(student, "model", None)
+    if type(model).__name__ not in ARCHITECTURES or getattr(model.config, "is_decoder", False):
+        return None
+    if not all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student)):
+        return None
+    own = hasattr(student, "relative_bias")  # a student, whose model is a BertModel already
+    layers = EncoderLayers(model, student.pad, student.relative_bias) if own else convert(model)
+    assert layers is not None
+    config = layers.model.config
+    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    return layers if absolute and config.hidden_act in (*GELUS, "relu") else None
+
+
+def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
+    """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where there are no layers.
+
+    Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
+    """
+    writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
+    mask, final = integer_mask(writer), last_tokens(student)
+    constants = [_layer(writer, layer) for layer in model.encoder.layer]
+    repeated = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
+    biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
+    tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
+    if repeated:
+        read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
+        scores = "" if layers.relative_bias is None else relative_scores(writer, layers.relative_bias)
+        rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
+        for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
+            key = (number % len(constants), number == len(repeated) - 1)
+            if key not in shifts:
+                bias, starts_again = layer.module.output.LayerNorm.bias, key == (len(constants) - 1, False)
+                shifts[key] = writer.parameter(bias, _array(bias) + carried, "[again]" if starts_again else "")
+            rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
+        tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
+    else:
+        tokens = writer.add("Identity", tokens, outputs=[final])
+    return pool_and_finish(writer, student, model, tokens)
+
+
+def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray) -> str:
+    """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the position table here.
+
+    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0. carried (H,): what the
+    rows carry besides, see `_layer`.
+    """
+    tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
+    table = embeddings.position_embeddings.weight
+    table = writer.parameter(table, table + embeddings.token_type_embeddings.weight[0], "[segments]")
+    if pad is None:
+        length, zero = writer.add("Shape", "input_ids", start=1, end=2), writer.constant([0], "zero")
+        summed = writer.add("Add", tokens, writer.add("Slice", table, zero, length, zero))
+    else:
+        summed = writer.add("Add", tokens, writer.add("Gather", table, _position_ids(writer, pad)))
+        # as rows: onnxruntime fuses a sum of equal shapes and its LayerNormalization into one operator, which takes three times as long
+        summed = writer.add("Reshape", summed, writer.constant([-1, config.hidden_size], "rows"))
+    norm = embeddings.LayerNorm
+    scale, shift = writer.parameter(norm.weight), writer.parameter(norm.bias, _array(norm.bias) + carried)
+    normed = writer.add("LayerNormalization", summed, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+    return normed if pad is None else writer.add("Reshape", normed, writer.add("Shape", tokens))
+
+
+def _position_ids(writer: GraphWriter, pad: int) -> str:
+    """XLM-R's positions (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding."""
+    pad_id = writer.constant(np.int64(pad), "pad")
+    is_token = writer.add("Cast", writer.add("Not", writer.add("Equal", "input_ids", pad_id)), to=TensorProto.INT64)
+    counted = writer.add("Mul", writer.add("CumSum", is_token, writer.constant(np.int64(1), "axis")), is_token)
+    return writer.add("Add", counted, pad_id)
+
+
+class _Layer(NamedTuple):
+    """What a layer's nodes read: names of constants, and its module."""
+
+    module: Any
+    query: tuple[str, str]  # weight, bias
+    key: str
+    value: tuple[str, str]
+    attention: str
+    attention_norm: tuple[str, str]  # scale, shift
+    inner: tuple[str, str]
+    feed_forward: str
+    norm_scale: str
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The bias of the attention's output, which the layer's input carries."""
+        return _array(self.module.attention.output.dense.bias)
+
+
+def _array(value: Tensor) -> np.ndarray:
+    return np.asarray(value.detach().cpu().numpy(), np.float32)
+
+
+def _layer(writer: GraphWriter, layer: Any) -> _Layer:
+    """Write a layer's constants. Three of its biases cost nothing at run time:
+
+    The bias in front of a residual sum is carried by the residual, that is, added to the shift of the LayerNorm that writes it. Products
+    that read the residual have it subtracted in their own bias. A bias of the keys adds the same to all scores of a query, which softmax
+    ignores: it is left out.
+    """
+    attention, output, inner, out = layer.attention.self, layer.attention.output, layer.intermediate.dense, layer.output
+
+    def weight(dense: nn.Linear) -> str:
+        return writer.parameter(dense.weight, dense.weight.T, ".T")
+
+    def with_bias(dense: nn.Linear, carried: Tensor) -> tuple[str, str]:
+        return weight(dense), writer.parameter(dense.bias, dense.bias - dense.weight @ carried)
+
+    norm = output.LayerNorm
+    return _Layer(
+        module=layer,
+        query=with_bias(attention.query, output.dense.bias),
+        key=weight(attention.key),
+        value=with_bias(attention.value, output.dense.bias),
+        attention=weight(output.dense),
+        attention_norm=(writer.parameter(norm.weight), writer.parameter(norm.bias, norm.bias + out.dense.bias)),
+        inner=with_bias(inner, out.dense.bias),
+        feed_forward=weight(out.dense),
+        norm_scale=writer.parameter(out.LayerNorm.weight),
+    )
+
+
+def restore(found: dict[str, np.ndarray]) -> None:
+    """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has none of the endings.
+
+    The LayerNorm in front of a repeated block carries the output bias of the block's first layer, and so does the block's last LayerNorm
+    unless it is the graph's last: that bias is their difference.
+    """
+    embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
+    for name in [each for each in found if each.endswith("[segments]")]:
+        found[name.removesuffix("[segments]")] = found.pop(name)
+        found[f"{embeddings}.token_type_embeddings.weight"] = FOLDED
+        for key in [each for each in found if each.endswith("attention.self.key.weight")]:
+            layer = key.removesuffix("attention.self.key.weight")
+            folded = ("attention.self.key", "attention.output.dense", "output.dense")
+            found |= dict.fromkeys([f"{layer}{part}.bias" for part in folded], FOLDED)
+    for name in [each for each in found if each.endswith("[again]")]:
+        carried = found.pop(name) - found[name.removesuffix("[again]")]
+        found[f"{first}.output.dense.bias"] = carried
+        found[f"{embeddings}.LayerNorm.bias"] = found[f"{embeddings}.LayerNorm.bias"] - carried
+        for part in ("query", "value"):
+            found[f"{first}.self.{part}.bias"] = found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
+    for name in [each for each in found if each.endswith("[distances]")]:
+        biases = torch.from_numpy(found.pop(name)[0])
+        bias = RelativeBias(BUCKETS, biases.shape[1])
+        bias.load_by_distance(biases)
+        found[name.removesuffix("[distances]")] = bias.table.weight.detach().numpy()
+
+
+class _Shared(NamedTuple):
+    """What all layers read. scores: added to the scores of attention, empty for nothing."""
+
+    config: Any
+    attention: Shared
+    scores: str
+
+
+def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
+    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of the last LayerNorm."""
+    config = shared.config
+
+    def product(x: str, weight: str, bias: str | None = None) -> str:
+        y = writer.add("MatMul", x, weight)
+        return y if bias is None else writer.add("Add", y, bias)
+
+    def norm(x: str, scale: str, shift: str) -> str:
+        return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+
+    parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
+    sequences = [writer.add("Reshape", part, shared.attention.to_sequences) for part in parts]
+    context = attend(writer, shared.attention, sequences, shared.scores)
+    rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
+    inner = product(rows, *layer.inner)
+    inner = writer.add("Relu", inner) if config.hidden_act == "relu" else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+    return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)

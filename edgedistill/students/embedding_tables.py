@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from onnx import TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
+from edgedistill.students.graph_writer import GraphWriter
 from edgedistill.students.product_quantization import CENTROIDS, ProductQuantizedEmbedding
 
 
@@ -111,3 +113,23 @@ def principal_directions(vectors: Tensor, width: int, weights: Tensor | None = N
 
 def _mean(vectors: Tensor, weights: Tensor | None) -> Tensor:
     return vectors.mean(0) if weights is None else (weights.double() @ vectors.double() / weights.sum()).float()
+
+
+def lookup(writer: GraphWriter, table: Any, ids: str) -> str:
+    """Write the lookup of ids (A, B) in a table: (A, B, H)."""
+    if isinstance(table, ProductQuantizedEmbedding):
+        return _product_quantized(writer, table, ids)
+    if isinstance(table, FactorizedEmbedding):
+        return writer.linear(writer.add("Gather", writer.parameter(table.table.weight), ids), table.project)
+    return writer.add("Gather", writer.parameter(table.weight), ids)
+
+
+def _product_quantized(writer: GraphWriter, table: ProductQuantizedEmbedding, ids: str) -> str:
+    """Gather the PQ codes, then their centroids from the codebook, and interleave the blocks' dimensions."""
+    codes = writer.add("Gather", writer.parameter(table.codes), ids)
+    indices = writer.add("Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block"))
+    size = table.book.embedding_dim
+    # one row per block: in 8 bits every row gets its own scale
+    book = writer.parameter(table.book.weight, table.book.weight.view(table.codes.shape[1], -1))
+    parts = writer.add("Gather", writer.add("Reshape", book, writer.constant([-1, size], "shape")), indices)
+    return writer.add("Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape"))

@@ -33,3 +33,9 @@ def count(module: nn.Module | None) -> int:
         return 0
     codes = sum(part.codes.numel() for part in module.modules() if isinstance(part, ProductQuantizedEmbedding))
     return codes + sum(p.numel() for p in module.parameters())
+
+
+def copy(head: nn.Linear | None, source: nn.Linear | None) -> None:
+    """Copy a source's head in place where the student's has the same shape."""
+    if source is not None and head is not None and head.weight.shape == source.weight.shape:
+        head.load_state_dict(source.state_dict())

@@ -1,39 +1,45 @@
-"""Every kind of student in one table: its class, how it is built from its shape, how its parameters are counted."""
+"""Every kind of student in one table, and what is asked of a student whatever its kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+from pydantic import ValidationError
 from torch import nn
 
+from edgedistill.errors import UserError
+from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import bert, bilstm, output, recurrent, sentence_transformer, static
-
-
-class Kind(NamedTuple):
-    """A student's class; `build` makes it from a shape (student.json); `parameters` counts {embedding, encoder, head, total}."""
-
-    module: type[nn.Module]
-    build: Callable[[dict[str, Any]], nn.Module]
-    parameters: Callable[[Any], dict[str, int]]
-
+from edgedistill.students.kind import Kind
 
 # A new kind of student: its file in this folder, and one line in this table.
-KINDS: dict[str, Kind] = {
-    "bert": Kind(bert.BertStudent, bert.build, bert.parameters),
-    "bilstm": Kind(bilstm.BiLSTMStudent, bilstm.build, bilstm.parameters),
-    "recurrent": Kind(recurrent.RecurrentStudent, recurrent.build, recurrent.parameters),
-    "static": Kind(static.StaticStudent, static.build, static.parameters),
-}
+KINDS: dict[str, Kind] = {"bert": bert.KIND, "bilstm": bilstm.KIND, "recurrent": recurrent.KIND, "static": static.KIND}
+
+
+def of(student: nn.Module) -> Kind | None:
+    """The kind of a student; None for a pretrained encoder."""
+    return next((kind for kind in KINDS.values() if type(student) is kind.module), None)
+
+
+def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
+    """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no training writes; place: the file."""
+    try:
+        read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
+    except ValidationError as error:
+        places = [".".join(str(part) for part in each["loc"] if part not in KINDS and part != "modernbert") for each in error.errors()]
+        lines = [f"{at}: {each['msg']}" for at, each in zip(places, error.errors(), strict=True)]
+        raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])) from None
+    found: dict[str, Any] = read.model_dump(mode="json", exclude_unset=True)
+    return {**found, "config": read.config.model_dump()} if hasattr(read, "config") else found
 
 
 def parameters(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student, or of a teacher."""
     if isinstance(module, output.Output):
         return output.parameters(module, parameters(module.inner))
-    for kind in KINDS.values():
-        if type(module) is kind.module:
-            return kind.parameters(module)
+    kind = of(module)
+    if kind is not None:
+        return kind.parameters(module)
     assert isinstance(module, sentence_transformer.PretrainedEncoder)
     return sentence_transformer.parameters(module)
 

@@ -11,8 +11,9 @@ from transformers import BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, embedding_tables, modernbert
-from edgedistill.students.bert_layers import ARCHITECTURES, EncoderLayers, first_position, position_rows
+from edgedistill.students import embedding_tables, modernbert
+from edgedistill.students.bert_layers import ARCHITECTURES, EncoderLayers, LayerSource, first_position, position_rows
+from edgedistill.students.graph_writer import MASKED
 
 
 class Texts(NamedTuple):
@@ -26,7 +27,7 @@ class Texts(NamedTuple):
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 
-def shape(spec: recipe.Bert, layers: bert.LayerSource) -> dict[str, int]:
+def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
     """The values of the source's config that the narrow student replaces. Heads keep the source's size where the width allows it.
 
     With a relative attention bias, which has a value for each head of all layers, every head is kept.
@@ -66,7 +67,7 @@ def _default_heads(width: int, wide: int, most: int, all_kept: bool) -> int:
 
 @torch.no_grad()
 def initialize(
-    student: bert.BertStudent,
+    student: Any,
     source: EncoderLayers,
     layers: list[int],
     token_embeddings: Tensor,
@@ -135,7 +136,7 @@ def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
     """`Texts.scores` of a source."""
     if source.relative_bias is None:
         return mask[:, None, None, :]
-    return source.relative_bias(mask.shape[1]) + (~mask[:, None, None, :]) * bert.MASKED
+    return source.relative_bias(mask.shape[1]) + (~mask[:, None, None, :]) * MASKED
 
 
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
@@ -170,9 +171,7 @@ def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     return found.transpose(1, 2).flatten(2)
 
 
-def _set_tables(
-    student: bert.BertStudent, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None
-) -> None:
+def _set_tables(student: Any, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None) -> None:
     """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a relative bias."""
     mine = student.model.embeddings
     embedding_tables.initialize(mine.word_embeddings, tokens, token_weights)

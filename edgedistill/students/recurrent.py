@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import BertConfig, PretrainedConfig
 from transformers.models.bert.modeling_bert import BertEncoder
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, embedding_tables, head
-from edgedistill.students.bert_layers import EncoderLayers, first_position, position_rows
+from edgedistill.students import bert, bert_layers, embedding_tables, head
+from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
+from edgedistill.students.kind import Kind, Start, build_to_train
 
 COPIED = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
 
@@ -41,7 +43,14 @@ class RecurrentStudent(bert.BertStudent):
         self.pad, self.relative_bias = plain.pad, plain.relative_bias
 
 
-def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: bert.LayerSource) -> dict[str, Any]:
+class RecurrentShape(bert.BertShape):
+    """A recurrent student's shape."""
+
+    kind: Literal["recurrent"]  # type: ignore[assignment]
+    times: Annotated[int, Field(ge=1, le=1_000)]
+
+
+def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource) -> dict[str, Any]:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is `bottleneck`.
 
     Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a layer block that does not divide its depth,
@@ -134,9 +143,26 @@ def initialize(
         positions.copy_(position_rows(len(positions), student.pad, model, source.pad))
 
 
+def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dict[str, Any]]:
+    """The recipe's student with its initial weights, and its shape."""
+    source = start.layers
+    assert source is not None  # a recurrent student always has a source
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source.shape_source)
+    if own["positions"] == "pad" and start.tokenizer.pad_token_id is None:
+        fact = "positions are counted from padding, and the tokenizer names no padding token"
+        raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
+    student: RecurrentStudent = build_to_train(build, own)
+    initialize(student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights)
+    head.copy(student.head, start.head)
+    return student, own
+
+
 def parameters(student: RecurrentStudent) -> dict[str, int]:
     """Counted as a BERT's, each weight once however often it is applied; `words`: the token embedding table with its projection.
 
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """
     return {**bert.parameters(student), "words": head.count(student.model.embeddings.word_embeddings)}
+
+
+KIND = Kind(RecurrentStudent, RecurrentShape, initial, build, parameters, restore=bert_layers.restore)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import onnx
 import torch
+from onnx import TensorProto
 from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
+from edgedistill.students.embedding_tables import lookup
+from edgedistill.students.graph_writer import GraphWriter, after_pooling, finish, mean_nodes
+from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
+from edgedistill.students.product_quantization import ProductQuantizedEmbedding
+from edgedistill.students.shape_fields import TableShape
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
 
@@ -43,6 +51,12 @@ class StaticStudent(nn.Module):
     def weighted_table(self) -> Tensor:
         """The embedding table with each row times its token's weight (V, width): one lookup on the device."""
         return self.embedding.weight.detach() * self.weights.detach().unsqueeze(-1)
+
+
+class StaticShape(TableShape):
+    """A static student's shape."""
+
+    kind: Literal["static"]
 
 
 def shape(spec: recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
@@ -99,7 +113,49 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
         student.weights.copy_(SIF / (SIF + share))
 
 
+def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str, Any]]:
+    """The recipe's student with its initial weights, and its shape."""
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
+    student: StaticStudent = build_to_train(build, own)
+    initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
+    return student, own
+
+
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
     embedding = head.count(student.embedding) + student.weights.numel()
     return {"embedding": embedding, "encoder": 0, "head": head.count(student.head), "total": head.count(student)}
+
+
+def restore(found: dict[str, np.ndarray]) -> None:
+    """Token weights are 1 where a graph holds them as part of its table; in place."""
+    if "embedding.weight" in found:
+        found["weights"] = np.ones(len(found["embedding.weight"]), np.float32)
+
+
+def write(student: StaticStudent) -> onnx.ModelProto:
+    """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps its weights apart.
+
+    Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at unit length the sum equals the
+    mean. A head needs the mean itself.
+    """
+    writer, ids = GraphWriter(student), "input_ids"
+    if isinstance(student.embedding, ProductQuantizedEmbedding):
+        weights = writer.add("Gather", writer.parameter(student.weights), ids)
+        weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
+        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, student.embedding, ids), weights), "mean")
+        return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
+    table, pad = writer.parameter(student.embedding.weight, student.weighted_table()), student.embedding.padding_idx or 0
+    if student.head is None and not student.tanh:
+        if pad == 0:
+            ids = writer.add("Mul", ids, "attention_mask")
+        else:
+            is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
+            ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
+        pooled = writer.add("ReduceSum", writer.add("Gather", table, ids), writer.constant([1], "axis"), keepdims=0)
+    else:
+        pooled = mean_nodes(writer, writer.add("Gather", table, ids), "mean")
+    return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
+
+
+KIND = Kind(StaticStudent, StaticShape, initial, build, parameters, write, restore)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edgedistill import files, graph, recipe
+from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.quantization.sample_texts import Reader
 from edgedistill.resolve import MODEL_FILES, teacher_files
@@ -19,7 +19,7 @@ from edgedistill.runtime.bundle import BATCH_TOKENS
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
-from edgedistill.students import model_folder, sentence_transformer
+from edgedistill.students import graph, model_folder, sentence_transformer
 from edgedistill.teacher import int8_graph
 from edgedistill.teacher.token_batches import budget_batches, encode_ids
 from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens, prompt_of

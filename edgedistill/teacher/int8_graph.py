@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from edgedistill import files, graph, recipe
+from edgedistill import files, recipe
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.precisions import PRECISIONS
@@ -19,6 +19,7 @@ from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.quantization.sensitivity import cosines
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.session import Session
+from edgedistill.students import graph
 
 FORMAT = 1  # part of every key: raise it when this module, or the precision, makes another graph of the same weights
 WAY_OUT = "set it to auto, bf16 or fp32"

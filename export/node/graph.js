@@ -28,7 +28,7 @@ export const OPERATORS = {
     "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor",
     "ArgMax ArgMin ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
     "Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Sigmoid Softmax LogSoftmax Softplus Tanh",
-    "Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM",
+    "Conv Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM",
     "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear",
   ),
   "com.microsoft": listed(

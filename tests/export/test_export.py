@@ -28,7 +28,7 @@ from edgedistill.runtime.golden_texts import golden_texts
 from edgedistill.session import Session
 from edgedistill.students import bert, bilstm, kinds, static
 from tests.conftest import World, make_tokenizer, sentences
-from tests.graph.test_graph import spread
+from tests.students.test_graph import spread
 
 ALL = ["fp32", "w8", "int8"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 40}

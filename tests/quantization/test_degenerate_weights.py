@@ -7,12 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import convert, dequantize, four_bits, graph_facts, int8, w4
 from edgedistill.quantization.embedding_tables import quantize_rows
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
+from edgedistill.students import graph
 from tests.quantization.test_w4 import cosines, product_alone
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
 
 def array(kind: str) -> np.ndarray:
@@ -92,7 +92,12 @@ def test_small_constants_are_not_rounded_away(precision: str) -> None:
             np.testing.assert_allclose(kept[constant.name], numpy_helper.to_array(constant), rtol=1e-2)
 
 
-PLACES = ("word_table", "position_table", "layer_0_query_weight", "head_weight")
+PLACES = (
+    "model.embeddings.word_embeddings.weight",
+    "model.embeddings.position_embeddings.weight",
+    "model.encoder.layer.0.attention.self.query.weight",
+    "head.weight",
+)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -10,13 +10,12 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from edgedistill import graph
 from edgedistill.errors import CheckFailed
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import convert, convert_except, dequantize, w8
-from edgedistill.students import kinds
+from edgedistill.students import graph, kinds, weights_in_graph
 from edgedistill.students.output import Output
-from tests.graph.test_graph import run, spread
+from tests.students.test_graph import run, spread
 
 TOKENS = 1_500  # enough for tables, and for the scales of their rows, to be stored in few bits
 CONFIG = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 42, "pad_token_id": 0}
@@ -78,9 +77,10 @@ IDS, MASK = RANDOM.integers(2, TOKENS, (12, 20)), (np.arange(20) < np.linspace(8
 
 def make(shape: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> Any:
     module: Any = kinds.KINDS[shape["kind"]].build(shape)
-    module = Output(module, None, shape["blocks"]) if shape.get("blocks") else module
     if weights is not None:
         module.load_state_dict(weights)
+    module = Output(module, None, shape["blocks"]) if shape.get("blocks") else module
+    if weights is not None:
         return module.eval()
     spread(module)
     if shape["kind"] == "static" and not shape["codes"]:
@@ -103,7 +103,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     written = graph.build(student)
     for precision in PRECISIONS:
         model = convert(written, precision, SAMPLES)
-        again = make(shape, graph.restored_weights(dequantize.constants(model), shape, "x"))
+        again = make(shape, weights_in_graph.read(dequantize.constants(model), shape, "x"))
         exact = precision in ("fp32", "fp16")
         cosines = (run(model, IDS, MASK) * embed(again)).sum(1)
         assert cosines.min() > 0.99999 if exact else cosines.mean() > 0.999  # graphs quantize activations too, the student does not
@@ -119,7 +119,7 @@ def test_what_comes_back_gives_the_same_graph_again(name: str) -> None:
     """Written, read back, written: the same constants, though the student's own weights may differ."""
     shape = SHAPES[name]
     written = graph.build(make(shape))
-    again = graph.build(make(shape, graph.restored_weights(dequantize.constants(written), shape, "x")))
+    again = graph.build(make(shape, weights_in_graph.read(dequantize.constants(written), shape, "x")))
     for before, after in zip(written.graph.initializer, again.graph.initializer, strict=True):
         assert before.name == after.name
         assert np.allclose(numpy_helper.to_array(before), numpy_helper.to_array(after), atol=1e-5)
@@ -134,17 +134,17 @@ def test_every_constant_is_as_near_as_its_bits_allow() -> None:
             assert found[name].shape == array.shape and found[name].dtype == array.dtype
             lost = np.linalg.norm((found[name] - array).astype(np.float64)) / max(np.linalg.norm(array.astype(np.float64)), 1e-9)
             assert lost < least, (precision, name)
-        assert not np.array_equal(found["word_table_25"], before["word_table_25"])
+        assert not np.array_equal(found["model.embeddings.word_embeddings.weight"], before["model.embeddings.word_embeddings.weight"])
 
 
 def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
     """int8 with w8, as an export writes it: its w8 conversion finds the scales of the int8 table, and stores those in 8 bits too."""
     written = graph.build(make(BERT))
-    name = next(each.name for each in written.graph.initializer if each.name.startswith("layer_1_inner_weight"))
+    name = next(each.name for each in written.graph.initializer if each.name.startswith("model.encoder.layer.1.intermediate.dense.weight"))
     mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
-    again = make(BERT, graph.restored_weights(dequantize.constants(mixed), BERT, "x"))
+    again = make(BERT, weights_in_graph.read(dequantize.constants(mixed), BERT, "x"))
     assert (run(mixed, IDS, MASK) * embed(again)).sum(1).min() > 0.999
 
 
@@ -152,10 +152,19 @@ def test_factors_of_channels_are_taken_out() -> None:
     """With samples, rows of weights are multiplied by factors; without, they are not: the same weights must come back."""
     written = graph.build(make(BERT))
     measured, plain = (dequantize.constants(convert(written, "int8", samples)) for samples in (SAMPLES, []))
-    stored = next(each for each in convert(written, "int8", SAMPLES).graph.initializer if each.name == "layer_0_inner_weight_9_int8")
-    scale = measured["layer_0_inner_weight_9_scale"]
-    assert np.abs(numpy_helper.to_array(stored) * scale - plain["layer_0_inner_weight_9"]).max() > 0.1
-    assert np.abs(measured["layer_0_inner_weight_9"] - plain["layer_0_inner_weight_9"]).max() < 0.02
+    stored = next(
+        each
+        for each in convert(written, "int8", SAMPLES).graph.initializer
+        if each.name == "model.encoder.layer.0.intermediate.dense.weight.T_int8"
+    )
+    scale = measured["model.encoder.layer.0.intermediate.dense.weight.T_scale"]
+    assert np.abs(numpy_helper.to_array(stored) * scale - plain["model.encoder.layer.0.intermediate.dense.weight.T"]).max() > 0.1
+    assert (
+        np.abs(
+            measured["model.encoder.layer.0.intermediate.dense.weight.T"] - plain["model.encoder.layer.0.intermediate.dense.weight.T"]
+        ).max()
+        < 0.02
+    )
 
 
 def test_blocks_of_another_size_than_claimed() -> None:

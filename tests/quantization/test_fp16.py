@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx import TensorProto, numpy_helper
 
-from edgedistill import graph
 from edgedistill.quantization import fp16, sample_batches
 from edgedistill.runtime.trust.operators import ALLOWED
-from tests.graph.test_graph import PIECES, make_bert, run, session, some_ids
+from edgedistill.students import graph
 from tests.quantization.test_w4 import MAKE, cosines, product_alone
+from tests.students.test_graph import PIECES, make_bert, run, session, some_ids
 
 SENSITIVE = ("LayerNormalization", "SkipLayerNormalization", "ReduceL2", "ReduceSum", "ReduceMax", "Softmax", "LSTM", "Clip", "Div")
 
@@ -157,7 +157,16 @@ def test_bounds_hold_for_every_order_of_summation() -> None:
 
 
 @pytest.mark.parametrize("value", [7e4, -7e4, 5e4, 1e9])
-@pytest.mark.parametrize("place", ["word_table", "position_table", "layer_0_query_weight", "layer_1_feed_forward_weight", "head_weight"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "model.embeddings.word_embeddings.weight",
+        "model.embeddings.position_embeddings.weight",
+        "model.encoder.layer.0.attention.self.query.weight",
+        "model.encoder.layer.1.output.dense.weight",
+        "head.weight",
+    ],
+)
 def test_a_weight_that_float16_cannot_hold_stays_in_float32(place: str, value: float) -> None:
     """In a row that no sample meets, too."""
 
@@ -174,12 +183,12 @@ def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float) -
     def change(array: np.ndarray) -> None:
         array *= factor
 
-    fp32 = with_constant(graph.build(make_bert(tanh=False)), "head_weight", change)
-    fp32 = with_constant(fp32, "head_bias", change)
+    fp32 = with_constant(graph.build(make_bert(tanh=False)), "head.weight", change)
+    fp32 = with_constant(fp32, "head.bias", change)
     made = fp16.convert(fp32)
     assert cosines(every_token(fp16.simulated(made)), every_token(fp32)).min() > 0.9999
     assert (
-        len([each for each in made.graph.initializer if each.name.startswith("head_weight") and each.data_type == TensorProto.FLOAT]) == 1
+        len([each for each in made.graph.initializer if each.name.startswith("head.weight") and each.data_type == TensorProto.FLOAT]) == 1
     )
 
 

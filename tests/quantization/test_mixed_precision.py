@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import int8, mixed_precision, sensitivity
 from edgedistill.quantization.sensitivity import layer_names
 from edgedistill.quantization.skipping import convert_except
-from tests.graph.test_graph import make_bert, make_recurrent
+from edgedistill.students import graph
+from tests.students.test_graph import make_bert, make_recurrent
 
 REQUIRED = PRECISIONS["int8"].single_cosine
 

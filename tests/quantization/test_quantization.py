@@ -9,13 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
 from edgedistill.errors import UserError
-from edgedistill.graph.pooling import pool
-from edgedistill.graph.writer import GraphWriter, finish
 from edgedistill.quantization import embedding_tables, int8
 from edgedistill.quantization.graph_editor import check_count
-from tests.graph.test_graph import PIECES, make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
+from edgedistill.students import graph
+from edgedistill.students.graph_writer import GraphWriter, finish
+from edgedistill.students.graph_writer import pool_nodes as pool
+from tests.students.test_graph import PIECES, make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgedistill import graph, quantization
+from edgedistill import quantization
 from edgedistill.errors import UserError
 from edgedistill.export import explanation
 from edgedistill.export.parity import reader
@@ -23,8 +23,9 @@ from edgedistill.quantization.skipping import convert_except
 from edgedistill.run import open_run
 from edgedistill.runtime import progress
 from edgedistill.session import QUIET, Session
+from edgedistill.students import graph
 from tests.export.test_export import make_run
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
 
 CONVERTED = [precision for precision in PRECISIONS if precision != "fp32"]
 EIGHT_BITS = ["w8", "int8"]
@@ -59,13 +60,13 @@ def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto
     The activation that this row is multiplied with is always 0.
     """
     copied = onnx.load_from_string(model.SerializeToString())
-    found = {each.name.rpartition("_")[0]: each for each in copied.graph.initializer}
-    name = f"layer_{layer}_feed_forward_weight"
-    for part, at, value in ((f"layer_{layer}_inner_weight", np.s_[:, 5], 0), (f"layer_{layer}_inner_bias", 5, 0), (name, 5, 30)):
+    found = {each.name: each for each in copied.graph.initializer}
+    inner, name = (f"model.encoder.layer.{layer}.{part}.dense" for part in ("intermediate", "output"))
+    for part, at, value in ((f"{inner}.weight.T", np.s_[:, 5], 0), (f"{inner}.bias", 5, 0), (f"{name}.weight.T", 5, 30)):
         array = numpy_helper.to_array(found[part]).copy()
         array[at] = value
         found[part].CopyFrom(numpy_helper.from_array(array, found[part].name))
-    return copied, found[name].name
+    return copied, f"{name}.weight.T"
 
 
 @pytest.mark.parametrize("precision", CONVERTED)

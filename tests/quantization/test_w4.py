@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph
 from edgedistill.quantization import four_bits, w4
 from edgedistill.runtime.batching import pad
 from edgedistill.runtime.trust.operators import ALLOWED
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
+from edgedistill.students import graph
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,

@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill import graph, precisions, quantization
+from edgedistill import precisions, quantization
 from edgedistill.errors import CheckFailed
 from edgedistill.runtime.trust import GET_AGAIN, graph_check, wire_format
-from edgedistill.students.classifier import Classifier
-from tests.graph.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
+from edgedistill.students import classifier, graph
+from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static
 
 MANIFEST = {"dims": [4], "output": "sentence_embedding"}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
@@ -93,7 +93,7 @@ def test_every_student_in_every_precision_passes(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_classifier_passes(pair: bool, tmp_path: Path) -> None:
-    model = graph.classifier.write(Classifier(make_bilstm(), 12, 3, pair, 16).eval(), 0)
+    model = classifier.write(classifier.Classifier(make_bilstm(), 12, 3, pair, 16).eval(), 0)
     names = ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 4 if pair else 2]
     manifest = {"dims": [12], "labels": ["a", "b", "c"], "output": "logits", "inputs": names}
     for precision in precisions.PRECISIONS:
@@ -208,6 +208,44 @@ def test_elements_outside_raw_data_are_counted(tmp_path: Path, kind: int, values
 )
 def test_another_interface_than_the_manifest_has(tmp_path: Path, manifest: dict[str, Any], problem: str) -> None:
     assert problems(tmp_path, tiny(), {**MANIFEST, **manifest}) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attributes"),
+    [
+        ([4, 4, 3], {"kernel_shape": [3], "strides": [2], "dilations": [2], "pads": [2, 0], "group": 1}),
+        ([4, 4, 3, 1], {}),
+    ],
+)
+def test_a_convolution_passes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
+    kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
+    check(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attributes"),
+    [
+        ([4, 4, 0], {}),  # with a shape that is known only at run time, onnxruntime does not come back from this one
+        ([4, 0, 3], {}),
+        ([4, 4], {}),
+        ([4, 4, 3], {"strides": [0]}),
+        ([4, 4, 3], {"strides": [1, 1]}),
+        ([4, 4, 3], {"dilations": [2**62]}),
+        ([4, 4, 3], {"dilations": [-1]}),
+        ([4, 4, 3], {"pads": [1]}),
+        ([4, 4, 3], {"pads": [-3, 3]}),
+        ([4, 4, 3], {"pads": [2**40, 0]}),
+        ([4, 4, 3], {"kernel_shape": [3, 3]}),
+        ([4, 4, 3], {"group": 0}),
+        ([4, 4, 3], {"group": -1}),
+        ([4, 4, 3], {"group": 5}),
+    ],
+)
+def test_a_convolution_of_odd_sizes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
+    kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
+    found = problems(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
+    fact = "Conv without a constant kernel, or with sizes that are not between 1 and 4096, which may never end"
+    assert found == [f"{fact}; {GET_AGAIN}"]
 
 
 def test_inputs_of_another_type(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_a_graph_with_other_weights(copy: Path) -> None:
     """All hashes are right; the golden texts are what notices."""
 
     def double_negative(model: onnx.ModelProto) -> None:
-        table = next(each for each in model.graph.initializer if each.name.startswith("word_table"))
+        table = next(each for each in model.graph.initializer if each.name.startswith("model.embeddings.word_embeddings.weight"))
         table.raw_data = (np.frombuffer(table.raw_data, np.float32)[::-1]).tobytes()
 
     replace_graph(copy, double_negative)

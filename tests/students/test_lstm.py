@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from edgedistill.students.lstm import BidirectionalLSTM
+from edgedistill.students.bilstm import BidirectionalLSTM
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -15,11 +15,11 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from edgedistill import files, graph, recipe
+from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, library_files, model_source
 from edgedistill.runtime import bundle
-from edgedistill.students import model_folder
+from edgedistill.students import graph, model_folder
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World

@@ -12,15 +12,15 @@ import torch
 from onnx import numpy_helper
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
-from edgedistill import files, graph, precisions, quantization, recipe, run
+from edgedistill import files, precisions, quantization, recipe, run
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.students import bert, bert_layers, recurrent
+from edgedistill.students import bert, bert_layers, graph, recurrent
 from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
-from tests.graph.test_graph import PIECES, make_recurrent, spread
+from tests.students.test_graph import PIECES, make_recurrent, spread
 from tests.vocabulary.test_trim_model import plain
 from tests.vocabulary.test_trim_tokenizer import unigram
 
@@ -34,7 +34,7 @@ SOURCES: dict[str, tuple[PretrainedConfig, int, int, str]] = {  # config, pieces
 
 def columns(source: str, **spec: Any) -> dict[str, int]:
     config, pieces, pad, counted = SOURCES[source]
-    shape = recurrent.shape(recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, bert.LayerSource(config, counted))
+    shape = recurrent.shape(recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, bert_layers.LayerSource(config, counted))
     with torch.device("meta"):
         return recurrent.parameters(recurrent.build(shape))
 
@@ -79,7 +79,7 @@ def tiny(kind: str, pad: int, depth: int = 4) -> Any:
 def made(source: Any, pad: int, counted: str, **spec: Any) -> recurrent.RecurrentStudent:
     """A student started from a source whose pieces it shares."""
     wanted = recipe.Recurrent(kind="recurrent", **spec)
-    student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, bert.LayerSource(source.config, counted)))
+    student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, bert_layers.LayerSource(source.config, counted)))
     words = None if wanted.embeddings.source == "random" else source.get_input_embeddings().weight.detach()
     layers = bert_layers.convert(source)
     assert layers is not None and counted == ("zero" if layers.pad is None else "pad")
@@ -178,7 +178,7 @@ def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
 def test_no_positions_behind_the_padding_id() -> None:
     spec = recipe.Recurrent(kind="recurrent")
     with pytest.raises(UserError, match="none are left behind padding id 600 in a table of 514; set position_ids: zero"):
-        recurrent.shape(spec, 900, 600, 768, bert.LayerSource(SOURCES["XLM-R"][0], "pad"))
+        recurrent.shape(spec, 900, 600, 768, bert_layers.LayerSource(SOURCES["XLM-R"][0], "pad"))
 
 
 @pytest.mark.parametrize("precision", precisions.PRECISIONS)
@@ -190,9 +190,9 @@ def test_a_graph_holds_the_unit_once(precision: str) -> None:
     # one shift more: the block's last norm carries a bias where the block comes again
     assert len(often.graph.initializer) <= len(once.graph.initializer) + 1
     assert 10_000 < bytes_of(often) <= bytes_of(once) + 32 * 4
-    # what grows are nodes: names and attributes, some kilobytes whatever the width
+    # what grows are nodes: names, those of parameters too, and attributes, some kilobytes whatever the width
     more = (often.ByteSize() - once.ByteSize()) / (2 * 7)
-    assert more < 6_000
+    assert more < 6_500
     names = [constant.name for constant in often.graph.initializer]
     assert len(set(names)) == len(names)
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerBase
 
-from edgedistill import files, graph, quantization, recipe, run
+from edgedistill import files, quantization, recipe, run
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.batching import pad
 from edgedistill.session import Session
-from edgedistill.students import kinds, model_folder
+from edgedistill.students import graph, kinds, model_folder
 from edgedistill.students.bert_layers import position_rows
 from edgedistill.students.pooling import pool
 from edgedistill.students.sentence_transformer import load_model
@@ -30,7 +30,7 @@ from edgedistill.training import student_embeddings, train
 from edgedistill.training.initial_student import corpus_sample, initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher
 from tests.conftest import World, sentences
-from tests.graph.test_graph import spread
+from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 
 KINDS = {"bert": wordpiece, "distilbert": wordpiece, "modernbert": byte_bpe, "mpnet": unigram, "roberta": byte_bpe, "xlm-roberta": unigram}
@@ -122,7 +122,7 @@ def test_all_layers_are_the_source_itself(world: World, sources: Any, kind: str)
 
 
 def graph_runner(model: Any) -> Any:
-    from tests.graph.test_graph import session
+    from tests.students.test_graph import session
 
     found = session(model)
     return lambda ids, mask: found.run(["sentence_embedding"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]

@@ -17,7 +17,7 @@ from edgedistill.session import Session
 from edgedistill.teacher import encoder as teachers
 from edgedistill.vocabulary import trim_model, trim_report
 from tests.conftest import World, sentences
-from tests.graph.test_graph import spread
+from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram
 
 KEPT = trim_model.TrimCorpus(["kept.txt"])

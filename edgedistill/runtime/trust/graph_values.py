@@ -18,6 +18,7 @@ from edgedistill.runtime.trust import GET_AGAIN
 FLOATS = {1, 10, 11, 16}  # of TensorProto.DataType
 MOST_FOLDED = 2**30  # elements computed while the graph is opened; a table of 250,000 rows of 1,024 twice is half of it
 MOST_BATCH_DIMS = 8
+MOST_STEP = 4_096  # of a convolution: its kernel, stride, dilation, padding
 SAME = set("Cast Identity Neg Abs DequantizeLinear CastLike".split())  # the shape of the first input
 BROADCAST = set("Add Sub Mul Div Mod BitShift BitwiseAnd BitwiseOr BitwiseXor".split())
 LAYOUT = set("Concat Flatten Reshape Slice Split Squeeze Transpose Unsqueeze Shape Size".split())  # no more elements than the inputs have
@@ -71,6 +72,8 @@ class GraphValues:
             yield f"{node.kind} of integers by what is not a constant other than 0 and -1, which can end the process; {GET_AGAIN}"
         if node.attributes.get("batch_dims", {}).get("i", 0) > MOST_BATCH_DIMS:  # as read here, a negative number is a huge one
             yield f"{node.kind} with batch_dims that no tensor has, which can end the process; {GET_AGAIN}"
+        if node.kind == "Conv" and not self._is_convolution(node):
+            yield f"Conv without a constant kernel, or with sizes that are not between 1 and {MOST_STEP}, which may never end; {GET_AGAIN}"
         if node.kind == "Constant":
             self._constant(node)
         elif self._dynamic.isdisjoint(node.inputs):
@@ -84,6 +87,18 @@ class GraphValues:
     def _is_safe(self, divisors: list[str]) -> bool:
         tensor = self.tensors.get(divisors[0]) if divisors else None
         return tensor is not None and bool(tensor.integers) and not {0, -1} & set(tensor.integers or ())
+
+    def _is_convolution(self, node: Node) -> bool:
+        """Whether a Conv has sizes that onnxruntime computes with: with a kernel of no elements it does not end."""
+        kernel = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if kernel is None or len(kernel.dims) < 3 or not all(1 <= size <= MOST_STEP for size in kernel.dims[2:]):
+            return False
+        axes = len(kernel.dims) - 2
+        for name, least, count in (("kernel_shape", 1, axes), ("strides", 1, axes), ("dilations", 1, axes), ("pads", 0, 2 * axes)):
+            given = node.attributes.get(name, {}).get("ints", [1] * count)
+            if len(given) != count or not all(least <= size <= MOST_STEP for size in given):
+                return False
+        return 1 <= node.attributes.get("group", {}).get("i", 1) <= kernel.dims[0] and kernel.dims[1] > 0
 
     def _is_float(self, node: Node) -> bool:
         """Whether a node's first output is known to be floating point."""
@@ -102,7 +117,7 @@ class GraphValues:
             for name in node.outputs:
                 if tensor is not None:
                     self.tensors[name] = tensor
-                self._shapes[name] = tuple(tensor.dims) if tensor is not None else (-max(1, field.get("ints", 1)),)
+                self._shapes[name] = tuple(tensor.dims) if tensor is not None else (-max(1, len(field.get("ints", [0]))),)
 
     def _fold(self, node: Node) -> Iterator[str]:
         """Follow a node of constants, which onnxruntime computes when it opens the graph. A negative shape is only a count."""

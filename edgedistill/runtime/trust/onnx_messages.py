@@ -52,7 +52,7 @@ ATTRIBUTE: wire.Schema = {
     5: ("t", wire.PART),
     6: ("g", wire.PART),
     7: ("floats", wire.FLOATS),
-    8: ("ints", wire.VARINTS),
+    8: ("ints", wire.NUMBERS),
     9: ("strings", wire.PARTS),
     10: ("tensors", wire.PARTS),
     11: ("graphs", wire.PARTS),

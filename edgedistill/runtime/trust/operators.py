@@ -14,7 +14,7 @@ STANDARD = {
     "bits": "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor",
     "reduction": "ArgMax ArgMin ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
     "activation": "Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Sigmoid Softmax LogSoftmax Softplus Tanh",
-    "product, norm, recurrence": "Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM",
+    "product, norm, recurrence": "Conv Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM",
     "types and quantization": "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear",
 }
 MICROSOFT = {  # onnxruntime's own, in every build of it

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import machine, recipe
+from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.students import bert, bilstm, kinds, narrow_bert, recurrent, static
+from edgedistill.students import kinds
+from edgedistill.students.kind import Start
 from edgedistill.students.output import Output
 from edgedistill.training.initial_student import earlier_training, finished_student, weight_source
 from edgedistill.training.initial_student.corpus_sample import CorpusSample
@@ -21,35 +19,6 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.initial_student.token_embeddings import initial_token_embeddings
 from edgedistill.training.initial_student.weight_source import WeightSource
 from edgedistill.training.load_models import Models
-
-TRAINED_BYTES = 16  # a parameter, its gradient, and AdamW's two moments
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a student of any kind is built and initialized from.
-
-    dims: of the embeddings it is to give. embeddings (V, w): rows for its tokens, or None for random ones. source: where its layers come
-    from, None for random ones. sample: of the training texts, None where it is not needed or not at hand.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    dims: int
-    embeddings: Tensor | None
-    source: WeightSource | None
-    sample: CorpusSample | None
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self.tokenizer)
-
-    @property
-    def pad_id(self) -> int:
-        return self.tokenizer.pad_token_id or 0
-
-    @property
-    def token_weights(self) -> Tensor | None:
-        return self.sample.token_weights if self.sample else None
 
 
 def build(
@@ -100,78 +69,14 @@ def _initialized(
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
     embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
-    module, shape = INITIALISE[limited.kind](limited, Start(tokenizer, dims, embeddings, source, sample))
+    start = Start(tokenizer, dims, embeddings)
+    if source is not None:
+        start = replace(start, layers=source.layers, head=source.head)
+    if sample is not None:
+        start = replace(start, token_weights=sample.token_weights, batch=sample.batch)
+    module, shape = kinds.KINDS[limited.kind].initial(limited, start)
     earlier = earlier_training.record(source.finished) if source and source.finished else []
     return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=tuple(earlier))
-
-
-def _module(kind: str, shape: dict[str, Any]) -> Any:
-    """A module of this shape. Raises UserError where this machine has not the memory that training it takes."""
-    build = kinds.KINDS[kind].build
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        count = sum(parameter.numel() for parameter in build(shape).parameters())
-    memory = machine.memory_bytes()
-    if memory is not None and count * TRAINED_BYTES > memory:
-        fact = f"{count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, and this machine has {memory / 1e9:,.0f}"
-        raise UserError(f"student: {fact}; give it fewer layers, or a smaller width or vocabulary")
-    return build(shape)
-
-
-def _bilstm(student: recipe.BiLSTM, start: Start) -> tuple[nn.Module, dict[str, Any]]:
-    shape = bilstm.shape(student, start.vocabulary_size, start.pad_id, start.dims)
-    module: nn.Module = _module("bilstm", shape)
-    bilstm.initialize(module, start.embeddings, start.token_weights)  # type: ignore[arg-type]
-    return module, shape
-
-
-def _static(student: recipe.Static, start: Start) -> tuple[nn.Module, dict[str, Any]]:
-    shape = static.shape(student, start.vocabulary_size, start.pad_id, start.dims)
-    module = _module("static", shape)
-    static.initialize(module, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
-    return module, shape
-
-
-def _recurrent(student: recipe.Recurrent, start: Start) -> tuple[nn.Module, dict[str, Any]]:
-    source = start.source
-    assert source is not None  # a recurrent student always has a source
-    shape = recurrent.shape(student, start.vocabulary_size, start.pad_id, start.dims, source.shape_source)
-    if shape["positions"] == "pad" and start.tokenizer.pad_token_id is None:
-        fact = "positions are counted from padding, and the tokenizer names no padding token"
-        raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
-    module = _module("recurrent", shape)
-    layers = recurrent.source_layers(student, source.model.config)
-    recurrent.initialize(module, layers, source.layers, start.embeddings, start.token_weights)
-    _start_head(module, source)
-    return module, shape
-
-
-def _bert(student: recipe.Bert, start: Start) -> tuple[nn.Module, dict[str, Any]]:
-    source = start.source
-    taken = source.shape_source if source else None
-    if taken is not None and start.tokenizer.pad_token_id is None:
-        taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
-    narrow = narrow_bert.shape(student, taken) if taken and student.reduced else {}
-    shape = bert.shape(student, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
-    module = _module("bert", shape)
-    layers = bert.source_layers(student, taken.config) if taken else None
-    if not student.reduced:
-        given = source.layers if source else None
-        bert.initialize(module, layers, given, start.embeddings, student.embeddings.of == "outputs", start.token_weights)
-        _start_head(module, source)
-        return module, shape
-    if start.sample is not None and start.embeddings is not None:
-        assert source is not None and layers is not None
-        narrow_bert.initialize(module, source.layers, layers, start.embeddings, start.sample.batch, start.token_weights)
-    return module, shape
-
-
-# From the student's kind to the function that builds and initializes it.
-INITIALISE: dict[str, Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]] = {
-    "bert": _bert,
-    "bilstm": _bilstm,
-    "recurrent": _recurrent,
-    "static": _static,
-}
 
 
 def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | None) -> recipe.BuiltStudent:
@@ -188,10 +93,3 @@ def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | No
     if not trained or spec.finetuning is not None:
         return student
     return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
-
-
-def _start_head(module: Any, source: WeightSource | None) -> None:
-    """Copy the head of the source where the student's has the same shape."""
-    head = source.head if source else None
-    if head is not None and module.head is not None and module.head.weight.shape == head.weight.shape:
-        module.head.load_state_dict(head.state_dict())

@@ -39,17 +39,6 @@ class WeightSource(NamedTuple):
     def model(self) -> Any:
         return self.layers.model
 
-    @property
-    def position_ids(self) -> str:
-        """Where positions are counted from: the padding id (`pad`), or 0 (`zero`)."""
-        return "zero" if self.layers.pad is None else "pad"
-
-    @property
-    def shape_source(self) -> bert.LayerSource:
-        """What the student's shape takes from it."""
-        bias, repeats = self.layers.relative_bias, getattr(getattr(self.model, "encoder", None), "times", 1)
-        return bert.LayerSource(self.model.config, self.position_ids, bias.table.num_embeddings if bias else None, repeats)
-
 
 def find(student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: PreTrainedTokenizerBase) -> WeightSource | None:
     """The encoder that `student.weights` names, or None for `random`.

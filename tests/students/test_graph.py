@@ -12,10 +12,8 @@ import torch
 from torch import nn
 from transformers import ModernBertConfig
 
-from edgedistill import graph
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.graph import student_graph, traced
-from edgedistill.students import bert, bilstm, recurrent, static
+from edgedistill.students import bert, bilstm, graph, recurrent, static, traced
 from edgedistill.students.output import Output
 from edgedistill.students.pooling import MODES
 from edgedistill.students.sentence_transformer import PretrainedEncoder
@@ -389,7 +387,7 @@ def test_a_wrong_graph_is_seen() -> None:
 
 
 def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(student_graph, "LARGEST_BYTES", 10_000)
+    monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
     with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `pq_bytes` for its embedding table"):
         graph.build(make_bert())
 

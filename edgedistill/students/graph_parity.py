@@ -10,12 +10,12 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from torch import nn
 
 from edgedistill.errors import CheckFailed
-from edgedistill.graph.writer import pools_to_embedding
 from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.students.classifier import Classifier
+from edgedistill.students.graph_writer import pools_to_embedding
 
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
 PAIR_SHAPES = ((1, 1, 0), (1, 0, 3), (3, 7, 7), (17, 33, 5))  # of a classifier: (batch, tokens, tokens of the second text)

@@ -14,8 +14,8 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from edgedistill.graph.torch_parity import compare
-from edgedistill.graph.writer import MICROSOFT, OPSET, after_pooling, head_on_tokens
+from edgedistill.students.graph_parity import compare
+from edgedistill.students.graph_writer import MICROSOFT, OPSET, after_pooling, head_on_tokens, is_encoder
 from edgedistill.students.model_folder import TEACH, opening
 
 FUSED_COSINE = 0.99999  # to torch; the fused graph is used above it, the plain one otherwise
@@ -28,41 +28,67 @@ class _Traced(nn.Module):
         super().__init__()
         self.student = student
         self.token_embeddings: list[Tensor] = []
-        student.model.register_forward_hook(lambda module, inputs, output: self.token_embeddings.append(output[0]))
+        if is_encoder(student):
+            student.model.register_forward_hook(lambda module, inputs, output: self.token_embeddings.append(output[0]))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        pooled, tokens = self.student(input_ids, attention_mask), self.token_embeddings.pop()
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        pooled = self.student(input_ids, attention_mask)
+        if not self.token_embeddings:
+            return (torch.nn.functional.normalize(pooled, dim=-1),)
+        tokens = self.token_embeddings.pop()
         for layer in after_pooling(self.student) if head_on_tokens(self.student) else []:
             tokens = layer(tokens)
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """Trace with torch's TorchScript exporter on eager attention, then fuse with onnxruntime where the fused graph gives the same.
+    """Trace with torch's TorchScript exporter; an encoder on eager attention, then fused where the fused graph gives the same.
 
     Not with the newer exporter: no attention is fused in its graphs, and the quantizer does not find their LSTM weights.
     """
     copied = copy.deepcopy(student)
-    copied.model.set_attn_implementation("eager")
-    names = ("input_ids", "attention_mask", "sentence_embedding", "last_hidden_state")
-    dynamic = {name: {0: "batch", 1: "sequence"} for name in names if name != "sentence_embedding"} | {names[2]: {0: "batch"}}
+    encoder = is_encoder(student)
+    if encoder:
+        copied.model.set_attn_implementation("eager")
+    names = ["input_ids", "attention_mask", "sentence_embedding", *(["last_hidden_state"] if encoder else [])]
+    dynamic = {name: {0: "batch", 1: "sequence"} for name in names} | {"sentence_embedding": {0: "batch"}}
     example: Tensor = torch.ones((2, 5), dtype=torch.long)
     file: Any = io.BytesIO()  # the exporter takes a file object, though its type hints do not allow one
     options: dict[str, Any] = {"input_names": names[:2], "output_names": names[2:], "dynamic_axes": dynamic}
-    config = student.model.config
-    with opening(type(copied.model).__name__, "an architecture that cannot be written as a graph", TEACH):
+    with opening(type(copied.model if encoder else copied).__name__, "an architecture that cannot be written as a graph", TEACH):
         with warnings.catch_warnings(), torch.inference_mode():
             warnings.simplefilter("ignore")  # about the old exporter, and one for each shape it traces
             torch.onnx.export(_Traced(copied).eval(), (example, example), file, dynamo=False, opset_version=OPSET, **options)
-        plain = onnx.load_from_string(file.getvalue())
-        fused = _fused(plain, config)
-        same = _is_valid(fused) and compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE
-    chosen = fused if same else plain
+        chosen = onnx.load_from_string(file.getvalue())
+        if encoder:
+            config = student.model.config
+            fused = _fused(chosen, config)
+            if _is_valid(fused) and compare(student, fused, min(64, _max_positions(config)), config.vocab_size) > FUSED_COSINE:
+                chosen = fused
     _gemm_to_matmul(chosen.graph)
     _take_apart(chosen.graph)
     _share_constants(chosen.graph)
+    _name_parameters(chosen.graph, student)
     chosen.producer_name = "edgedistill"
     return chosen
+
+
+def _name_parameters(graph: onnx.GraphProto, student: nn.Module) -> None:
+    """Give the constants that are parameters of the student, or transposed ones, the names of those; in place."""
+    known: dict[tuple[object, ...], list[str]] = {}
+    for name, parameter in student.named_parameters():
+        array = parameter.detach().numpy()
+        for kept, ending in ((array, ""), (array.T, ".T")) if array.ndim == 2 else ((array, ""),):
+            known.setdefault((kept.shape, kept.tobytes()), []).append(name + ending)
+    renamed: dict[str, str] = {}
+    for constant in graph.initializer:
+        array = numpy_helper.to_array(constant)
+        names = known.get((array.shape, array.tobytes()), [])
+        if names:
+            own = constant.name.removeprefix("student.")
+            renamed[constant.name] = constant.name = names.pop(names.index(own) if own in names else 0)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _max_positions(config: Any) -> int:

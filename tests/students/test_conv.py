@@ -1,0 +1,138 @@
+"""A kind of student in one file, down the whole line: check, train, export in every precision, load, verify, and back from its bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgedistill import bundle_run, recipe, run
+from edgedistill.errors import CheckFailed
+from edgedistill.export import bundle_writer
+from edgedistill.planning import cost
+from edgedistill.recipe import experiment, students
+from edgedistill.recipe import reading as recipe_reading
+from edgedistill.runtime import bundle, verify
+from edgedistill.session import Session
+from edgedistill.students import embedding_tables, head, kinds
+from edgedistill.students.kind import Kind, Start, build_to_train
+from edgedistill.students.pooling import pool
+from edgedistill.students.shape_fields import Size, TableShape
+from edgedistill.training import student_embeddings, train
+from tests.conftest import World, sentences
+
+
+class Conv(students.BiLSTM):
+    """Token embeddings, a convolution over three of them, their mean, and a head."""
+
+    kind: Literal["conv"]  # type: ignore[assignment]
+    channels: int = Field(24, ge=1, description="Output channels of the convolution.")
+
+
+class ConvShape(TableShape):
+    """A convolutional student's shape."""
+
+    kind: Literal["conv"]
+    channels: Size
+
+
+class ConvStudent(nn.Module):
+    """`forward(input_ids, attention_mask) -> (B, d)`."""
+
+    def __init__(self, embedding: Any, channels: int, head: nn.Linear | None, tanh: bool) -> None:
+        super().__init__()
+        self.embedding, self.head, self.tanh = embedding, head, tanh
+        self.conv = nn.Conv1d(embedding.embedding_dim, channels, 3, padding=1)
+
+    @property
+    def dims(self) -> int:
+        return self.head.out_features if self.head is not None else self.conv.out_channels
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        tokens = self.embedding(input_ids) * attention_mask.unsqueeze(-1)  # padding is what the convolution's own padding is
+        states = self.conv(tokens.transpose(1, 2)).relu().transpose(1, 2)
+        embeddings = pool(states, attention_mask, "mean")
+        embeddings = embeddings if self.head is None else self.head(embeddings)
+        return embeddings.tanh() if self.tanh else embeddings
+
+
+def build(shape: dict[str, Any]) -> ConvStudent:
+    embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
+    return ConvStudent(embedding, shape["channels"], head.build(shape, shape["channels"]), shape["tanh"])
+
+
+def initial(spec: Conv, start: Start) -> tuple[ConvStudent, dict[str, Any]]:
+    sizes = {"pieces": start.vocabulary_size, "pad": start.pad_id, "width": spec.width, "channels": spec.channels}
+    shape = {"kind": "conv", **sizes, **head.shape(spec, start.dims), "max_tokens": spec.max_tokens}
+    student: ConvStudent = build_to_train(build, shape)
+    if start.embeddings is not None:
+        embedding_tables.initialize(student.embedding, embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights))
+    return student, shape
+
+
+def parameters(student: ConvStudent) -> dict[str, int]:
+    counts = {"embedding": head.count(student.embedding), "encoder": head.count(student.conv), "head": head.count(student.head)}
+    return {**counts, "total": sum(counts.values())}
+
+
+KIND = Kind(ConvStudent, ConvShape, initial, build, parameters)
+
+
+class ConvRecipe(experiment.Recipe):
+    """A recipe whose student is of this kind."""
+
+    student: Conv  # type: ignore[assignment]
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a line in `kinds.KINDS` and one in the recipe's `Student` do for a shipped kind."""
+    monkeypatch.setitem(kinds.KINDS, "conv", KIND)
+    monkeypatch.setitem(recipe_reading.KINDS["student"], "conv", Conv)
+    monkeypatch.setattr(recipe_reading, "Recipe", ConvRecipe)
+
+
+TEXTS = sentences(30, seed=4)
+
+
+@pytest.mark.usefixtures("registered")
+def test_down_the_whole_line(world: World, tmp_path: Path) -> None:
+    """Its graph is traced: a Conv, which precisions store as it is, and the products that they quantize."""
+    student = {"kind": "conv", "width": 32, "channels": 32, "head": "linear"}
+    spec = recipe.parse(world.recipe(student=student), "conv.yaml")
+    session = Session(data=world.data, log=lambda line: None)
+    assert cost.cost(spec, session)["parameters"]["encoder"] == 32 * 32 * 3 + 32
+    train.train(spec, tmp_path / "run", session)
+    trained = run.open_run(tmp_path / "run")
+    expected = student_embeddings.embed(trained.student(), trained.tokenizer(), TEXTS, trained.max_tokens)
+    assert (expected @ expected.T)[~np.eye(len(expected), dtype=bool)].min() < 0.99
+    bundle_writer.export(tmp_path / "run", ["fp32", "w8", "int8"], tmp_path / "x", lambda line: None)
+    for precision, product in (("fp32", "MatMul"), ("w8", "MatMulNBits"), ("int8", "MatMulIntegerToFloat")):
+        opened = bundle.load(tmp_path / "x", precision)
+        assert (opened.encode(TEXTS) * expected).sum(1).min() > (0.99999 if precision == "fp32" else 0.99)
+        graph = onnx.load(tmp_path / "x" / opened.manifest["precisions"][precision]["file"]).graph
+        operators = [node.op_type for node in graph.node]
+        assert "Conv" in operators and product in operators
+    verify.verify(str(tmp_path / "x"))
+    again = bundle_run.open_finished(str(tmp_path / "x"), "student.weights")
+    for name, value in trained.student().state_dict().items():
+        assert torch.equal(again.student().state_dict()[name], value)
+
+
+@pytest.mark.usefixtures("registered")
+def test_without_a_product_there_is_no_int8(world: World, tmp_path: Path) -> None:
+    stage = {"name": "distil", "objective": {"kind": "gram"}, "steps": 1, "batch": 16, "bucket": 4}
+    student = {"kind": "conv", "width": 12, "channels": 16, "head": "none"}
+    spec = recipe.parse(world.recipe(student=student, stages=[stage]), "conv.yaml")
+    train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
+    with pytest.raises(
+        CheckFailed, match=r"the graph would be int8 in name only, since 1 products with 100% of their weights stay in float32"
+    ):
+        bundle_writer.export(tmp_path / "run", ["int8"], tmp_path / "x", lambda line: None)
+    assert not (tmp_path / "x").exists()
