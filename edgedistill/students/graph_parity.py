@@ -14,7 +14,6 @@ from edgedistill.runtime.bundle import INPUTS
 from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import unit_rows
-from edgedistill.students.classifier import Classifier
 from edgedistill.students.graph_writer import pools_to_embedding
 
 SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
@@ -29,13 +28,14 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
     Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than torch.
     """
-    classifier = isinstance(module, Classifier)
+    pair = getattr(module, "pair", None)  # whether a classifier reads two texts; no student has it
+    classifier = pair is not None
     measure, shapes = (PROBABILITY, PAIR_SHAPES) if classifier else (COSINE, SHAPES)
     session = open_in_memory(model.SerializeToString())
     random, worst = np.random.default_rng(0), np.array([measure.best], float)
     for batch, *lengths in shapes:
         arrays: list[np.ndarray] = []
-        for length in lengths[: 1 + (isinstance(module, Classifier) and module.pair)]:
+        for length in lengths[: 1 + bool(pair)]:
             tokens = min(length or max_tokens, max_tokens)
             arrays += [random.integers(0, vocabulary_size, (batch, tokens)), _mask(random, batch, tokens)]
         with torch.inference_mode():
