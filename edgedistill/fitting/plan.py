@@ -40,6 +40,7 @@ from edgedistill.training.open_recipe import Opened, open_recipe
 
 TIMED_TEXTS = 48  # of the suite: those whose latency is measured
 VOCABULARIES = "vocabularies"  # the folder of their tokenizers
+TEACHER_SECONDS = 3.0  # for measuring the teacher's speed, which decides how many texts it embeds
 FEW_STEPS = 200  # of a candidate's whole training: below, a student has hardly begun to learn
 SUITE = "mini"  # measured on where no other is named
 
@@ -162,7 +163,7 @@ def _choose_texts(fit: Fit) -> None:
     for line in [*(f"texts: {fact}" for fact in report.facts), *(f"weak: {each}" for each in report.weak)]:
         session.log(line)
     every = ToEmbed(fit.teacher, found, len(found))
-    rate = training_time.seconds_per_text(every, session.device, training_time.TEACHER_SECONDS)
+    rate = training_time.seconds_per_text(every, session.device, TEACHER_SECONDS)
     most = int(60 * request.minutes * fit.pace.teacher_share / rate)
     if most < texts.LEAST_TEXTS:
         least = math.ceil(texts.LEAST_TEXTS * rate / fit.pace.teacher_share / 60)
@@ -171,7 +172,7 @@ def _choose_texts(fit: Fit) -> None:
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
     joined, cost = texts.paragraphs(found), 1.0
     if joined:
-        seconds = training_time.TEACHER_SECONDS
+        seconds = TEACHER_SECONDS
         cost = training_time.seconds_per_given(fit.teacher, joined, session.device, seconds) / rate
     section = texts.training_section(request, found, most, cost)
     if section.get("limit", len(found)) < len(found):

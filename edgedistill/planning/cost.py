@@ -22,7 +22,7 @@ from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.open_recipe import Opened, open_recipe
 
-ROUNDS, QUERIES, WARM_UPS = 5, 60, 5  # of each precision; the rounds of the precisions alternate
+ROUNDS, QUERIES, WARM_UPS = 3, 60, 5  # of each precision; the rounds of the precisions alternate
 ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
 SAMPLES = 8  # texts that activations are measured on: what they hold changes no size and no latency
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
@@ -44,7 +44,8 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
 def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded or trained.
 
-    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see `size_and_latency`.
+    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see `size_and_latency`. Those of a large or
+    deep student are not measured: the sizes are computed from its parameters, and no latency is given.
     Raises UserError as `open_recipe`.
     """
     return _cost(open_recipe(spec, session), session, timed=False)
@@ -56,7 +57,12 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
     found["max_tokens"] = opened.student.max_tokens
     if isinstance(bare := own(student), recurrent.RecurrentStudent):
         found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
-    found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
+    if training_time.is_measured(student):
+        found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
+    else:
+        total = found["parameters"]["total"]
+        found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
+        found["p50_ms"] = {}
     if spec.finetuning is not None and opened.finetuning is not None:
         found |= _finetuning(spec.finetuning, student, opened.finetuning)
     missing = training_time.texts_to_embed(opened, session)
@@ -90,7 +96,8 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
     fp32 = graph.build(student)
     samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
     for precision in PRECISIONS:
-        model = quantization.convert(fp32, precision, samples)
+        # w4 rounds by samples for minutes, which changes neither its size nor its latency
+        model = quantization.convert(fp32, precision, [] if precision == "w4" else samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
         # threads sleep between queries: several sessions are open at once
@@ -137,9 +144,11 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("shared layer block", f"{layers} layer{'s' if layers > 1 else ''}, repeated {times} times"))
     if "max_tokens" in found:
         rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
-    rows.append(("graph", "  ".join(f"{p} {size / 1e6:.2f} MB" for p, size in found["size_bytes"].items())))
+    about = "" if found["p50_ms"] else "about "
+    rows.append(("graph", "  ".join(f"{p} {about}{size / 1e6:.2f} MB" for p, size in found["size_bytes"].items())))
     latencies = "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())
-    rows.append(("p50, initial student", f"{latencies}  (a single text of {TOKENS} tokens)"))
+    measured = f"{latencies}  (a single text of {TOKENS} tokens)"
+    rows.append(("p50, initial student", measured if latencies else "not measured: the student is too large or too deep for a check"))
     if "texts" in found:
         rows.append(("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out"))
         rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))

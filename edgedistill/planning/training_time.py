@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session, silent
+from edgedistill.students import kinds
+from edgedistill.students.output import own
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
@@ -36,7 +38,9 @@ from edgedistill.training.optimizers import FUSED, optimizers
 from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
 
-TEACHER_SECONDS, STUDENT_SECONDS = 3.0, 10.0  # the most that measuring takes, but for the last batch or step
+TEACHER_SECONDS, STUDENT_SECONDS = 0.5, 0.8  # the most that measuring takes, but for the last batch or step: a check answers at once
+MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16  # of a student that is measured; layers count as often as they are applied
+TIMED_PRODUCTS = 2**32  # multiplications of a timed step, at most, forward alone
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
 TIMED_STEPS = 50  # at most; fewer where they take long
@@ -85,7 +89,7 @@ def training_samples(opened: Opened) -> int:
 def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
-    Takes about 15 s at most, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
+    Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
     """
     flush_denormals()
     accelerator = train.accelerator_for(opened.spec, session.device)
@@ -107,7 +111,7 @@ def seconds_per_text(each: ToEmbed, device: str, limit: float) -> float:
 
 def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
     """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit` seconds."""
-    teacher.embed(texts[:8], device)  # builds the graph
+    teacher.embed(texts[:2], device)  # builds the graph
     started, done = time.perf_counter(), 0
     while done < len(texts) and (done == 0 or time.perf_counter() - started < limit):
         chunk = texts[done : done + (CHUNK if done else 16)]
@@ -120,6 +124,8 @@ def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
     """Seconds of all stages: the measured seconds of a step times the number of steps."""
     spec, seconds = opened.spec, 0.0
     limit = STUDENT_SECONDS / max(1, len(spec.stages))
+    if not is_measured(opened.student.module):
+        return _computed_seconds(opened)
     for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
         seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
     if spec.finetuning is not None and opened.finetuning is not None:
@@ -127,12 +133,43 @@ def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
     return seconds
 
 
+def is_measured(student: nn.Module) -> bool:
+    """Whether a student is small enough to be built, converted and trained for a moment by a check, which answers within seconds."""
+    layers = products(student)[1]
+    return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS
+
+
+def products(student: nn.Module) -> tuple[int, int]:
+    """(multiplications for each token, layers that a token passes) of a student; a shared layer counts as often as it is applied."""
+    bare: Any = own(student)
+    encoder = getattr(getattr(bare, "model", None), "encoder", None)
+    times = int(getattr(encoder, "times", 1))
+    layers = getattr(encoder, "layer", None)
+    parameters = kinds.parameters(student)
+    return times * parameters["encoder"] + parameters["head"], times * (len(layers) if layers is not None else 1)
+
+
+def _computed_seconds(opened: Opened) -> float:
+    """Seconds of training by the number of its multiplications, at the speed of a large product on this machine; a lower bound."""
+    side = 512
+    matrix = torch.ones(side, side)
+    matrix @ matrix
+    started = time.perf_counter()
+    for _ in range(8):
+        matrix @ matrix
+    rate = 8 * side**3 / (time.perf_counter() - started)
+    tokens = [_sample(opened, number) for number in range(len(opened.spec.distilling))]
+    mean = np.mean([each.lengths(np.arange(len(each))).mean() for each in tokens]) if tokens else opened.student.max_tokens / 4
+    return float(3 * products(opened.student.module)[0] * mean * training_samples(opened) / rate)
+
+
 def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
     """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy of the student."""
     stage, device = opened.spec.distilling[number], accelerator.device
     tokens, dims = _sample(opened, number), _target_dims(opened, stage)
     group = stage.group or 1
-    most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1)) // group * group
+    per_row = max(1, products(opened.student.module)[0]) * max(1.0, float(tokens.lengths(np.arange(len(tokens))).mean()))
+    most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
     module = trained_module(timed, student, dims, unit=True).to(device).train()
@@ -146,12 +183,14 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
     embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
 
+    optimizing = list[float]()
+
     def step(number: int) -> None:
         flat = tokens.batch(order.at(number)[0], device)
         columns = list(zip(flat[::2], flat[1::2], strict=True))
         with accelerator.autocast():
             loss = module([columns[at % len(columns)] for at in range(stage.views)], embeddings)
-        _optimize(loss, of_stage)
+        optimizing.append(_optimize(loss, of_stage))
         if embeddings is not None:
             objectives.update_queues(module.objective, embeddings)
 
@@ -159,15 +198,20 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
     numbers = spread_over(padded)
     seconds = timed_steps(step, numbers, limit)
-    return float(np.sum(seconds) / padded[numbers[: len(seconds)]].sum() * padded.mean() * stage.batch / timed.batch)
+    fixed = optimizing[-len(seconds) :]
+    of_batch_seconds = (np.sum(seconds) - np.sum(fixed)) / padded[numbers[: len(seconds)]].sum() * padded.mean()
+    return float(of_batch_seconds * stage.batch / timed.batch + np.mean(fixed or [0.0]))
 
 
-def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> float:
+    """A step of training behind the loss. Returns the optimizers' seconds, which do not depend on the batch."""
     for optimizer in optimizers:
         optimizer.zero_grad()
     loss.backward()
+    started = time.perf_counter()
     for optimizer in optimizers:
         optimizer.step()
+    return time.perf_counter() - started
 
 
 def random_unit_rows(*shape: int) -> Tensor:

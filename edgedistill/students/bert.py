@@ -314,7 +314,7 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
         taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
     narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
-    student: BertStudent = build_to_train(build, own)
+    student: BertStudent = build_to_train(build, own, start.shape_only)
     layers = source_layers(spec, taken.config) if taken else None
     if not spec.reduced:
         initialize(student, layers, start.layers, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)

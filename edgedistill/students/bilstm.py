@@ -148,7 +148,7 @@ def initialize(student: BiLSTMStudent, token_embeddings: Tensor | None, token_we
 def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: BiLSTMStudent = build_to_train(build, own)
+    student: BiLSTMStudent = build_to_train(build, own, start.shape_only)
     initialize(student, start.embeddings, start.token_weights)
     return student, own
 

@@ -18,6 +18,7 @@ from edgedistill.students.bert_layers import EncoderLayers
 from edgedistill.students.shape_fields import StudentShape
 
 TRAINED_BYTES = 16  # a parameter, its gradient, and AdamW's two moments
+MOST_DRAWN = 30_000_000  # parameters whose random weights are drawn where only the shape is asked for
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Start:
     `dims` are those of the embeddings that the student is to give. `embeddings` (V, w) are rows for its tokens, or None for random ones.
     `layers` are those that its own come from, or None for random ones, and `head` is what follows their pooling. `token_weights` (V,)
     weight the tokens where the table is reduced, and `batch`, (ids, mask) of (B, T), holds texts of the corpus; both are None where they
-    are not needed or not at hand.
+    are not needed or not at hand. With `shape_only`, for an estimate, the weights of a large student are not drawn: it is on torch's meta
+    device, which has shapes and no numbers.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -37,6 +39,7 @@ class Start:
     head: nn.Linear | None = None
     token_weights: Tensor | None = None
     batch: tuple[Tensor, Tensor] | None = None
+    shape_only: bool = False
 
     @property
     def vocabulary_size(self) -> int:
@@ -65,12 +68,16 @@ class Kind(NamedTuple):
     restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
 
 
-def build_to_train(build: Callable[[dict[str, Any]], Any], shape: dict[str, Any]) -> Any:
-    """A module of this shape. Raises UserError where this machine has not the memory that training it takes."""
+def build_to_train(build: Callable[[dict[str, Any]], Any], shape: dict[str, Any], shape_only: bool) -> Any:
+    """A module of this shape. Raises UserError where this machine has not the memory that training it takes.
+
+    shape_only: as in Start.
+    """
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        count = sum(parameter.numel() for parameter in build(shape).parameters())
+        unweighted = build(shape)
+    count = sum(parameter.numel() for parameter in unweighted.parameters())
     memory = machine.memory_bytes()
     if memory is not None and count * TRAINED_BYTES > memory:
         fact = f"{count:,} parameters take {count * TRAINED_BYTES / 1e9:,.0f} GB to train, and this machine has {memory / 1e9:,.0f}"
         raise UserError(f"student: {fact}; give it fewer layers, or a smaller width or vocabulary")
-    return build(shape)
+    return unweighted if shape_only and count > MOST_DRAWN else build(shape)

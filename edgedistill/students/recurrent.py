@@ -151,7 +151,7 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     if own["positions"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
-    student: RecurrentStudent = build_to_train(build, own)
+    student: RecurrentStudent = build_to_train(build, own, start.shape_only)
     initialize(student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights)
     head.copy(student.head, start.head)
     return student, own

@@ -116,7 +116,7 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
 def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
-    student: StaticStudent = build_to_train(build, own)
+    student: StaticStudent = build_to_train(build, own, start.shape_only)
     initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
     return student, own
 

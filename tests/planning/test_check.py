@@ -247,3 +247,30 @@ def test_a_large_batch_is_estimated_from_a_part_of_it(world: World, quick: None,
 def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) -> None:
     with pytest.raises(UserError, match=r"teacher\.model|no config\.json|no such"):
         open_recipe(spec(world, teacher={"model": model}), Session(data=world.data))
+
+
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"kind": "bert", "layers": 64, "width": 16, "heads": 2, "intermediate": 24, "head": "linear"},
+        {"kind": "bert", "layers": 2, "width": 1024, "heads": 16, "intermediate": 16_384, "head": "linear"},
+        {"kind": "recurrent", "layers": 2, "repeats": 64, "bottleneck": 16},
+        {"kind": "bilstm", "width": 1024, "hidden": 2048, "embeddings": {"from": "random"}},
+        {"kind": "static", "width": 16_384, "pq_bytes": 16_384, "pq_centroids": 32_768, "head": "linear"},
+    ],
+    ids=["deep", "wide", "repeated", "bilstm", "static"],
+)
+def test_a_large_or_deep_student_is_computed_not_measured(student: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building, converting and training such a student for a moment would take minutes."""
+    for part in ("step_seconds", "timed_steps"):
+        monkeypatch.delattr(training_time, part)
+    monkeypatch.delattr(cost, "size_and_latency")
+    source = {"weights": "teacher"} if student["kind"] == "recurrent" else {}
+    [found], _ = checked(spec(world, student={**student, **source}), data=world.data)
+    total = found["parameters"]["total"]
+    assert found["p50_ms"] == {} and found["size_bytes"]["fp32"] == 4 * total
+    assert "student" in found["estimated_seconds"] and found["training_samples"] == 12 * 16
+    if student["kind"] != "static":
+        assert found["estimated_seconds"]["student"] > 0
+    assert "not measured" in cost.table(found) and "estimated training time" in cost.table(found)
+    assert (total > training_time.MOST_PARAMETERS) == (student["kind"] not in ("recurrent",) and student.get("layers") != 64)

@@ -69,7 +69,7 @@ def _initialized(
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
     embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
-    start = Start(tokenizer, dims, embeddings)
+    start = Start(tokenizer, dims, embeddings, shape_only=not fitted)
     if source is not None:
         start = replace(start, layers=source.layers, head=source.head)
     if sample is not None:
