@@ -73,6 +73,7 @@ def _end_without_joining() -> None:
     So no session is destroyed here, nor what the C library would destroy at exit: it calls what was registered last first, which flushes
     the buffers and then ends the process with its status.
     """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # where it is on, tokenizers waits for threads of its parent too
     for session in _opened:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
     process = ctypes.CDLL(None)

@@ -17,7 +17,7 @@ from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.session import Session
-from edgedistill.training import checkpoint, loop
+from edgedistill.training import checkpoint, stage_in_progress
 from tests.conftest import World
 from tests.training.test_train import suite_of
 
@@ -316,7 +316,7 @@ def test_a_tiny_queue_from_recipes_to_a_page(world: World, tmp_path: Path, monke
 
     assert work(minutes=0.0)["left"] == [f"tiny/{name}-s{seed}" for seed in (0, 1) for name in ("a", "a-second", "none")]
     with monkeypatch.context() as patch:  # killed after training, before the run folder is written
-        patch.setattr(loop.Loop, "_hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(stage_in_progress.StageInProgress, "hand_over", lambda self: (_ for _ in ()).throw(KeyboardInterrupt()))
         patch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             work()

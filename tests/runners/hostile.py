@@ -262,7 +262,7 @@ GRAPHS: dict[str, Edit] = {
     "operator of another domain": graph(node("Anything", "unit", domain="mine")),
     "operator that reads a file": graph(node("EPContext", "unit", domain="com.microsoft", ep_cache_context="/etc/passwd", embed_mode=0)),
     "operator that no bundle needs": graph(node("RandomNormalLike", "unit")),
-    "Conv": graph(node("Conv", "masked kernel"), constants=(constant("kernel", np.ones((1, 1, 1)), np.float32),)),
+    "ConvTranspose": graph(node("ConvTranspose", "masked kernel"), constants=(constant("kernel", np.ones((1, 1, 1)), np.float32),)),
     "integer Div by -1": used(FIRST_ID, node("Min", "top smallest", "low"), node("Div", "low minus"), constants=MINUS),
     "integer Div by 0": used(FIRST_ID, node("Div", "top nought"), constants=(constant("nought", 0),)),
     "integer Div by an input": used(FIRST_ID, node("Div", "top attention_mask")),

@@ -198,7 +198,9 @@ if child == 0:
     sys.exit(int(sys.argv[2]))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(folder), str(status)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", script, str(folder), str(status)]
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true" if status else "false"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["same", str(status)]
 
 

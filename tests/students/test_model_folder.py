@@ -19,6 +19,7 @@ from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, library_files, model_source
 from edgedistill.runtime import bundle
+from edgedistill.runtime.trust import operators
 from edgedistill.students import graph, model_folder
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -620,7 +621,10 @@ def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp
 
 
 @pytest.mark.parametrize(("config", "says"), UNEXPORTED.values(), ids=UNEXPORTED)
-def test_an_architecture_without_a_graph_is_refused(folder: Path, tmp_path: Path, config: Any, says: str) -> None:
+def test_an_architecture_without_a_graph_is_refused(
+    folder: Path, tmp_path: Path, config: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "ALLOWED", {each for each in operators.ALLOWED if each[1] != "Conv"})
     sizes = {
         "vocab_size": 200,
         "hidden_size": 32,

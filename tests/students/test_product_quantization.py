@@ -8,7 +8,7 @@ import torch
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bilstm, head, product_quantization, static
-from edgedistill.training import weight_average
+from edgedistill.training import optimizers
 
 
 def made(vocabulary_size: int, width: int, blocks: int, centroids: int = 256) -> product_quantization.ProductQuantizedEmbedding:
@@ -114,7 +114,7 @@ def test_only_the_book_learns() -> None:
     touched = table.book.weight.grad.abs().sum(1).nonzero().flatten().tolist()
     assert sorted(touched) == sorted({int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)})
     assert [name for name, _ in table.named_parameters()] == ["book.weight"]
-    average = weight_average.Average(table, 0.9)
+    average = optimizers.Average(table, 0.9)
     average.update(table, 10)
     assert torch.equal(average.weights["codes"], table.codes)
     assert head.count(table) == 300 * 4 + 256 * 8
