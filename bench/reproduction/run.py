@@ -249,7 +249,7 @@ def train_and_measure(paper: Paper, variant: str, seed: int, workspace: Workspac
     if folder.exists() and composition(runs_.open_run(folder).recipe) != composition(placed):
         raise UserError(f"{folder}: was trained with other settings; delete it, or give another folder with --runs")
     if not folder.exists():
-        training.train(placed, folder, workspace.session, runs_.partial(folder).exists())
+        training.train(placed, folder, workspace.session, resolve.unfinished_run(folder).exists())
     if not has_report(out, spec, suites):
         out.parent.mkdir(parents=True, exist_ok=True)
         set_older_aside(out, spec)
