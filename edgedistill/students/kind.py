@@ -68,7 +68,7 @@ class Kind(NamedTuple):
     restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
 
 
-def build_to_train(build: Callable[[dict[str, Any]], Any], shape: dict[str, Any], shape_only: bool) -> Any:
+def build_to_train(build: Callable[[dict[str, Any]], Any], shape: dict[str, Any], shape_only: bool = False) -> Any:
     """A module of this shape. Raises UserError where this machine has not the memory that training it takes.
 
     shape_only: as in Start.
