@@ -79,6 +79,7 @@ def cache_key(**parts: Any) -> str:
 
 
 LARGEST_JSON_BYTES = 1 << 30
+LFS_POINTER = "version https://git-lfs"  # how a file begins that stands for one which was not fetched
 
 
 def read_json(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> Any:
@@ -93,7 +94,7 @@ def read_json(path: Path, way_out: str = "get or write the file again", finite: 
         return json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number if finite else float)
     except json.JSONDecodeError as error:
         fact = f"not JSON (line {error.lineno}: {error.msg})" if error.doc.strip() else "empty"
-        if error.doc.startswith("version https://git-lfs"):
+        if error.doc.startswith(LFS_POINTER):
             fact = "a pointer of Git LFS in place of the file"
     except (ValueError, RecursionError, OverflowError) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
         facts = {RecursionError: "nested too deeply", UnicodeDecodeError: "not UTF-8", OverflowError: "NaN or Infinity"}

@@ -36,7 +36,7 @@ from edgedistill.training.stage_in_progress import Paused
 
 FACTOR = 4  # between two rungs' shares; a quarter of those that reach a rung goes on
 TRIALS = "trials"  # the folder of the candidates' runs
-TRIES = 6  # candidates measured until one fits, before there are said to be no more
+TRIES = 6  # candidates measured in search of one that fits, before the race goes on without
 ASKED = 400  # proposals at most, until one is among those allowed
 
 

@@ -93,7 +93,7 @@ class _Package:
     def _add_tokenizer(self, encoder: onnx.ModelProto) -> dict[str, Any]:
         """Write the graph that takes texts. Returns {texts, operators}: how many texts were compared, what onnxruntime-extensions runs."""
         manifest = self.opened.manifest
-        tokenizer = tokenizer_equality.plain_tokenizer(str(self.opened.folder / "tokenizer.json"), self.opened.max_tokens)
+        tokenizer = bundles.open_tokenizer(self.opened.folder, self.opened.max_tokens)
         text = TextTokenizer(tokenizer, manifest["prompt"], self.opened.max_tokens, manifest.get("pad_id", 0))
         try:
             graph = tokenizer_graph(text)

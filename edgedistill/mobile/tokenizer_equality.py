@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokenizers import Tokenizer
-
 from edgedistill.errors import quote
 from edgedistill.mobile.adversarial_corpus import LINES, adversarial_corpus
 from edgedistill.mobile.graph_session import open_session, strings
@@ -50,12 +48,3 @@ def _short(ids: list[int], other: list[int]) -> str:
     start = max(0, same - 3)
     shown = " ".join(map(str, ids[start : start + SHOWN]))
     return ("… " if start else "") + shown + (" …" if len(ids) > start + SHOWN else "")
-
-
-def plain_tokenizer(path: str, max_tokens: int) -> Tokenizer:
-    """A bundle's tokenizer.json, truncating and not padding."""
-    tokenizer = Tokenizer.from_file(path)
-    tokenizer.no_padding()
-    side = (tokenizer.truncation or {}).get("direction", "right")
-    tokenizer.enable_truncation(max_tokens, direction=side)
-    return tokenizer

@@ -96,7 +96,7 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
     fp32 = graph.build(student)
     samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
     for precision in PRECISIONS:
-        # w4 rounds by samples for minutes, which changes neither its size nor its latency
+        # rounding w4 by samples takes long, and changes neither its size nor its latency
         model = quantization.convert(fp32, precision, [] if precision == "w4" else samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)

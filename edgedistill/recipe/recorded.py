@@ -40,10 +40,11 @@ def check_confined(section: Section, data: Path | None, place: str) -> None:
     data: the folder that the user named, which an absolute path may lie in.
     Every string of the section is looked at, whatever its key: a column or a licence never looks like such a path.
     """
-    for value in _strings(section.model_dump()):
+    recorded = section.model_dump()
+    for value in _strings(recorded):
         if _leaves(value) and not (data is not None and _is_inside(value, data)):
             raise UserError(f"{place}: {value!r} is outside the data folder; give the file to the command itself")
-    if _downloads(section.model_dump()):
+    if _downloads(recorded):
         raise UserError(f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the command itself")
 
 

@@ -30,6 +30,15 @@ INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # o
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
 
+def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
+    """A bundle's tokenizer, truncating on the side that its tokenizer.json names and not padding."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    side = (tokenizer.truncation or {}).get("direction", "right")
+    tokenizer.enable_truncation(max_tokens, direction=side)
+    return tokenizer
+
+
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
@@ -56,10 +65,7 @@ class Bundle:
         self._prompt: str = manifest["prompt"]
         self._pad_id: int = manifest.get("pad_id", 0)
         with opening_check.readable(folder):
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._tokenizer.no_padding()
-            side = (self._tokenizer.truncation or {}).get("direction", "right")
-            self._tokenizer.enable_truncation(self.max_tokens, direction=side)
+            self._tokenizer = open_tokenizer(folder, self.max_tokens)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its name: another process opens the files, and checks them, again."""

@@ -305,7 +305,7 @@ def _explained(error: Exception, place: Path | str) -> tuple[str, str] | None:
 
 
 def _is_lfs_pointer(path: Path) -> bool:
-    return path.stat().st_size < 1_000 and path.read_bytes().startswith(b"version https://git-lfs")
+    return path.stat().st_size < 1_000 and path.read_bytes().startswith(files.LFS_POINTER.encode())
 
 
 def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:

@@ -395,9 +395,9 @@ def template(number: int) -> Callable[[dict[str, Any]], None]:
     return lambda t: t.update(post_processor=made)
 
 
-def unigram(piece: int) -> Callable[[dict[str, Any]], None]:
-    """A Unigram vocabulary with pieces of many characters: every position of a text is held against each of their beginnings."""
-    vocab = [["[UNK]", 0.0], *[["a" * size, -1.0] for size in range(1, piece, max(1, piece // 100))]]
+def unigram(longest: int) -> Callable[[dict[str, Any]], None]:
+    """A Unigram vocabulary with tokens of many characters: every position of a text is held against each of their beginnings."""
+    vocab = [["[UNK]", 0.0], *[["a" * size, -1.0] for size in range(1, longest, max(1, longest // 100))]]
     return lambda t: t.update(
         model={"type": "Unigram", "unk_id": 0, "vocab": vocab},
         pre_tokenizer=None,

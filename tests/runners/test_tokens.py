@@ -146,13 +146,13 @@ def byte_bpe(space: bool) -> Tokenizer:
 
 
 def unigram(scheme: str, split: bool, *steps: normalizers.Normalizer, fallback: bool = False) -> Tokenizer:
-    pieces = [
+    tokens = [
         *SPECIAL,
         *(token for token in VOCABULARY[5:] if "#" not in token and token != "x"),
         *(f"<0x{byte:02X}>" for byte in range(256) if fallback),
     ]
     draw = random.Random(1)
-    scored = [(token, 0.0 if token in SPECIAL else -round(draw.uniform(1, 9), 3)) for token in pieces]
+    scored = [(token, 0.0 if token in SPECIAL else -round(draw.uniform(1, 9), 3)) for token in tokens]
     made = Tokenizer(models.Unigram(scored, unk_id=1, byte_fallback=fallback))
     if steps:
         made.normalizer = normalizers.Sequence(list(steps))
