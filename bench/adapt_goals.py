@@ -1,10 +1,12 @@
 """What `edgedistill adapt` gains on collections of documents, by their number, and what it costs elsewhere.
 
-python bench/adapt_goals.py --data DIR [--counts 500,2000,all] [--collections scifact,cranfield] [--minutes 10] --work DIR --out REPORT
+python bench/adapt_goals.py --data DIR [--counts 500,2000,all] [--collections scifact,cranfield] [--minutes
+10] --work DIR --out REPORT
 
-Each adaptation is the command itself, in a process of its own, with documents only (title and text on a line), never queries or judgements.
-Documents are drawn evenly. Then nDCG@10 over all documents with the test queries, and other suites, of the student before and after and
-of its teacher. A report that exists is added to, so a second call goes on.
+Each adaptation is the command itself, in a process of its own, with documents only (title and text on a
+line), never queries or judgements. Documents are drawn evenly. Then nDCG@10 over all documents with the test
+queries, and other suites, of the student before and after and of its teacher. A report that exists is added
+to, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from typing import Any
 import numpy as np
 
 TEACHER = "packaged:all-MiniLM-L6-v2"
-TASKS = {"scifact": "SciFact", "cranfield": "Cranfield"}  # of the suite `retrieval`, by the folder of their data
+TASKS = {
+    "scifact": "SciFact",
+    "cranfield": "Cranfield",
+}  # of the suite `retrieval`, by the folder of their data
 
 
 def write_documents(data: Path, collection: str, count: str, path: Path) -> int:
@@ -33,7 +38,9 @@ def write_documents(data: Path, collection: str, count: str, path: Path) -> int:
         rows = [json.loads(line) for line in file]
     texts = [" ".join(f"{row.get('title', '')} {row['text']}".split()) for row in rows]
     texts = [text for text in texts if text]
-    chosen = np.linspace(0, len(texts) - 1, len(texts) if count == "all" else min(int(count), len(texts))).astype(int)
+    chosen = np.linspace(
+        0, len(texts) - 1, len(texts) if count == "all" else min(int(count), len(texts))
+    ).astype(int)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{texts[at]}\n" for at in chosen), encoding="utf-8")
     return len(chosen)
@@ -45,8 +52,13 @@ def scores(name: str, collection: str, suites: list[str], data: Path) -> dict[st
     from edgedistill.runtime import bundle
 
     encode = bundle.load(name, precision="int8").encode
-    found = {"ndcg10": scoring.evaluate(scoring.suite(f"retrieval:{TASKS[collection]}", data), encode)["average"]}
-    return {**found, **{suite: scoring.evaluate(scoring.suite(suite, data), encode)["average"] for suite in suites}}
+    found = {
+        "ndcg10": scoring.evaluate(scoring.suite(f"retrieval:{TASKS[collection]}", data), encode)["average"]
+    }
+    return {
+        **found,
+        **{suite: scoring.evaluate(scoring.suite(suite, data), encode)["average"] for suite in suites},
+    }
 
 
 def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[str, Any]:
@@ -56,12 +68,26 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
     name = f"{collection}-{count}"
     texts = arguments.work / f"{name}.txt"
     documents = write_documents(arguments.data, collection, count, texts)
-    command = [sys.executable, "-m", "edgedistill", "adapt", arguments.student, "--texts", str(texts), "--out", str(arguments.work / name)]
+    command = [
+        sys.executable,
+        "-m",
+        "edgedistill",
+        "adapt",
+        arguments.student,
+        "--texts",
+        str(texts),
+        "--out",
+        str(arguments.work / name),
+    ]
     command += ["--minutes", str(arguments.minutes), "--overwrite", "--json"]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=arguments.work) as cache:  # nothing that an earlier row's teacher has embedded
+    with tempfile.TemporaryDirectory(
+        dir=arguments.work
+    ) as cache:  # nothing that an earlier row's teacher has embedded
         environment = os.environ | {"EDGEDISTILL_CACHE": cache}
-        answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=arguments.work, env=environment).stdout
+        answer = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, cwd=arguments.work, env=environment
+        ).stdout
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(answer)
@@ -72,13 +98,20 @@ def adapt(arguments: argparse.Namespace, collection: str, count: str) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--student", default="nano")
     parser.add_argument("--collections", default="scifact,cranfield")
     parser.add_argument("--counts", default="500,2000,all")
     parser.add_argument("--suites", default="sts7")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"), required="EDGEDISTILL_DATA" not in os.environ)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("EDGEDISTILL_DATA"),
+        required="EDGEDISTILL_DATA" not in os.environ,
+    )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -86,11 +119,25 @@ def main() -> None:
     from edgedistill.runtime import bundle_location
 
     arguments.data, arguments.work = Path(arguments.data).resolve(), arguments.work.resolve()
-    report = files.read_json(arguments.out) if arguments.out.exists() else {"machine": machine.here(), "student": arguments.student}
+    report = (
+        files.read_json(arguments.out)
+        if arguments.out.exists()
+        else {"machine": machine.here(), "student": arguments.student}
+    )
     collections = arguments.collections.split(",")
     teacher = arguments.work / "teacher"
     if bundle_location.find(str(teacher)) is None:
-        command = [sys.executable, "-m", "edgedistill", "export", TEACHER, "--out", str(teacher), "--precision", "int8"]
+        command = [
+            sys.executable,
+            "-m",
+            "edgedistill",
+            "export",
+            TEACHER,
+            "--out",
+            str(teacher),
+            "--precision",
+            "int8",
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for who, name in (("teacher", str(teacher)), ("unadapted", arguments.student)):
         known = report.setdefault(who, {})
@@ -104,7 +151,10 @@ def main() -> None:
                 known[count] = adapt(arguments, collection, count)
                 files.write_json(arguments.out, report)
                 share = known[count]["scores"]["ndcg10"] / report["teacher"][collection]["ndcg10"]
-                print(f"{collection} {count}: {share:.1%} of the teacher's nDCG@10, {known[count]['scores']}", flush=True)
+                print(
+                    f"{collection} {count}: {share:.1%} of the teacher's nDCG@10, {known[count]['scores']}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Where stage 4's objectives of multi-stage distillation lead a student that could learn anything: embeddings are optimized freely.
+"""Where stage 4's objectives of multi-stage distillation lead a student that could learn anything: embeddings
+are optimized freely.
 
-python bench/contrastive_optimum.py --texts FILE [--batches 5] [--steps 1000] [--out bench/reports/contrastive-optimum.json]
+python bench/contrastive_optimum.py --texts FILE [--batches 5] [--steps 1000] [--out
+bench/reports/contrastive-optimum.json]
 
-The teacher embeds random batches of 48 texts. Both sides of a batch start at its embeddings, and Adam minimizes objective + MSE, as
-stage 4 does. `spearman` is then the rank correlation of the cosines between the sides with the teacher's, over unequal texts: 1 where
-the teacher's embeddings are the optimum. `translation` is the mean cosine of a text and its translation.
+The teacher embeds random batches of 48 texts. Both sides of a batch start at its embeddings, and Adam
+minimizes objective + MSE, as stage 4 does. `spearman` is then the rank correlation of the cosines between the
+sides with the teacher's, over unequal texts: 1 where the teacher's embeddings are the optimum. `translation`
+is the mean cosine of a text and its translation.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ def optimum(objective: nn.Module, teacher: Tensor, steps: int) -> dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=Path, required=True, help="One text per line.")
     parser.add_argument("--model", default="packaged:all-MiniLM-L6-v2")
     parser.add_argument("--batches", type=int, default=5)
@@ -65,7 +70,9 @@ def main() -> None:
     lines = list(readers.texts_in(arguments.texts))
     drawn = np.random.default_rng(0).choice(len(lines), arguments.batches * BATCH, replace=False)
     teacher = TeacherEncoder(recipe.Teacher(model=arguments.model))
-    embeddings = torch.from_numpy(teacher.embed([lines[at] for at in drawn])).view(arguments.batches, BATCH, -1)
+    embeddings = torch.from_numpy(teacher.embed([lines[at] for at in drawn])).view(
+        arguments.batches, BATCH, -1
+    )
     cosines = (embeddings @ embeddings.mT)[:, ~torch.eye(BATCH, dtype=torch.bool)]
     optima = {}
     for name in RECIPES:

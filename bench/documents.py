@@ -1,4 +1,5 @@
-"""Write every generated document: schema.json, the recipe reference, the tables of the READMEs and bench/RESULTS.md, the README's plot.
+"""Write every generated document: schema.json, the recipe reference, the tables of the READMEs and
+bench/RESULTS.md, the README's plot.
 
 python bench/documents.py (or make docs)
 """
@@ -21,7 +22,10 @@ REPORTS = ROOT / "bench" / "reports"
 TABLES = {  # name of the table -> (the document with its markers, its reports)
     "flagships": (ROOT / "README.md", [REPORTS / "flagship.json"]),
     "shipped": (ROOT / "README.md", [REPORTS / "export.json", REPORTS / "shipped.json"]),
-    "flagship-256": (ROOT / "bench" / "RESULTS.md", [REPORTS / "flagship-256.json", REPORTS / "small-256.json"]),
+    "flagship-256": (
+        ROOT / "bench" / "RESULTS.md",
+        [REPORTS / "flagship-256.json", REPORTS / "small-256.json"],
+    ),
     "results": (ROOT / "bench" / "RESULTS.md", [REPORTS / "english.json"]),
     "gpu": (ROOT / "bench" / "RESULTS.md", [REPORTS / "gpu.json"]),
     "languages": (ROOT / "bench" / "RESULTS.md", [REPORTS / "languages.json"]),
@@ -34,51 +38,108 @@ PLOTTED, PLOTTED_SUITE = REPORTS / "flagship.json", "sts7"
 RECIPES = ROOT / "recipes"
 README, ADAPTED = ROOT / "README.md", REPORTS / "adapt.json"  # of bench/adapt_goals.py
 COLLECTIONS = {"scifact": "SciFact", "cranfield": "Cranfield"}
-BENCH, PAGES = ROOT / "bench" / "README.md", ROOT / "bench" / "reproduction"  # pages of bench/reproduction/table.py
-PAPERS = {"distilcse": "DistilCSE", "congen": "ConGen", "sra": "SRA", "text-level": "text-level", "multi-stage": "multi-stage"}
+BENCH, PAGES = (
+    ROOT / "bench" / "README.md",
+    ROOT / "bench" / "reproduction",
+)  # pages of bench/reproduction/table.py
+PAPERS = {
+    "distilcse": "DistilCSE",
+    "congen": "ConGen",
+    "sra": "SRA",
+    "text-level": "text-level",
+    "multi-stage": "multi-stage",
+}
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
-RESULTS, FITS = ROOT / "bench" / "RESULTS.md", sorted(REPORTS.glob("fit-*.json"))  # of bench/fit_comparison.py
+RESULTS, FITS = (
+    ROOT / "bench" / "RESULTS.md",
+    sorted(REPORTS.glob("fit-*.json")),
+)  # of bench/fit_comparison.py
 
 
 def adapted(found: dict[str, Any]) -> str:
-    """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the student kept of STS."""
+    """The table of adaptations: nDCG@10 of a collection for each number of its documents, and what the
+    student kept of STS."""
     name, rows = found["student"], []
     for collection, runs in found["adapted"].items():
         teacher, before = (found[who][collection] for who in ("teacher", "unadapted"))
         rows.append((COLLECTIONS[collection], 0, "", before, teacher))
-        rows += [(COLLECTIONS[collection], each["documents"], each["seconds"] / 60, each["scores"], teacher) for each in runs.values()]
+        rows += [
+            (COLLECTIONS[collection], each["documents"], each["seconds"] / 60, each["scores"], teacher)
+            for each in runs.values()
+        ]
     rows.sort(key=lambda row: (list(COLLECTIONS.values()).index(row[0]), row[1]))
     head = f"| collection | documents that `{name}` learned | minutes | nDCG@10 | of its teacher's | sts7 |"
     lines = [head, "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for title, documents, minutes, scores, teacher in rows:
         time = f"{minutes:.1f}" if documents else ""
         share = f"{scores['ndcg10'] / teacher['ndcg10']:.1%}"
-        lines.append(f"| {title} | {documents:,} | {time} | {100 * scores['ndcg10']:.1f} | {share} | {100 * scores['sts7']:.1f} |")
+        lines.append(
+            f"| {title} | {documents:,} | {time} | {100 * scores['ndcg10']:.1f} | {share} | "
+            f"{100 * scores['sts7']:.1f} |"
+        )
     machine, runs = found["machine"], [each for runs in found["adapted"].values() for each in runs.values()]
-    processors = " or ".join(dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)]))
+    processors = " or ".join(
+        dict.fromkeys([machine["cpu"], *(each["cpu"] for each in runs if "cpu" in each)])
+    )
     return "\n".join([*lines, "", f"<sub>{processors} · {machine['cores']} cores</sub>", ""])
 
 
 def fitted(reports: list[dict[str, Any]]) -> str:
-    """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where all were trained to the end."""
-    lines = ["| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval |", "| --- " * 3 + "| ---: " * 5 + "|"]
-    for found in sorted(reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])):
-        texts = "documentation" if found["recipe"]["corpus"].get("kind") == "documentation" else "general texts"
+    """The table of fits: each winner, the hand-made recipe beside it, and the best of all candidates where
+    all were trained to the end."""
+    lines = [
+        "| teacher and texts | budget | student | MB | p50 ms | agreement | sts7 | retrieval |",
+        "| --- " * 3 + "| ---: " * 5 + "|",
+    ]
+    for found in sorted(
+        reports, key=lambda found: (found["recipe"]["teacher"]["model"], found["budget"]["max_mb"])
+    ):
+        texts = (
+            "documentation" if found["recipe"]["corpus"].get("kind") == "documentation" else "general texts"
+        )
         teacher = found["recipe"]["teacher"]["model"].removeprefix("packaged:")
-        given = f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
+        given = (
+            f"| {teacher}, {texts} | {found['budget']['max_mb']:g} MB, {found['budget']['max_p50_ms']:g} ms "
+        )
         winner, hand_made = found["winner"], found["hand_made"]
-        rows = [(f"**{winner['candidate']}**, {winner['precision']}", winner, winner["score"]["agreement"], found["suites"], "winner")]
-        name = Path(hand_made["recipe"]).stem + (" changed for this teacher" if "changes" in hand_made else "")
-        rows.append((f"{name}, {hand_made['precision']}, as many seconds", hand_made, hand_made["agreement"], found["suites"], "hand-made"))
+        rows = [
+            (
+                f"**{winner['candidate']}**, {winner['precision']}",
+                winner,
+                winner["score"]["agreement"],
+                found["suites"],
+                "winner",
+            )
+        ]
+        name = Path(hand_made["recipe"]).stem + (
+            " changed for this teacher" if "changes" in hand_made else ""
+        )
+        rows.append(
+            (
+                f"{name}, {hand_made['precision']}, as many seconds",
+                hand_made,
+                hand_made["agreement"],
+                found["suites"],
+                "hand-made",
+            )
+        )
         for title, student, agreement, suites, who in rows:
-            scores = [f"{100 * suites[suite][who]:.1f}" if suite in suites else "" for suite in ("sts7", "retrieval")]
+            scores = [
+                f"{100 * suites[suite][who]:.1f}" if suite in suites else ""
+                for suite in ("sts7", "retrieval")
+            ]
             size = f"| {student['size_mb']:.2f} | {student['p50_ms']:.3f} | {100 * agreement:.1f} "
             lines.append(f"{given}| {title} {size}| {' | '.join(scores)} |")
             given = "| | "
-        ends = {name: score for name, score in found["trained_to_the_end"].items() if name != winner["candidate"]}
+        ends = {
+            name: score for name, score in found["trained_to_the_end"].items() if name != winner["candidate"]
+        }
         if len(ends) >= found["schedule"]["counts"][0] - 1 > 0:
             best = max(ends, key=lambda name: ends[name])
-            lines.append(f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | {100 * ends[best]:.1f} | | |")
+            lines.append(
+                f"| | | {best}, the best of the {len(ends)} others, all trained to the end | | | "
+                f"{100 * ends[best]:.1f} | | |"
+            )
     return "\n".join([*lines, ""])
 
 
@@ -90,10 +151,18 @@ def verdicts(pages: Path) -> str:
         for of, counts in re.findall(r"^Verdicts (.+): (.+)\.$", text, re.MULTILINE):
             found = {verdict: count for count, verdict in re.findall(r"(\d+) ([a-z ]+)", counts)}
             seen |= found.keys()
-            lines.append((f"[{title}](reproduction/{name}.md)" + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""), found))
+            lines.append(
+                (
+                    f"[{title}](reproduction/{name}.md)"
+                    + (f", {of.removeprefix('of ')}" if of.startswith("of ") else ""),
+                    found,
+                )
+            )
     columns = [verdict for verdict in VERDICTS if verdict in seen]
     head = [f"| the paper's claims | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
-    rows = [f"| {title} | {' | '.join(found.get(verdict, '') for verdict in columns)} |" for title, found in lines]
+    rows = [
+        f"| {title} | {' | '.join(found.get(verdict, '') for verdict in columns)} |" for title, found in lines
+    ]
     return "\n".join([*head, *rows, ""])
 
 
@@ -110,11 +179,19 @@ if __name__ == "__main__":
         name
         for name, path, text in (
             ("schema", RECIPES / "schema.json", schema()),
-            ("recipe reference", RECIPES / "README.md", reference.updated((RECIPES / "README.md").read_text(encoding="utf-8"))),
+            (
+                "recipe reference",
+                RECIPES / "README.md",
+                reference.updated((RECIPES / "README.md").read_text(encoding="utf-8")),
+            ),
         )
         if rewrite(path, text)
     ]
-    changed += [name for name, (document, sources) in TABLES.items() if readme_tables.update_table(document, sources, name)]
+    changed += [
+        name
+        for name, (document, sources) in TABLES.items()
+        if readme_tables.update_table(document, sources, name)
+    ]
     if readme_tables.update(README, adapted(files.read_json(ADAPTED)), "adapted"):
         changed.append("adapted")
     if readme_tables.update(BENCH, verdicts(PAGES), "verdicts"):

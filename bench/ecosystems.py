@@ -1,17 +1,21 @@
-"""Embed the golden texts of bundles with every runner that is installed here, and report the worst cosine of each.
+"""Embed the golden texts of bundles with every runner that is installed here, and report the worst cosine of
+each.
 
-Exports a bundle of each kind of student (the packaged teacher itself, and small students that start from it) in every precision, has each
-runner embed its golden texts in one call, and compares the result with the embeddings that torch gave. A runner is a program in
-bench/ecosystem_runners/ which reads {texts, files: {precision: file}} on stdin and prints {version, vectors: {precision: rows}}.
+Exports a bundle of each kind of student (the packaged teacher itself, and small students that start from it)
+in every precision, has each runner embed its golden texts in one call, and compares the result with the
+embeddings that torch gave. A runner is a program in bench/ecosystem_runners/ which reads {texts, files:
+{precision: file}} on stdin and prints {version, vectors: {precision: rows}}.
 
-python bench/ecosystems.py [--python NAME=PATH …] [--transformers-js DIR] [--bundles DIR] [--kinds …] [--runners …]
+python bench/ecosystems.py [--python NAME=PATH …] [--transformers-js DIR] [--bundles DIR] [--kinds …]
+[--runners …]
                            [--out bench/reports/ecosystems.json] [--readme]
 
---python: the interpreter of an environment that has optimum-onnx and sentence-transformers 5 (NAME optimum), fastembed or model2vec.
---transformers-js: a folder whose node_modules has @huggingface/transformers. Default of both: the folders optimum, fastembed, model2vec
-and transformers.js below $EDGEDISTILL_ENVIRONMENTS, otherwise below .environments in the checkout, where `make ecosystems` installs them.
---out: a report that is there keeps its rows of other runners and students.
---readme: write the table into export/README.md, too. --readme alone writes it from the report that is there.
+--python: the interpreter of an environment that has optimum-onnx and sentence-transformers 5 (NAME optimum),
+fastembed or model2vec. --transformers-js: a folder whose node_modules has @huggingface/transformers. Default
+of both: the folders optimum, fastembed, model2vec and transformers.js below $EDGEDISTILL_ENVIRONMENTS,
+otherwise below .environments in the checkout, where `make ecosystems` installs them. --out: a report that is
+there keeps its rows of other runners and students. --readme: write the table into export/README.md, too.
+--readme alone writes it from the report that is there.
 """
 
 from __future__ import annotations
@@ -48,20 +52,40 @@ SCRIPTS, REPORT, DOCUMENT = (
     ROOT / "export" / "README.md",
 )
 TEACHER = "packaged:all-MiniLM-L6-v2"
-STUDENTS: dict[str, dict[str, Any]] = {  # before their first step: what is compared is arithmetic, not quality
-    "bert": {"kind": "bert", "weights": "teacher", "layers": [0, 5], "width": 128, "heads": 4, "intermediate": 256, "head": "linear"},
+STUDENTS: dict[
+    str, dict[str, Any]
+] = {  # before their first step: what is compared is arithmetic, not quality
+    "bert": {
+        "kind": "bert",
+        "weights": "teacher",
+        "layers": [0, 5],
+        "width": 128,
+        "heads": 4,
+        "intermediate": 256,
+        "head": "linear",
+    },
     "recurrent": {"kind": "recurrent", "layers": 1, "repeats": 3, "head": "linear", "dims": 256},
-    "bilstm": {"kind": "bilstm", "layers": 1, "width": 128, "hidden": 128, "readout": "max", "head": "linear"},
+    "bilstm": {
+        "kind": "bilstm",
+        "layers": 1,
+        "width": 128,
+        "hidden": 128,
+        "readout": "max",
+        "head": "linear",
+    },
     "static": {"kind": "static", "width": 128, "head": "linear"},
 }
 TIMEOUT_S = 600
 
 
 class Runner(NamedTuple):
-    """A library or program: its script, what starts it, and why it cannot open a bundle (None where it can)."""
+    """A library or program: its script, what starts it, and why it cannot open a bundle (None where it
+    can)."""
 
     script: str
-    starts: str  # "here", the name of an environment, "transformers.js", or the folder of one of our own runners in JavaScript
+    # "here", the name of an environment, "transformers.js", or the folder of one of our own runners in
+    # JavaScript
+    starts: str
     needs: Callable[[Path], str | None] = lambda folder: None
     arguments: tuple[str, ...] = ()
     precisions: tuple[str, ...] = tuple(PRECISIONS)
@@ -88,14 +112,17 @@ RUNNERS = {
     "sentence-transformers": Runner("sentence_transformers_encode.py", "optimum", _has_modules),
     "optimum": Runner("optimum_forward.py", "optimum", _is_transformer),
     "fastembed": Runner("fastembed_embed.py", "fastembed"),
-    "transformers.js pipeline": Runner("transformers_js.mjs", "transformers.js", _is_transformer, ("pipeline",)),
+    "transformers.js pipeline": Runner(
+        "transformers_js.mjs", "transformers.js", _is_transformer, ("pipeline",)
+    ),
     "transformers.js model": Runner("transformers_js.mjs", "transformers.js", arguments=("model",)),
     "model2vec": Runner("model2vec_encode.py", "model2vec", _is_static, precisions=("fp32",)),
 }
 
 
 def export_students(folder: Path, names: list[str]) -> None:
-    """Export the teacher and the students as bundles below `folder`; those that are there already are kept."""
+    """Export the teacher and the students as bundles below `folder`; those that are there already are
+    kept."""
     loaded: encoder.TeacherEncoder | None = None
     for name in names:
         if (folder / name / "manifest.json").exists():
@@ -106,20 +133,29 @@ def export_students(folder: Path, names: list[str]) -> None:
                 loaded = loaded or encoder.TeacherEncoder(recipe.Teacher(model=TEACHER, dtype="fp32"))
                 source = str(_write_run(Path(temporary) / name, STUDENTS[name], loaded))
             try:
-                bundle_writer.export(source, list(PRECISIONS), folder / name, lambda line, name=name: print(f"{name}: {line}"))
+                bundle_writer.export(
+                    source, list(PRECISIONS), folder / name, lambda line, name=name: print(f"{name}: {line}")
+                )
             except CheckFailed as error:  # the precisions that passed are there
                 print(f"{name}: {error}")
 
 
 def _write_run(folder: Path, student: dict[str, Any], teacher: encoder.TeacherEncoder) -> Path:
     """The run of a student with its initial weights."""
-    spec = recipe.parse({"name": folder.name, "teacher": {"model": TEACHER}, "student": student}, f"student {folder.name}")
+    spec = recipe.parse(
+        {"name": folder.name, "teacher": {"model": TEACHER}, "student": student}, f"student {folder.name}"
+    )
     prepared = initial_weights.build(spec, Models(teacher), teacher.tokenizer, QUIET)
     folder.mkdir()
     (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     run.write_student(folder, prepared.shape, prepared.module.state_dict())
     tokenizer_files.save_tokenizer(prepared.tokenizer, folder / "tokenizer")
-    info = {"dims": kinds.dims(prepared.module), "parameters": kinds.parameters(prepared.module), "corpus": None, "stages": []}
+    info = {
+        "dims": kinds.dims(prepared.module),
+        "parameters": kinds.parameters(prepared.module),
+        "corpus": None,
+        "stages": [],
+    }
     files.write_json(folder / "run.json", {**run.provenance(), **info})
     return folder
 
@@ -131,10 +167,15 @@ class Environments(NamedTuple):
     transformers_js: Path
 
     @classmethod
-    def found(cls, pythons: dict[str, str] | None = None, transformers_js: Path | None = None) -> Environments:
-        """Those that are given, otherwise those below $EDGEDISTILL_ENVIRONMENTS, otherwise those of the checkout."""
+    def found(
+        cls, pythons: dict[str, str] | None = None, transformers_js: Path | None = None
+    ) -> Environments:
+        """Those that are given, otherwise those below $EDGEDISTILL_ENVIRONMENTS, otherwise those of the
+        checkout."""
         folder = Path(os.environ.get("EDGEDISTILL_ENVIRONMENTS") or ROOT / ".environments")
-        interpreters = {name: folder / name / "bin" / "python" for name in ("optimum", "fastembed", "model2vec")}
+        interpreters = {
+            name: folder / name / "bin" / "python" for name in ("optimum", "fastembed", "model2vec")
+        }
         interpreters |= {name: Path(path).absolute() for name, path in (pythons or {}).items()}
         return cls(interpreters, (transformers_js or folder / "transformers.js").absolute())
 
@@ -146,20 +187,32 @@ class Environments(NamedTuple):
             if node is None:
                 return "no node"
             where = self.transformers_js if runner.starts == "transformers.js" else ROOT
-            if runner.starts == "transformers.js" and not (where / "node_modules" / "@huggingface" / "transformers").is_dir():
+            if (
+                runner.starts == "transformers.js"
+                and not (where / "node_modules" / "@huggingface" / "transformers").is_dir()
+            ):
                 return f"npm install @huggingface/transformers in {where.name}, or --transformers-js"
             if runner.starts.startswith("export/") and not (where / runner.starts / "node_modules").is_dir():
                 return f"npm install in {runner.starts}"
             return [node, script], where
         python = Path(sys.executable) if runner.starts == "here" else self.pythons[runner.starts]
-        return ([str(python), script], ROOT) if python.exists() else f"no environment: --python {runner.starts}=PATH"
+        return (
+            ([str(python), script], ROOT)
+            if python.exists()
+            else f"no environment: --python {runner.starts}=PATH"
+        )
 
 
 def measure(folder: Path, name: str, runner: Runner, environments: Environments) -> list[dict[str, Any]]:
-    """A row per precision of a bundle: {runner, kind, precision, version, cosine_min, …}, or {…, reason} where it was not run."""
+    """A row per precision of a bundle: {runner, kind, precision, version, cosine_min, …}, or {…, reason}
+    where it was not run."""
     manifest, golden = (files.read_json(folder / each) for each in ("manifest.json", "parity.json"))
-    wanted = {each: entry["file"] for each, entry in manifest["precisions"].items() if each in runner.precisions}
-    if (folder / "0_StaticEmbedding").exists() and name == "sentence-transformers":  # which reads its table, whatever the graphs are
+    wanted = {
+        each: entry["file"] for each, entry in manifest["precisions"].items() if each in runner.precisions
+    }
+    if (
+        folder / "0_StaticEmbedding"
+    ).exists() and name == "sentence-transformers":  # which reads its table, whatever the graphs are
         wanted = {each: file for each, file in wanted.items() if each == "fp32"}
     shared: dict[str, Any] = {"runner": name, "kind": folder.name}
     if reason := runner.needs(folder):
@@ -171,8 +224,14 @@ def measure(folder: Path, name: str, runner: Runner, environments: Environments)
     answer = _ask(command, where, golden["texts"], wanted)
     answers = dict.fromkeys(wanted, answer)
     if isinstance(answer, str) and len(wanted) > 1:  # one by one, to see which of them it is
-        answers = {precision: _ask(command, where, golden["texts"], {precision: file}) for precision, file in wanted.items()}
-    return [{**shared, "precision": precision, **_result(each, golden, precision)} for precision, each in answers.items()]
+        answers = {
+            precision: _ask(command, where, golden["texts"], {precision: file})
+            for precision, file in wanted.items()
+        }
+    return [
+        {**shared, "precision": precision, **_result(each, golden, precision)}
+        for precision, each in answers.items()
+    ]
 
 
 def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str) -> dict[str, Any]:
@@ -180,16 +239,32 @@ def _result(answer: dict[str, Any] | str, golden: dict[str, Any], precision: str
         return {"error": answer}
     dims, expected = (len(rows[0]) for rows in (answer["vectors"][precision], golden["vectors"]))
     if dims != expected:
-        return {"version": answer["version"], "error": f"{dims} dimensions, the bundle's embeddings have {expected}"}
+        return {
+            "version": answer["version"],
+            "error": f"{dims} dimensions, the bundle's embeddings have {expected}",
+        }
     return {"version": answer["version"], **compared(answer["vectors"][precision], golden, precision)}
 
 
 def _ask(command: list[str], folder: Path, texts: list[str], wanted: dict[str, str]) -> dict[str, Any] | str:
     """A runner's answer, or the line of its error."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     request = json.dumps({"texts": texts, "files": wanted})
     try:
-        done = subprocess.run(command, input=request, capture_output=True, text=True, cwd=folder, env=environment, timeout=TIMEOUT_S)
+        done = subprocess.run(
+            command,
+            input=request,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=environment,
+            timeout=TIMEOUT_S,
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {TIMEOUT_S} s"
     lines = done.stdout.strip().splitlines()
@@ -200,7 +275,8 @@ def _ask(command: list[str], folder: Path, texts: list[str], wanted: dict[str, s
 
 
 def compared(vectors: list[list[float]], golden: dict[str, Any], precision: str) -> dict[str, Any]:
-    """The worst cosine of all golden texts, and of those that fit max_tokens; how many miss the precision's threshold."""
+    """The worst cosine of all golden texts, and of those that fit max_tokens; how many miss the precision's
+    threshold."""
     rows = np.array(vectors, np.float64)
     cosines = (rows * np.array(golden["vectors"])).sum(1)
     whole = ~np.array(golden["truncated"])
@@ -219,13 +295,21 @@ def _rounded_down(value: float) -> float:
 
 
 def inference_server_layout(folder: Path) -> dict[str, Any]:
-    """Whether Text Embeddings Inference finds what its ort backend reads: names, config keys, a graph with its inputs and outputs.
+    """Whether Text Embeddings Inference finds what its ort backend reads: names, config keys, a graph with
+    its inputs and outputs.
 
-    The server itself is not run. It fetches config.json, tokenizer.json, tokenizer_config.json, 1_Pooling/config.json,
-    sentence_bert_config.json and onnx/model.onnx, and takes the output `sentence_embedding` where there is one.
+    The server itself is not run. It fetches config.json, tokenizer.json, tokenizer_config.json,
+    1_Pooling/config.json, sentence_bert_config.json and onnx/model.onnx, and takes the output
+    `sentence_embedding` where there is one.
     """
     row = {"runner": "text-embeddings-inference", "kind": folder.name, "precision": "fp32"}
-    names = ["tokenizer.json", "tokenizer_config.json", "sentence_bert_config.json", "1_Pooling/config.json", "onnx/model.onnx"]
+    names = [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "sentence_bert_config.json",
+        "1_Pooling/config.json",
+        "onnx/model.onnx",
+    ]
     if reason := _is_transformer(folder):
         return {**row, "precision": None, "reason": reason}
     missing = [name for name in names if not (folder / name).is_file()]
@@ -237,12 +321,15 @@ def inference_server_layout(folder: Path) -> dict[str, Any]:
         inputs, outputs = {each.name for each in graph.input}, {each.name for each in graph.output}
         strange = inputs - {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
         missing += [f"input {name}, which it does not give" for name in sorted(strange)]
-        missing += [] if outputs & {"sentence_embedding", "last_hidden_state"} else ["an output that it reads"]
+        missing += (
+            [] if outputs & {"sentence_embedding", "last_hidden_state"} else ["an output that it reads"]
+        )
     return {**row, "error": f"missing: {', '.join(missing)}"} if missing else {**row, "layout": True}
 
 
 def merged(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of an earlier report whose runner and student were not measured again, or not run now, and the new ones."""
+    """The rows of an earlier report whose runner and student were not measured again, or not run now, and the
+    new ones."""
     known = {(row["runner"], row["kind"]) for row in before if not row.get("not_run")}
     rows = [row for row in rows if not (row.get("not_run") and (row["runner"], row["kind"]) in known)]
     again = {(row["runner"], row["kind"]) for row in rows}
@@ -250,7 +337,8 @@ def merged(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dic
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report as Markdown: a row for each kind and precision, a column for each runner; below, what was not run and why."""
+    """The report as Markdown: a row for each kind and precision, a column for each runner; below, what was
+    not run and why."""
     rows = sorted(report["rows"], key=lambda row: ["teacher", *STUDENTS].index(row["kind"]))
     shown = {row["runner"] for row in rows if row.get("precision")}
     names = [name for name in [*RUNNERS, "text-embeddings-inference"] if name in shown]
@@ -276,7 +364,11 @@ def _cell(row: dict[str, Any]) -> str:
     if row.get("layout"):
         return "layout"
     worst = f"{row['cosine_min']:.5f}"
-    return f"{worst} ({row['texts'] - row['below_threshold']} of {row['texts']})" if row["below_threshold"] else worst
+    return (
+        f"{worst} ({row['texts'] - row['below_threshold']} of {row['texts']})"
+        if row["below_threshold"]
+        else worst
+    )
 
 
 def write_readme(report: dict[str, Any]) -> None:
@@ -285,7 +377,9 @@ def write_readme(report: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--transformers-js", type=Path, metavar="DIR")
     parser.add_argument("--bundles", type=Path, metavar="DIR")
@@ -297,7 +391,9 @@ def main() -> None:
     if arguments.readme and not arguments.out:
         write_readme(files.read_json(REPORT))
         return
-    environments = Environments.found(dict(each.split("=", 1) for each in arguments.python), arguments.transformers_js)
+    environments = Environments.found(
+        dict(each.split("=", 1) for each in arguments.python), arguments.transformers_js
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.bundles or Path(temporary)).absolute()
         export_students(folder, arguments.kinds)

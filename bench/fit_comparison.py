@@ -1,13 +1,16 @@
-"""A finished fit beside a hand-made recipe that had as many seconds, and beside all of its candidates trained to the end.
+"""A finished fit beside a hand-made recipe that had as many seconds, and beside all of its candidates trained
+to the end.
 
-python bench/fit_comparison.py FIT --recipe recipes/flagship/nano.yaml [--all] [--suites sts7,retrieval] [--data DIR] --out REPORT
+python bench/fit_comparison.py FIT --recipe recipes/flagship/nano.yaml [--all] [--suites sts7,retrieval]
+[--data DIR] --out REPORT
 
-The hand-made recipe keeps its student, targets, objective and optimizer, and takes the fit's teacher and corpus; of its stages only the
-first, as the others need labels that a fit has not. `--set KEY=VALUE` changes in it what another teacher does not allow. Its steps are as
-many as fit into the seconds that the winner trained, by short runs of it. Every student is scored as in the race, by its agreement with
-the teacher on the fit's held-out texts, in its own precision. `--all`: candidates that fell train on from their checkpoints; the report
-then has the rank correlation of every rung's scores with the final ones. Each training is a process of one thread, and writes what it
-found into FIT/comparison, so a second call goes on.
+The hand-made recipe keeps its student, targets, objective and optimizer, and takes the fit's teacher and
+corpus; of its stages only the first, as the others need labels that a fit has not. `--set KEY=VALUE` changes
+in it what another teacher does not allow. Its steps are as many as fit into the seconds that the winner
+trained, by short runs of it. Every student is scored as in the race, by its agreement with the teacher on the
+fit's held-out texts, in its own precision. `--all`: candidates that fell train on from their checkpoints; the
+report then has the rank correlation of every rung's scores with the final ones. Each training is a process of
+one thread, and writes what it found into FIT/comparison, so a second call goes on.
 """
 
 from __future__ import annotations
@@ -62,7 +65,12 @@ def winner(fit: Any) -> dict[str, Any]:
 def trained_seconds(scores: list[dict[str, Any]]) -> float:
     """Of training and setting up, without scoring."""
     before = [0, *(score["step"] for score in scores)]
-    return float(sum((score["step"] - done) * score["step_seconds"] for score, done in zip(scores, before, strict=False)))
+    return float(
+        sum(
+            (score["step"] - done) * score["step_seconds"]
+            for score, done in zip(scores, before, strict=False)
+        )
+    )
 
 
 def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
@@ -76,16 +84,26 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     from edgedistill.fitting.agreement_score import open_student
     from edgedistill.training import train
 
-    given, seconds = yaml.safe_load(recipe.dump(recipe.read(path, changes))), trained_seconds(winner(fit)["scores"])
+    given, seconds = (
+        yaml.safe_load(recipe.dump(recipe.read(path, changes))),
+        trained_seconds(winner(fit)["scores"]),
+    )
     stage = {name: value for name, value in given["stages"][0].items() if name not in ("epochs", "steps")}
-    shared = {"name": HAND_MADE, "seed": fit.request.seed, "teacher": fit.known("teacher"), "corpus": fit.known("corpus")}
+    shared = {
+        "name": HAND_MADE,
+        "seed": fit.request.seed,
+        "teacher": fit.known("teacher"),
+        "corpus": fit.known("corpus"),
+    }
     kept = {name: given[name] for name in ("student", "targets") if name in given}
 
     def run_for(steps: int, folder: Path) -> float:
         for each in (folder, resolve.unfinished_run(folder)):
             shutil.rmtree(each, ignore_errors=True)
         started = time.perf_counter()
-        train.train(recipe.parse({**shared, **kept, "stages": [{**stage, "steps": steps}]}, path), folder, fit.session)
+        train.train(
+            recipe.parse({**shared, **kept, "stages": [{**stage, "steps": steps}]}, path), folder, fit.session
+        )
         return time.perf_counter() - started
 
     folder = fit.folder / "comparison"
@@ -101,7 +119,15 @@ def train_hand_made(fit: Any, path: str, changes: list[str]) -> dict[str, Any]:
     score = fit.judge().score_student(student, precision).as_data()
     size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
     made = {"recipe": path, **({"changes": changes} if changes else {})}
-    return {**made, "precision": precision, "size_mb": size, "p50_ms": p50, "steps": steps, "seconds": round(spent, 1), **score}
+    return {
+        **made,
+        "precision": precision,
+        "size_mb": size,
+        "p50_ms": p50,
+        "steps": steps,
+        "seconds": round(spent, 1),
+        **score,
+    }
 
 
 def train_to_end(fit: Any, name: str) -> dict[str, Any]:
@@ -125,7 +151,10 @@ def suites(fit: Any, names: list[str], hand_made: dict[str, Any]) -> dict[str, d
     found = {}
     for name in names:
         suite = scoring.suite(name, fit.request.data)
-        found[name] = {who: round(float(scoring.evaluate(suite, encode)["average"]), 5) for who, encode in encoders.items()}
+        found[name] = {
+            who: round(float(scoring.evaluate(suite, encode)["average"]), 5)
+            for who, encode in encoders.items()
+        }
     return found
 
 
@@ -135,10 +164,21 @@ def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     from edgedistill.fitting import pace
 
     done, won = finished(fit), winner(fit)
-    hand_made = files.read_json(folder / f"{HAND_MADE}.json") if (folder / f"{HAND_MADE}.json").exists() else None
+    hand_made = (
+        files.read_json(folder / f"{HAND_MADE}.json") if (folder / f"{HAND_MADE}.json").exists() else None
+    )
     best = {**done["winner"], "trained_seconds": round(trained_seconds(won["scores"]), 1)}
-    parts = {"budget": done["budget"], "seconds": done["seconds"], "schedule": done["schedule"], "winner": best, "recipe": won["recipe"]}
-    scores = {name: [each["score"] for each in trial.user_attrs["scores"]] for name, trial in candidates(fit).items()}
+    parts = {
+        "budget": done["budget"],
+        "seconds": done["seconds"],
+        "schedule": done["schedule"],
+        "winner": best,
+        "recipe": won["recipe"],
+    }
+    scores = {
+        name: [each["score"] for each in trial.user_attrs["scores"]]
+        for name, trial in candidates(fit).items()
+    }
     ends = {}
     for name, found in scores.items():
         if len(found) == len(pace.SHARES):
@@ -152,17 +192,34 @@ def report(fit: Any, folder: Path, names: list[str]) -> dict[str, Any]:
     for rung in rungs:
         both = [name for name in rung["scores"] if name in ends]
         if len(both) > 2:
-            rung["rank_correlation"] = round(float(spearmanr([rung["scores"][n] for n in both], [ends[n] for n in both]).statistic), 4)
+            rung["rank_correlation"] = round(
+                float(spearmanr([rung["scores"][n] for n in both], [ends[n] for n in both]).statistic), 4
+            )
             rung["candidates"] = len(both)
     compared = suites(fit, names, hand_made) if hand_made and names else {}
-    return {**parts, "hand_made": hand_made, "suites": compared, "rungs": rungs, "trained_to_the_end": ends, "texts": done["texts"]}
+    return {
+        **parts,
+        "hand_made": hand_made,
+        "suites": compared,
+        "rungs": rungs,
+        "trained_to_the_end": ends,
+        "texts": done["texts"],
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("fit", type=Path, help="the folder of a finished fit")
     parser.add_argument("--recipe", help="a hand-made recipe to compare with")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of that recipe; repeatable")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value of that recipe; repeatable",
+    )
     parser.add_argument("--all", action="store_true", help="train the candidates that fell, too")
     parser.add_argument("--suites", default="", help="also scored on these, separated by commas")
     parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
@@ -183,12 +240,20 @@ def main() -> None:
         flush_denormals()
         torch.set_num_threads(1)
         hand_made = arguments.one == HAND_MADE
-        found = train_hand_made(fit, arguments.recipe, arguments.set) if hand_made else train_to_end(fit, arguments.one)
+        found = (
+            train_hand_made(fit, arguments.recipe, arguments.set)
+            if hand_made
+            else train_to_end(fit, arguments.one)
+        )
         files.write_json(folder / f"{arguments.one}.json", found)
         return
     wanted = [HAND_MADE] if arguments.recipe else []
     if arguments.all:
-        wanted += [name for name, trial in candidates(fit).items() if "fell" in trial.user_attrs and trial.user_attrs["scores"]]
+        wanted += [
+            name
+            for name, trial in candidates(fit).items()
+            if "fell" in trial.user_attrs and trial.user_attrs["scores"]
+        ]
 
     def train_one(name: str) -> None:
         command = [sys.executable, __file__, str(arguments.fit), "--one", name]
@@ -196,7 +261,9 @@ def main() -> None:
         command += [f"--set={change}" for change in arguments.set]
         command += ["--data", str(arguments.data)] if arguments.data else []
         with (folder / f"{name}.log").open("wb") as log:
-            subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            subprocess.run(
+                command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            )
         print(f"{name}: {files.read_json(folder / f'{name}.json')['score']:.4f}", flush=True)
 
     with ThreadPoolExecutor(arguments.workers) as pool:

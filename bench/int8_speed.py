@@ -1,12 +1,16 @@
-"""Texts per second of a bundle's precisions beside their peers, in one run: the same texts, rounds in turns, medians.
+"""Texts per second of a bundle's precisions beside their peers, in one run: the same texts, rounds in turns,
+medians.
 
-python bench/int8_speed.py bundles/teacher --texts texts.txt --sentence-transformers FOLDER --optimum FOLDER/model_quantized.onnx
+python bench/int8_speed.py bundles/teacher --texts texts.txt --sentence-transformers FOLDER --optimum
+FOLDER/model_quantized.onnx
 
---sentence-transformers: the model that the bundle was exported from; its `encode` on torch in float32, with its defaults.
---optimum: that model's dynamic int8 graph, as optimum-onnx writes it (avx512_vnni, per channel), from an environment of its own
-(pip install 'edgedistill[optimum]'). It runs in the same sessions and batches as the bundle's graphs, without its pooling.
+--sentence-transformers: the model that the bundle was exported from; its `encode` on torch in float32, with
+its defaults. --optimum: that model's dynamic int8 graph, as optimum-onnx writes it (avx512_vnni, per
+channel), from an environment of its own (pip install 'edgedistill[optimum]'). It runs in the same sessions
+and batches as the bundle's graphs, without its pooling.
 
-`runner` is tokenization, batching and graph; `graph` the graph alone, on the same batches. `products` is the share of matrix products in
+`runner` is tokenization, batching and graph; `graph` the graph alone, on the same batches. `products` is the
+    share of matrix products in
 the time of the graph's operators, by onnxruntime's own profile.
 """
 
@@ -30,7 +34,15 @@ from edgedistill import machine
 from edgedistill.runtime.batching import longest_first, pad
 from edgedistill.runtime.bundle import BATCH_TOKENS
 
-PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "MatMulIntegerToFloat", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
+PRODUCTS = (
+    "MatMul",
+    "FusedMatMul",
+    "Gemm",
+    "MatMulIntegerToFloat",
+    "MatMulInteger",
+    "DynamicQuantizeMatMul",
+    "MatMulNBits",
+)
 ROUNDS = 9
 
 
@@ -58,7 +70,9 @@ class Graph:
 
     def run(self, batches: list[Batch]) -> None:
         for ids, mask in batches:
-            inputs = {"input_ids": ids, "attention_mask": mask} | ({"token_type_ids": np.zeros_like(ids)} if self.segments else {})
+            inputs = {"input_ids": ids, "attention_mask": mask} | (
+                {"token_type_ids": np.zeros_like(ids)} if self.segments else {}
+            )
             self.session.run([self.output], inputs, self.options)
 
 
@@ -93,14 +107,21 @@ def measure(arguments: argparse.Namespace, threads: int, texts: list[str]) -> di
     folder = Path(arguments.bundle)
     bundles = {name: edgedistill.load(folder, name, threads) for name in arguments.precisions.split(",")}
     rows = next(iter(bundles.values())).tokenize(texts)
-    batches = [Batch(*pad([rows[at] for at in batch], 0)) for batch in longest_first([len(row) for row in rows], BATCH_TOKENS["cpu"])]
+    batches = [
+        Batch(*pad([rows[at] for at in batch], 0))
+        for batch in longest_first([len(row) for row in rows], BATCH_TOKENS["cpu"])
+    ]
     paths = {name: folder / each.manifest["precisions"][name]["file"] for name, each in bundles.items()}
     if arguments.optimum:
         paths["optimum int8"] = Path(arguments.optimum)
     graphs = {name: Graph(path, threads) for name, path in paths.items()}
     # before torch is loaded, whose threads would disturb them
-    graph_rates = rates({name: lambda graph=graph: graph.run(batches) for name, graph in graphs.items()}, len(texts))
-    runners: dict[str, Callable[[], object]] = {name: lambda each=each: each.encode(texts) for name, each in bundles.items()}
+    graph_rates = rates(
+        {name: lambda graph=graph: graph.run(batches) for name, graph in graphs.items()}, len(texts)
+    )
+    runners: dict[str, Callable[[], object]] = {
+        name: lambda each=each: each.encode(texts) for name, each in bundles.items()
+    }
     if arguments.sentence_transformers:
         import torch
         from sentence_transformers import SentenceTransformer
@@ -116,10 +137,19 @@ def measure(arguments: argparse.Namespace, threads: int, texts: list[str]) -> di
         profiles = {name: operators(path, batches) for name, path in paths.items()}
         found["products"] = {name: share for name, (share, _) in profiles.items()}
         found["operators_ms"] = {name: spent for name, (_, spent) in profiles.items()}
-        alone = {name: np.concatenate([each.encode([text]) for text in texts[:200]]) for name, each in bundles.items()}
-        found["drift_max"] = {name: float(np.abs(alone[name] - each.encode(texts)[:200]).max()) for name, each in bundles.items()}
+        alone = {
+            name: np.concatenate([each.encode([text]) for text in texts[:200]])
+            for name, each in bundles.items()
+        }
+        found["drift_max"] = {
+            name: float(np.abs(alone[name] - each.encode(texts)[:200]).max())
+            for name, each in bundles.items()
+        }
         if "fp32" in bundles:
-            cosines = {name: (each.encode(texts) * bundles["fp32"].encode(texts)).sum(1) for name, each in bundles.items()}
+            cosines = {
+                name: (each.encode(texts) * bundles["fp32"].encode(texts)).sum(1)
+                for name, each in bundles.items()
+            }
             found["cosine_mean"] = {name: round(float(each.mean()), 5) for name, each in cosines.items()}
             found["cosine_min"] = {name: round(float(each.min()), 5) for name, each in cosines.items()}
     return found
@@ -134,17 +164,27 @@ def table(report: dict[str, Any]) -> str:
             peer = each.get("optimum int8") if kind == "graph" else each.get("sentence-transformers")
             for name, rate in sorted(each.items(), key=lambda item: -item[1]):
                 beside = f"  {rate / peer:5.2f} × the peer's" if peer else ""
-                products = f"  products {found['products'][name]:.0%}" if kind == "graph" and name in found.get("products", {}) else ""
+                products = (
+                    f"  products {found['products'][name]:.0%}"
+                    if kind == "graph" and name in found.get("products", {})
+                    else ""
+                )
                 lines.append(f"  {kind:6}  {name:22} {rate:9.1f} texts/s{beside}{products}")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bundle")
     parser.add_argument("--texts", required=True, help="a file with one text per line")
     parser.add_argument("--limit", type=int, default=600, help="of texts")
-    parser.add_argument("--precisions", default="fp32,w8,int8", help="the first ones' names in the bundle, separated by commas")
+    parser.add_argument(
+        "--precisions",
+        default="fp32,w8,int8",
+        help="the first ones' names in the bundle, separated by commas",
+    )
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--sentence-transformers", metavar="MODEL")
     parser.add_argument("--optimum", metavar="GRAPH")
@@ -152,8 +192,13 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads would spin while others are timed
     os.environ["RAYON_NUM_THREADS"] = "1"
-    texts = [line for line in Path(arguments.texts).read_text(encoding="utf-8").splitlines() if line.strip()][: arguments.limit]
-    tokens = [len(row) for row in edgedistill.load(arguments.bundle, arguments.precisions.split(",")[0]).tokenize(texts)]
+    texts = [line for line in Path(arguments.texts).read_text(encoding="utf-8").splitlines() if line.strip()][
+        : arguments.limit
+    ]
+    tokens = [
+        len(row)
+        for row in edgedistill.load(arguments.bundle, arguments.precisions.split(",")[0]).tokenize(texts)
+    ]
     threads = [int(each) for each in arguments.threads.split(",")]
     report = {
         "bundle": Path(arguments.bundle).name,

@@ -1,8 +1,9 @@
 """Milliseconds per step of objectives with a queue, compared with cosine, on the 2-layer, 128-wide student.
 
-cosine; ckd, 16,384 in the queue; congen, 16,384 in the queue, with one view and with two. The objectives alternate, so that other
-load on the machine affects all of them alike; teacher embeddings are random, since no step's time depends on them.
-python bench/objective_speed.py [--recipe bert-2x128] [--data DIR] [--rounds 7] [--steps 10] [--out bench/reports/objective-speed.json]
+cosine; ckd, 16,384 in the queue; congen, 16,384 in the queue, with one view and with two. The objectives
+alternate, so that other load on the machine affects all of them alike; teacher embeddings are random, since
+no step's time depends on them. python bench/objective_speed.py [--recipe bert-2x128] [--data DIR] [--rounds
+7] [--steps 10] [--out bench/reports/objective-speed.json]
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def random_vectors(count: int, dims: int, folder: Path) -> CachedEmbeddings:
 
 
 def in_progress(
-    spec: recipe.Recipe, texts: corpus.Corpus, vectors: CachedEmbeddings, loaded: encoder.TeacherEncoder, folder: Path
+    spec: recipe.Recipe,
+    texts: corpus.Corpus,
+    vectors: CachedEmbeddings,
+    loaded: encoder.TeacherEncoder,
+    folder: Path,
 ) -> StageInProgress:
     """The recipe's first stage in progress, its queue full, a few steps done."""
     stage = distillation_stages(spec)[0]
@@ -77,7 +82,9 @@ def timed(one: StageInProgress, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="bert-2x128")
     parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="K=V")
@@ -104,8 +111,14 @@ def main() -> None:
         for number in range(arguments.rounds):
             for what, one in loops.items():
                 times[what].append(timed(one, arguments.steps))
-            print(f"round {number + 1}: " + ", ".join(f"{what} {each[-1]:.0f} ms" for what, each in times.items()), flush=True)
-    ratios = {what: [a / b for a, b in zip(each, times["cosine"], strict=True)] for what, each in times.items()}
+            print(
+                f"round {number + 1}: "
+                + ", ".join(f"{what} {each[-1]:.0f} ms" for what, each in times.items()),
+                flush=True,
+            )
+    ratios = {
+        what: [a / b for a, b in zip(each, times["cosine"], strict=True)] for what, each in times.items()
+    }
     report = {
         "schema": 1,
         "bench": "objective-speed",

@@ -1,11 +1,14 @@
-"""Retrieval on texts that no recipe trains on: docstrings of installed packages, each to be found by its own first paragraph.
+"""Retrieval on texts that no recipe trains on: docstrings of installed packages, each to be found by its own
+first paragraph.
 
-python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--development] [--out bench/reports/other-domains.json]
+python bench/other_domains.py TEACHER_BUNDLE BUNDLE... [--development] [--out
+bench/reports/other-domains.json]
 
-One collection per package. A query is the first paragraph of a docstring (4 to 40 words), the text to find is the rest of the same
-docstring, 30 words or more, without code, signatures and titles. Scores are nDCG@10, and each one's share of the first bundle's. Needs no
-data folder. Recipes with `documentation_texts` train on Python's own documentation (general_corpus.py), so none of these
-packages is measured here. --development reads other packages in their place, to choose between students by; install those first.
+One collection per package. A query is the first paragraph of a docstring (4 to 40 words), the text to find is
+the rest of the same docstring, 30 words or more, without code, signatures and titles. Scores are nDCG@10, and
+each one's share of the first bundle's. Needs no data folder. Recipes with `documentation_texts` train on
+Python's own documentation (general_corpus.py), so none of these packages is measured here. --development
+reads other packages in their place, to choose between students by; install those first.
 """
 
 from __future__ import annotations
@@ -35,19 +38,28 @@ PACKAGES = {  # distribution: the package that is read
     "SQLAlchemy": "sqlalchemy",
     "transformers": "transformers",
 }
-DEVELOPMENT = {"statsmodels": "statsmodels", "astropy": "astropy", "Django": "django", "nltk": "nltk"}  # none of PACKAGES
+DEVELOPMENT = {
+    "statsmodels": "statsmodels",
+    "astropy": "astropy",
+    "Django": "django",
+    "nltk": "nltk",
+}  # none of PACKAGES
 QUERY_WORDS, TEXT_WORDS = (4, 40), (30, 2_000)
 LONG_WORDS = 120  # texts from here on are counted as long
 MOST_TEXTS = 2_500  # of a package, drawn evenly
 
 
 def docstrings(package: str) -> Iterator[tuple[str, str]]:
-    """(first paragraph, the other paragraphs in one text) of a package's docstrings, each query and each text once."""
+    """(first paragraph, the other paragraphs in one text) of a package's docstrings, each query and each text
+    once."""
     seen = set[str]()
     for string in general_corpus.package_docstrings(package):
         first, *rest = [paragraph for _, paragraph in markup_text.restructured(string, titles=False)] or [""]
         text = " ".join(rest)
-        fits = QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1] and TEXT_WORDS[0] <= len(text.split()) <= TEXT_WORDS[1]
+        fits = (
+            QUERY_WORDS[0] <= len(first.split()) <= QUERY_WORDS[1]
+            and TEXT_WORDS[0] <= len(text.split()) <= TEXT_WORDS[1]
+        )
         if fits and not seen & {first, text[:200]}:
             seen |= {first, text[:200]}
             yield first, text
@@ -63,7 +75,9 @@ def write_collection(folder: Path, pairs: list[tuple[str, str]]) -> None:
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements, encoding="utf-8")
 
 
-def make_suite(folder: Path, packages: dict[str, str]) -> tuple[scoring.Suite, dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+def make_suite(
+    folder: Path, packages: dict[str, str]
+) -> tuple[scoring.Suite, dict[str, np.ndarray], dict[str, dict[str, Any]]]:
     """The suite in `folder`; of each collection which texts are long; what the report says of each."""
     long, about = dict[str, np.ndarray](), dict[str, dict[str, Any]]()
     for name, package in packages.items():
@@ -77,7 +91,9 @@ def make_suite(folder: Path, packages: dict[str, str]) -> tuple[scoring.Suite, d
         about[name] = {"version": version(name), **numbers}
         write_collection(folder / name, pairs)
     tasks = "".join(f"  - {{name: {name}, folder: {name}}}\n" for name in packages)
-    (folder / "suite.yaml").write_text(f"name: other-domains\nkind: retrieval\ntasks:\n{tasks}", encoding="utf-8")
+    (folder / "suite.yaml").write_text(
+        f"name: other-domains\nkind: retrieval\ntasks:\n{tasks}", encoding="utf-8"
+    )
     return scoring.suite(folder / "suite.yaml"), long, about
 
 
@@ -86,14 +102,23 @@ def scores(encoder: Any, suite: scoring.Suite, long: dict[str, np.ndarray]) -> d
     found = {}
     for name, collection in suite.tasks.items():
         values = np.array(each_query(collection, encoder.encode)[0])
-        found[name] = {"ndcg_at_10": round(float(values.mean()), 4), "long": round(float(values[long[name]].mean()), 4)}
+        found[name] = {
+            "ndcg_at_10": round(float(values.mean()), 4),
+            "long": round(float(values[long[name]].mean()), 4),
+        }
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bundles", nargs="+", metavar="BUNDLE[:PRECISION]", help="the first is the teacher's")
-    parser.add_argument("--development", action="store_true", help=f"read {', '.join(DEVELOPMENT)} in place of the reported packages")
+    parser.add_argument(
+        "--development",
+        action="store_true",
+        help=f"read {', '.join(DEVELOPMENT)} in place of the reported packages",
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -102,9 +127,15 @@ def main() -> None:
         for place in arguments.bundles:
             found = scores(bundle.load(place), suite, long)
             teacher = rows[0]["collections"] if rows else found
-            kept = {key: {name: round(each[key] / teacher[name][key], 4) for name, each in found.items()} for key in ("ndcg_at_10", "long")}
+            kept = {
+                key: {name: round(each[key] / teacher[name][key], 4) for name, each in found.items()}
+                for key in ("ndcg_at_10", "long")
+            }
             rows.append({"bundle": place.rstrip("/").rpartition("/")[2], "collections": found, "kept": kept})
-            shown = {name: f"{100 * each['ndcg_at_10']:.1f} ({kept['ndcg_at_10'][name]:.1%})" for name, each in found.items()}
+            shown = {
+                name: f"{100 * each['ndcg_at_10']:.1f} ({kept['ndcg_at_10'][name]:.1%})"
+                for name, each in found.items()
+            }
             print(rows[-1]["bundle"], shown, flush=True)
     if arguments.out:
         report = {"schema": 1, "bench": "other-domains", "collections": about, "bundles": rows}

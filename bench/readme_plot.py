@@ -1,22 +1,33 @@
-"""The README's plot: accuracy against latency of one suite, as two SVG files for light and dark backgrounds."""
+"""The README's plot: accuracy against latency of one suite, as two SVG files for light and dark
+backgrounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 from edgedistill import files
 from edgedistill.evaluation.number_format import milliseconds, score
 from edgedistill.evaluation.plots import labels
-from edgedistill.evaluation.plots.svg import Box, Circle, grid, latency_axes, line, linear_scale, log_scale, log_ticks
+from edgedistill.evaluation.plots.svg import (
+    Box,
+    Circle,
+    grid,
+    latency_axes,
+    line,
+    linear_scale,
+    log_scale,
+    log_ticks,
+)
 from edgedistill.evaluation.plots.tradeoff import frontier, measure, radius, size_key
 from edgedistill.evaluation.report import Report, is_teacher, reference, suites
 
 WIDE, HIGH = 880.0, 480.0
 FRAME = Box(58.0, 66.0, WIDE - 18, HIGH - 54)
 MARGINS = Box(64.0, 44.0, 74.0, 46.0)  # between the frame and the outermost points
-FONT = "-apple-system,BlinkMacSystemFont,'Segoe UI','Noto Sans',Helvetica,Arial,sans-serif"  # as GitHub's pages
+FONT = (
+    "-apple-system,BlinkMacSystemFont,'Segoe UI','Noto Sans',Helvetica,Arial,sans-serif"  # as GitHub's pages
+)
 THEMES = {  # ink, soft text, grid lines, background, student, teacher
     "light": ("#1f2328", "#59636e", "#d1d9e0", "#ffffff", "#0969da", "#9a6700"),
     "dark": ("#f0f6fc", "#9198a1", "#3d444d", "#0d1117", "#4493f8", "#d29922"),
@@ -35,7 +46,8 @@ def write(folder: Path, reports: list[Report], suite: str) -> bool:
 
 
 def svg(reports: list[Report], suite: str, theme: str) -> str:
-    """The plot of one suite in a theme: x p50 of a single text (log), y the suite's average, marker area the graph's size.
+    """The plot of one suite in a theme: x p50 of a single text (log), y the suite's average, marker area the
+    graph's size.
 
     Returns one self-contained SVG document; the same reports give the same bytes.
     """
@@ -46,7 +58,10 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
     x = log_scale(times, FRAME.left + MARGINS.left, FRAME.right - MARGINS.right)
     y, y_ticks = linear_scale(scores, FRAME.bottom - MARGINS.bottom, FRAME.top + MARGINS.top)
     largest = max(report["size_bytes"]["graph"] for report in shown)
-    points = [Circle(x(time), y(value), radius(report, largest)) for time, value, report in zip(times, scores, shown, strict=True)]
+    points = [
+        Circle(x(time), y(value), radius(report, largest))
+        for time, value, report in zip(times, scores, shown, strict=True)
+    ]
     steps = frontier(points)
     parts = [
         grid(x, log_ticks(times), y, y_ticks, FRAME),
@@ -58,15 +73,24 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
         at = y(100 * teacher["quality"][suite]["average"])
         parts.append(line("teacher-line", Box(FRAME.left, at, FRAME.right, at)))
         drawn.append(Box(FRAME.left, at - 1, FRAME.right, at + 1))
-    for report, (px, py, size) in sorted(zip(shown, points, strict=True), key=lambda pair: -pair[1].radius):  # the small ones on top
+    for report, (px, py, size) in sorted(
+        zip(shown, points, strict=True), key=lambda pair: -pair[1].radius
+    ):  # the small ones on top
         kind = "teacher" if is_teacher(report) else "student"
         parts.append(f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="{size:.1f}"/>')
         parts.append(f'<circle class="{kind} core" cx="{px:.1f}" cy="{py:.1f}" r="2"/>')
-    parts += [_labels(shown, labels.Surroundings(FRAME, drawn, points)), size_key(largest, FRAME.right, FRAME.top - 30)]
-    about = "; ".join(f"{_name(r)}: {score(r, suite)} at {milliseconds(r['single']['p50_ms'])} ms" for r in shown)
+    parts += [
+        _labels(shown, labels.Surroundings(FRAME, drawn, points)),
+        size_key(largest, FRAME.right, FRAME.top - 30),
+    ]
+    about = "; ".join(
+        f"{_name(r)}: {score(r, suite)} at {milliseconds(r['single']['p50_ms'])} ms" for r in shown
+    )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE:g} {HIGH:g}" width="{WIDE:g}" height="{HIGH:g}" role="img">'
-        f"<title>Accuracy against latency on {escape(suite)}</title><desc>{escape(about)}</desc><style>{_style(theme)}</style>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE:g} {HIGH:g}" width="{WIDE:g}" '
+        f'height="{HIGH:g}" role="img">'
+        "<title>Accuracy against latency on "
+        f"{escape(suite)}</title><desc>{escape(about)}</desc><style>{_style(theme)}</style>\n"
         + "\n".join(parts)
         + "\n</svg>\n"
     )
@@ -75,14 +99,26 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
 def _name(report: Report) -> str:
     """A bundle's name; of a teacher that of the model."""
     bundle = report["bundle"]
-    return f"{bundle['teacher'].removeprefix('packaged:')} (teacher)" if is_teacher(report) and bundle.get("teacher") else bundle["name"]
+    return (
+        f"{bundle['teacher'].removeprefix('packaged:')} (teacher)"
+        if is_teacher(report) and bundle.get("teacher")
+        else bundle["name"]
+    )
 
 
 def _labels(reports: list[Report], surroundings: labels.Surroundings) -> str:
     """The teacher's label first, then from fast to slow."""
-    first: Callable[[tuple[Report, Circle]], tuple[bool, float]] = lambda pair: (not is_teacher(pair[0]), pair[1].x)  # noqa: E731
+
+    def first(pair: tuple[Report, Circle]) -> tuple[bool, float]:
+        return not is_teacher(pair[0]), pair[1].x
+
     found = [
-        labels.Label(point, _name(report), "", f"{_megabytes(report)} MB · {milliseconds(report['single']['p50_ms'])} ms")
+        labels.Label(
+            point,
+            _name(report),
+            "",
+            f"{_megabytes(report)} MB · {milliseconds(report['single']['p50_ms'])} ms",
+        )
         for report, point in sorted(zip(reports, surroundings.points, strict=True), key=first)
     ]
     boxes = labels.place(found, surroundings)
@@ -102,7 +138,8 @@ def _style(theme: str) -> str:
         f".label,.note{{paint-order:stroke;stroke:{background};stroke-width:3px;stroke-linejoin:round}}"
         f".grid{{stroke:{lines};stroke-opacity:.6}}.base{{stroke:{soft};stroke-opacity:.6}}"
         f".frontier{{stroke:{student};stroke-opacity:.45;stroke-width:1.5;stroke-dasharray:5 4}}"
-        f".teacher-line{{stroke:{teacher};stroke-opacity:.7;stroke-dasharray:2 5}}.leader{{stroke:{soft};stroke-opacity:.6}}"
+        f".teacher-line{{stroke:{teacher};stroke-opacity:.7;stroke-dasharray:2 "
+        f"5}}.leader{{stroke:{soft};stroke-opacity:.6}}"
         f".student{{fill:{student};fill-opacity:.25;stroke:{student};stroke-width:1.5}}"
         f".teacher{{fill:{teacher};fill-opacity:.14;stroke:{teacher};stroke-width:1.5;stroke-dasharray:4 3}}"
         f".core{{fill-opacity:1;stroke:none}}.key{{fill:none;stroke:{soft}}}"

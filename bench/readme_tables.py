@@ -15,11 +15,16 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def update_table(path: Path, sources: list[Path], name: str = "results") -> bool:
-    """Write the table of some report files between a document's markers of that name. Returns whether anything changed.
+    """Write the table of some report files between a document's markers of that name. Returns whether
+    anything changed.
 
     Raises UserError as `update`, and where a source is not a report.
     """
-    return update(path, tables.markdown(report.merged([each for source in sources for each in report.read(source)])), name)
+    return update(
+        path,
+        tables.markdown(report.merged([each for source in sources for each in report.read(source)])),
+        name,
+    )
 
 
 def update(path: Path, table: str, name: str) -> bool:
@@ -30,7 +35,10 @@ def update(path: Path, table: str, name: str) -> bool:
     text = path.read_text(encoding="utf-8")
     begin, end = markers(name)
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise UserError(f"{path}: the markers {begin} and {end} must be there once each, in this order; add them where the table goes")
+        raise UserError(
+            f"{path}: the markers {begin} and {end} must be there once each, in this order; add them where "
+            "the table goes"
+        )
     before, after = text.split(begin)[0], text.split(end)[1]
     updated = f"{before}{begin}\n{table}{end}{after}"
     if updated != text:

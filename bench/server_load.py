@@ -1,10 +1,13 @@
 """Texts per second through export/server beside those in-process, and latencies under load and overload.
 
-python bench/server_load.py nano [--precision w8] [--clients 32] [--texts-per-request 8] [--seconds 10] [--json]
+python bench/server_load.py nano [--precision w8] [--clients 32] [--texts-per-request 8] [--seconds 10]
+[--json]
 
-Each round encodes the texts in-process (one call over all of them, which may sort them by length), and then sends the same texts
-through the server, from clients that send their next request as soon as they have an answer; a client has one connection, and asks for
-base64. All run on this machine: what the clients cost is taken from the server. Last, more clients than the server's queue has room
+Each round encodes the texts in-process (one call over all of them, which may sort them by length), and then
+sends the same texts through the server, from clients that send their next request as soon as they have an
+answer; a client has one connection, and asks for
+base64. All run on this machine: what the clients cost is taken from the server. Last, more clients than the
+    server's queue has room
 for send as much as they can, and pause for a second after a refusal.
 """
 
@@ -44,7 +47,8 @@ STUCK_S = 60.0  # after a phase's end; answers that come later are not waited fo
 
 @dataclass
 class Load:
-    """What the clients of one phase send and have received. Latencies in seconds, by status, of all answers after `begin`."""
+    """What the clients of one phase send and have received. Latencies in seconds, by status, of all answers
+    after `begin`."""
 
     requests: Iterator[bytes]
     texts_per_request: int
@@ -126,10 +130,16 @@ class Client(asyncio.Protocol):
 
 def request(texts: list[str], model: str) -> bytes:
     """One POST to /v1/embeddings that asks for base64, as the openai client does."""
-    body = json.dumps({"input": texts, "model": model, "encoding_format": "base64"}, ensure_ascii=False).encode()
-    return b"POST /v1/embeddings HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-        len(body),
-        body,
+    body = json.dumps(
+        {"input": texts, "model": model, "encoding_format": "base64"}, ensure_ascii=False
+    ).encode()
+    return (
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
+        b"%d\r\n\r\n%s"
+        % (
+            len(body),
+            body,
+        )
     )
 
 
@@ -137,7 +147,10 @@ def allow_connections(count: int) -> None:
     """Raise this process's limit of open files where it is too low for so many clients."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count + 100 > most:
-        sys.exit(f"{count} clients: this system allows {most} open files; take fewer, or raise the limit (ulimit -n)")
+        sys.exit(
+            f"{count} clients: this system allows {most} open files; take fewer, or raise the limit (ulimit "
+            "-n)"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -151,7 +164,9 @@ async def run_clients(address: tuple[str, int], clients: int, load: Load) -> dic
     return load.summary()
 
 
-def measure_load(address: tuple[str, int], requests: list[bytes], clients: int, asked: argparse.Namespace) -> dict[str, Any]:
+def measure_load(
+    address: tuple[str, int], requests: list[bytes], clients: int, asked: argparse.Namespace
+) -> dict[str, Any]:
     begin = time.perf_counter() + WARM_S + clients / 2000  # connecting takes time
     load = Load(itertools.cycle(requests), asked.texts_per_request, begin, begin + asked.seconds)
     with contextlib.suppress(ImportError):  # the server has it; a client that costs less leaves it more
@@ -164,7 +179,16 @@ def measure_load(address: tuple[str, int], requests: list[bytes], clients: int, 
 @contextlib.contextmanager
 def running_server(asked: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
     """A server process of its own and its address; stopped by SIGTERM, upon which it must exit with 0."""
-    command = [sys.executable, str(SERVER), asked.bundle, "--port", "0", "--threads", str(asked.threads), *asked.server_arguments]
+    command = [
+        sys.executable,
+        str(SERVER),
+        asked.bundle,
+        "--port",
+        "0",
+        "--threads",
+        str(asked.threads),
+        *asked.server_arguments,
+    ]
     command += ["--precision", asked.precision] if asked.precision else []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -181,7 +205,8 @@ def running_server(asked: argparse.Namespace) -> Iterator[tuple[subprocess.Popen
 
 
 def in_process(bundle: edgedistill.Bundle, texts: list[str], seconds: float) -> tuple[float, float]:
-    """Texts per second of `encode` over all the texts, repeated for so many seconds; and processor ms per text."""
+    """Texts per second of `encode` over all the texts, repeated for so many seconds; and processor ms per
+    text."""
     bundle.encode(texts[:200])
     started, spent, count = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - started < seconds:
@@ -191,12 +216,15 @@ def in_process(bundle: edgedistill.Bundle, texts: list[str], seconds: float) -> 
 
 
 def compare_one(address: tuple[str, int], texts: list[str], bundle: edgedistill.Bundle) -> None:
-    """The server must give the embeddings of the bundle, within what batches may change (int8 with a scale per batch: much)."""
+    """The server must give the embeddings of the bundle, within what batches may change (int8 with a scale
+    per batch: much)."""
     import urllib.request
 
     body = json.dumps({"input": texts, "encoding_format": "base64"}).encode()
     with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/v1/embeddings", body) as response:
-        rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.load(response)["data"]]
+        rows = [
+            np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in json.load(response)["data"]
+        ]
     cosine = float(np.min(np.sum(np.array(rows) * bundle.encode(texts), axis=1)))
     if cosine < 0.9:
         sys.exit(f"the server's embeddings differ from the bundle's: cosine {cosine:.4f}")
@@ -204,7 +232,9 @@ def compare_one(address: tuple[str, int], texts: list[str], bundle: edgedistill.
 
 def resident_bytes(process: subprocess.Popen[str]) -> int | None:
     try:
-        return int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[0]) * 1024
+        return (
+            int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[0]) * 1024
+        )
     except OSError:
         return None
 
@@ -219,11 +249,16 @@ def processor_seconds(process: subprocess.Popen[str]) -> float:
 
 
 def percentiles(name: str, seconds: list[float]) -> dict[str, float | None]:
-    return {f"{name}_p{p}_ms": round(float(np.percentile(seconds, p)) * 1000, 1) if seconds else None for p in (50, 99)}
+    return {
+        f"{name}_p{p}_ms": round(float(np.percentile(seconds, p)) * 1000, 1) if seconds else None
+        for p in (50, 99)
+    }
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bundle")
     parser.add_argument("--precision")
     parser.add_argument("--suite", default="mini", help="whose texts are sent")
@@ -234,9 +269,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--overload-clients", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=10, help="of each phase in each round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=machine.default_threads(), help="of the server and in-process")
+    parser.add_argument(
+        "--threads", type=int, default=machine.default_threads(), help="of the server and in-process"
+    )
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on the last line")
-    parser.add_argument("--server-arguments", type=shlex.split, default=[], help="such as --server-arguments='--workers 2'")
+    parser.add_argument(
+        "--server-arguments", type=shlex.split, default=[], help="such as --server-arguments='--workers 2'"
+    )
     return parser.parse_args(arguments)
 
 
@@ -246,7 +285,10 @@ def main() -> None:
     texts: list[str] = scoring.suite(asked.suite, asked.data).sample(asked.texts)
     bundle = edgedistill.load(asked.bundle, asked.precision, asked.threads)
     each = asked.texts_per_request
-    requests = [request(texts[at : at + each], bundle.manifest["name"]) for at in range(0, len(texts) - each + 1, each)]
+    requests = [
+        request(texts[at : at + each], bundle.manifest["name"])
+        for at in range(0, len(texts) - each + 1, each)
+    ]
     rounds = []
     with running_server(asked) as (process, address):
         compare_one(address, texts[:each], bundle)
@@ -255,18 +297,41 @@ def main() -> None:
             before = processor_seconds(process), time.process_time()
             through = measure_load(address, requests, asked.clients, asked)
             spent = processor_seconds(process) - before[0], time.process_time() - before[1]
-            all_texts = through["texts"] + through["texts_s"] * WARM_S  # about: what came before `begin` is not counted
-            processor = {"in_process": inside_ms, "server": spent[0] * 1000 / all_texts, "clients": spent[1] * 1000 / all_texts}
-            rounds.append({"in_process_texts_s": round(inside, 1), **through, "ratio": round(through["texts_s"] / inside, 3)})
+            all_texts = (
+                through["texts"] + through["texts_s"] * WARM_S
+            )  # about: what came before `begin` is not counted
+            processor = {
+                "in_process": inside_ms,
+                "server": spent[0] * 1000 / all_texts,
+                "clients": spent[1] * 1000 / all_texts,
+            }
+            rounds.append(
+                {
+                    "in_process_texts_s": round(inside, 1),
+                    **through,
+                    "ratio": round(through["texts_s"] / inside, 3),
+                }
+            )
             rounds[-1]["processor_ms_per_text"] = {name: round(ms, 3) for name, ms in processor.items()}
-            print(f"in-process {inside:,.0f} texts/s, server {through['texts_s']:,.0f} (× {rounds[-1]['ratio']}), ", end="")
-            print(f"p50 {through['accepted_p50_ms']} ms, p99 {through['accepted_p99_ms']} ms; processor ms per text: ", end="")
+            print(
+                f"in-process {inside:,.0f} texts/s, server {through['texts_s']:,.0f} (× "
+                f"{rounds[-1]['ratio']}), ",
+                end="",
+            )
+            print(
+                f"p50 {through['accepted_p50_ms']} ms, p99 {through['accepted_p99_ms']} ms; processor ms per "
+                "text: ",
+                end="",
+            )
             print(", ".join(f"{name} {ms:.2f}" for name, ms in processor.items()), flush=True)
         peak = resident_bytes(process)
         overload = measure_load(address, requests, asked.overload_clients, asked)
         overload["peak_rss_bytes"] = resident_bytes(process)
     accepted = f"accepted: p50 {overload['accepted_p50_ms']} ms, p99 {overload['accepted_p99_ms']} ms"
-    print(f"overload: {asked.overload_clients} clients, {overload['texts_s']:,.0f} texts/s, {overload['refused_share']:.1%} refused")
+    print(
+        f"overload: {asked.overload_clients} clients, {overload['texts_s']:,.0f} texts/s, "
+        f"{overload['refused_share']:.1%} refused"
+    )
     refused = f"refused: p50 {overload['refused_p50_ms']} ms, p99 {overload['refused_p99_ms']} ms"
     print(f"{accepted}; {refused}; peak memory {(overload['peak_rss_bytes'] or 0) / 1e6:.0f} MB")
     if asked.json:

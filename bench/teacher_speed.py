@@ -1,10 +1,13 @@
-"""Texts per second of the teacher's pass over a corpus in each dtype, beside sentence-transformers' encode: same texts, rounds in turns.
+"""Texts per second of the teacher's pass over a corpus in each dtype, beside sentence-transformers' encode:
+same texts, rounds in turns.
 
-python bench/teacher_speed.py --data DIR [--model packaged:all-MiniLM-L6-v2] [--dtypes bf16,int8] [--out bench/reports/teacher-speed.json]
+python bench/teacher_speed.py --data DIR [--model packaged:all-MiniLM-L6-v2] [--dtypes bf16,int8] [--out
+bench/reports/teacher-speed.json]
 
-Texts are drawn evenly from every file of `unlabeled/` and, so that lengths are mixed, in equal parts from four ranges of words. Processor
-time of one thread, medians over rounds in which all take turns: what else runs on the machine disturbs that least. sentence-transformers
-runs with its defaults, in fp32. `cosine` is of each dtype's embeddings to fp32's, as the cache stores them (float16).
+Texts are drawn evenly from every file of `unlabeled/` and, so that lengths are mixed, in equal parts from
+four ranges of words. Processor time of one thread, medians over rounds in which all take turns: what else
+runs on the machine disturbs that least. sentence-transformers runs with its defaults, in fp32. `cosine` is of
+each dtype's embeddings to fp32's, as the cache stores them (float16).
 """
 
 from __future__ import annotations
@@ -49,10 +52,19 @@ def seconds_of(tasks: dict[str, Callable[[], np.ndarray]], rounds: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="packaged:all-MiniLM-L6-v2")
-    parser.add_argument("--dtypes", default="bf16,int8", help="beside fp32, which is always measured; separated by commas")
-    parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"), required="EDGEDISTILL_DATA" not in os.environ)
+    parser.add_argument(
+        "--dtypes", default="bf16,int8", help="beside fp32, which is always measured; separated by commas"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("EDGEDISTILL_DATA"),
+        required="EDGEDISTILL_DATA" not in os.environ,
+    )
     parser.add_argument("--texts", type=int, default=1_500)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
@@ -70,7 +82,10 @@ def main() -> None:
     texts = mixed_texts(Path(arguments.data), arguments.texts)
     dtypes = ["fp32", *arguments.dtypes.split(",")]
     given = {"model": arguments.model, "max_tokens": arguments.max_tokens}
-    teachers = {dtype: encoder.TeacherEncoder(recipe.Teacher.model_validate({**given, "dtype": dtype})) for dtype in dtypes}
+    teachers = {
+        dtype: encoder.TeacherEncoder(recipe.Teacher.model_validate({**given, "dtype": dtype}))
+        for dtype in dtypes
+    }
     tokens = [len(row) for row in teachers["fp32"].reader.token_ids(texts)]
     prepared: dict[str, float] = {}
     for dtype, teacher in teachers.items():
@@ -79,9 +94,13 @@ def main() -> None:
         prepared[dtype] = round(time.process_time() - started, 1)
     peer = SentenceTransformer(str(teachers["fp32"].folder), device="cpu")
     peer.max_seq_length = arguments.max_tokens
-    tasks: dict[str, Callable[[], Any]] = {"sentence-transformers": lambda: peer.encode(texts, show_progress_bar=False)}
+    tasks: dict[str, Callable[[], Any]] = {
+        "sentence-transformers": lambda: peer.encode(texts, show_progress_bar=False)
+    }
     tasks |= {dtype: lambda teacher=teacher: teacher.embed(texts) for dtype, teacher in teachers.items()}
-    embeddings = {name: task().astype(np.float16).astype(np.float32) for name, task in tasks.items()}  # and warm
+    embeddings = {
+        name: task().astype(np.float16).astype(np.float32) for name, task in tasks.items()
+    }  # and warm
     seconds = seconds_of(tasks, arguments.rounds)
     rates = {name: len(texts) / float(np.median(each)) for name, each in seconds.items()}
     units = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in embeddings.items()}
@@ -96,7 +115,8 @@ def main() -> None:
         "texts_s": {name: round(rate, 1) for name, rate in rates.items()},
         "ratio": {name: round(rate / rates["sentence-transformers"], 2) for name, rate in rates.items()},
         "cosine_to_fp32": {
-            name: {"mean": round(float(each.mean()), 6), "min": round(float(each.min()), 6)} for name, each in cosines.items()
+            name: {"mean": round(float(each.mean()), 6), "min": round(float(each.min()), 6)}
+            for name, each in cosines.items()
         },
         "prepare_seconds": prepared,
         "seconds": seconds,

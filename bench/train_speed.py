@@ -1,7 +1,9 @@
-"""Texts per second of training the 2-layer, 128-wide student, compared with SentenceTransformerTrainer and MSELoss.
+"""Texts per second of training the 2-layer, 128-wide student, compared with SentenceTransformerTrainer and
+MSELoss.
 
 Teacher embeddings are precomputed for both, batch 256, the same texts; the two alternate.
-python bench/train_speed.py [--recipe bert-2x128] [--data DIR] [--rounds 3] [--out bench/reports/train-speed.json]
+python bench/train_speed.py [--recipe bert-2x128] [--data DIR] [--rounds 3] [--out
+bench/reports/train-speed.json]
 Goal: at least 6 times the texts per second.
 """
 
@@ -33,13 +35,20 @@ STEPS, WARM = 60, 20
 def our_speed(spec: recipe.Recipe, data: Path | None, folder: Path) -> float:
     """Texts per second of our loop, checkpoints included, over the steps before its last measurement."""
     train.train(spec, folder, Session(data=data, log=lambda line: None))
-    return float(json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["texts_s"])
+    return float(
+        json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["texts_s"]
+    )
 
 
 def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, folder: Path) -> float:
-    """Texts per second of sentence-transformers' trainer on the same student: transformer, mean pooling, a dense layer."""
+    """Texts per second of sentence-transformers' trainer on the same student: transformer, mean pooling, a
+    dense layer."""
     from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
     from sentence_transformers.losses import MSELoss
     from sentence_transformers.models import Dense, Pooling, Transformer
     from torch.nn import Identity
@@ -50,7 +59,10 @@ def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, fo
     student.model.save_pretrained(folder / "student")
     loaded.tokenizer.save_pretrained(folder / "student")
     transformer = Transformer(str(folder / "student"), max_seq_length=spec.stages[0].max_tokens)
-    model = SentenceTransformer(modules=[transformer, Pooling(128), Dense(128, loaded.dims, activation_function=Identity())], device="cpu")
+    model = SentenceTransformer(
+        modules=[transformer, Pooling(128), Dense(128, loaded.dims, activation_function=Identity())],
+        device="cpu",
+    )
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder / "out"),
         max_steps=STEPS,
@@ -69,12 +81,16 @@ def trainer_speed(spec: recipe.Recipe, texts: list[str], vectors: np.ndarray, fo
             marks.append(time.perf_counter())
 
     rows = Dataset.from_dict({"sentence": texts, "label": vectors.tolist()})
-    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=MSELoss(model), callbacks=[Clock()]).train()
+    SentenceTransformerTrainer(
+        model=model, args=arguments, train_dataset=rows, loss=MSELoss(model), callbacks=[Clock()]
+    ).train()
     return (len(marks) - WARM) * BATCH / (marks[-1] - marks[WARM - 1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="bert-2x128")
     parser.add_argument("--data", type=Path, default=os.environ.get("EDGEDISTILL_DATA"))
     parser.add_argument("--rounds", type=int, default=3)
@@ -97,7 +113,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             rates["edgedistill"].append(our_speed(spec, arguments.data, Path(name) / "run"))
             rates["sentence-transformers"].append(trainer_speed(spec, texts, targets, Path(name)))
-        print(f"round {number + 1}: " + ", ".join(f"{who} {each[-1]:,.0f} texts/s" for who, each in rates.items()), flush=True)
+        print(
+            f"round {number + 1}: "
+            + ", ".join(f"{who} {each[-1]:,.0f} texts/s" for who, each in rates.items()),
+            flush=True,
+        )
     medians = {who: float(np.median(each)) for who, each in rates.items()}
     ratios = [a / b for a, b in zip(rates["edgedistill"], rates["sentence-transformers"], strict=True)]
     report = {

@@ -6,8 +6,10 @@
     embeddings = encoder.encode(["A text.", "Another one."])      # (2, 384) float32, rows of unit length
     edgedistill.similarity(embeddings, encoder.encode("A text"))  # (2, 1) cosines
 
-`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `UserError` (something you can fix) and
-`CheckFailed` (a file was changed) are what they raise. They need numpy, tokenizers and onnxruntime, which are imported on first use.
+`load` opens a bundle, `Bundle` is what it returns, `similarity` compares embeddings, `UserError` (something
+    you can fix) and
+`CheckFailed` (a file was changed) are what they raise. They need numpy, tokenizers and onnxruntime, which are
+    imported on first use.
 """
 
 from __future__ import annotations

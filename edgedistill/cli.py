@@ -47,27 +47,48 @@ def _known_device(device: str) -> str:
     return device
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, on the last line of stdout.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object, on the last line of stdout.")
+]
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from.")
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from."
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."
+    ),
 ]
 Precisions = Annotated[
     list[str],
-    typer.Option("--precision", metavar="LIST", help=f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable."),
+    typer.Option(
+        "--precision",
+        metavar="LIST",
+        help=f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.",
+    ),
 ]
 TrainingDevice = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda.")
+    str,
+    typer.Option(
+        "--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda."
+    ),
 ]
-RuntimeDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")]
+RuntimeDevice = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")
+]
 RemoteCode = Annotated[
     bool,
-    typer.Option("--trust-remote-code", help="Let Python code that comes with a model run. No recipe or bundle can allow it."),
+    typer.Option(
+        "--trust-remote-code",
+        help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
+    ),
 ]
-Recipes = Annotated[list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")]
+Recipes = Annotated[
+    list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")
+]
 
 
 def _example(command: str) -> str:
@@ -85,7 +106,10 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
 ) -> None:
     pass
 
@@ -121,19 +145,28 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 
 
 @app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
-def recipes(name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None, as_json: Json = False) -> None:
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None,
+    as_json: Json = False,
+) -> None:
     """List the shipped recipes, or print one."""
     import yaml
 
     if name is not None:
         path = files.find("recipe", name)
         text = path.read_text(encoding="utf-8")
-        text = text.replace("$schema=../", f"$schema={files.shipped_folder('recipe')}/")  # so that editors find it from any folder
-        print_result({"name": name, "path": str(path), "recipe": yaml.safe_load(text)}, as_json, text.rstrip())
+        text = text.replace(
+            "$schema=../", f"$schema={files.shipped_folder('recipe')}/"
+        )  # so that editors find it from any folder
+        print_result(
+            {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}, as_json, text.rstrip()
+        )
         return
     from edgedistill import recipe
 
-    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")  # the one to begin with comes first
+    paths = sorted(
+        files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter"
+    )  # the one to begin with comes first
     shipped = [(path.parent.name, recipe.read(path)) for path in paths]
     width = max(len(spec.name) for _, spec in shipped)
     lines: list[str] = []
@@ -154,9 +187,8 @@ def check(
 ) -> None:
     """Find problems in recipes and estimate what training costs.
 
-    Prints parameters, graph sizes, the latency of the initial student, how many texts are to be embedded and trained on, and about how
-    long training takes on this machine.
-    Nothing is trained.
+    Prints parameters, graph sizes, the latency of the initial student, how many texts are to be embedded and
+    trained on, and about how long training takes on this machine. Nothing is trained.
     """
     from edgedistill import recipe
     from edgedistill.errors import require
@@ -171,16 +203,23 @@ def check(
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
-@app.command(epilog=_example("edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1"))
+@app.command(
+    epilog=_example("edgedistill train bert-2x128 bert-1x384-b64 --data ~/texts --set stages.0.epochs=1")
+)
 def train(
     names: Recipes,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run, for one recipe. Default: runs/NAME.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the run, for one recipe. Default: runs/NAME."),
+    ] = None,
     data: Data = None,
     changes: Changes = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Continue an interrupted run, with the same result as without the interruption. Finished runs are skipped."
+            "--resume",
+            help="Continue an interrupted run, with the same result as without the interruption. Finished "
+            "runs are skipped.",
         ),
     ] = False,
     device: TrainingDevice = "auto",
@@ -189,8 +228,8 @@ def train(
 ) -> None:
     """Train the student of each recipe.
 
-    The run folder is written atomically when training is complete. Several recipes are trained one after the other and share the
-    cached embeddings of the teacher.
+    The run folder is written atomically when training is complete. Several recipes are trained one after the
+    other and share the cached embeddings of the teacher.
     """
     from edgedistill import recipe
     from edgedistill.errors import require
@@ -198,10 +237,15 @@ def train(
 
     specs = [recipe.read(name, changes or []) for name in names]
     if len(specs) > 1 and out is not None:
-        raise UserError(f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train them one by one")
+        raise UserError(
+            f"--out: one folder for {len(specs)} recipes; leave it out (each goes to runs/NAME), or train "
+            "them one by one"
+        )
     preflight.check_all(specs, data)
     require("torch", "train", "train")
-    session = Session(data=data, device=device, log=log, progress=sys.stderr.isatty(), remote_code=remote_code)
+    session = Session(
+        data=data, device=device, log=log, progress=sys.stderr.isatty(), remote_code=remote_code
+    )
     if len(specs) > 1:
         from edgedistill.training.series import train_series
 
@@ -215,31 +259,57 @@ def train(
         info = training.train(specs[0], out, session, resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
-            raise Interrupted(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work") from None
+            raise Interrupted(
+                f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
+            ) from None
         raise
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
 @app.command(epilog=_example("edgedistill adapt nano --texts 'docs/**/*.txt' --out bundles/mine"))
 def adapt(
-    student: Annotated[str, typer.Argument(metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run.")],
+    student: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run."
+        ),
+    ],
     texts: Annotated[
         list[str],
         typer.Option(
-            "--texts", metavar="GLOB", help="Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
+            "--texts",
+            metavar="GLOB",
+            help="Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe.")],
-    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")] = "text",
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe."
+        ),
+    ],
+    column: Annotated[
+        str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")
+    ] = "text",
     teacher: Annotated[
         str | None,
-        typer.Option("--teacher", metavar="MODEL", help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
+        typer.Option(
+            "--teacher",
+            metavar="MODEL",
+            help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher.",
+        ),
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")] = 10.0,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")
+    ] = 10.0,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")
+    ] = False,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -247,9 +317,9 @@ def adapt(
 ) -> None:
     """Teach a finished student your own texts, without labels, and export it.
 
-    Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints how well the student
-    agrees with its teacher before and after, on texts that were held out. The run's recipe.yaml says what was chosen; `train` runs it
-    again.
+    Sentences of Python's documentation are trained on too, so that it forgets little of general texts. Prints
+    how well the student agrees with its teacher before and after, on texts that were held out. The run's
+    recipe.yaml says what was chosen; `train` runs it again.
     """
     from edgedistill.errors import require
 
@@ -259,7 +329,9 @@ def adapt(
 
     wanted = listed(precision)
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
-    request = adapting.Request(student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite)
+    request = adapting.Request(
+        student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite
+    )
     if not resume and (out.exists() or request.run.exists()):
         _refuse_existing(str(out if out.exists() else request.run), "--out", overwrite)
     progress = sys.stderr.isatty()
@@ -267,21 +339,43 @@ def adapt(
     try:
         found = adapting.adapt(request, session, resume)
     except KeyboardInterrupt:
-        raise Interrupted(f"{request.run}: interrupted; continue with --resume, which repeats at most a minute of work") from None
-    print_result({key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}")
+        raise Interrupted(
+            f"{request.run}: interrupted; continue with --resume, which repeats at most a minute of work"
+        ) from None
+    print_result(
+        {key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}"
+    )
 
 
-@app.command(epilog=_example("edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"))
+@app.command(
+    epilog=_example(
+        "edgedistill fit --teacher packaged:all-MiniLM-L6-v2 --texts 'texts/*.txt' --max-mb 5 --max-p50-ms 1"
+    )
+)
 def fit(
     teacher: Annotated[
-        str, typer.Option("--teacher", metavar="MODEL", help="packaged:NAME, a folder, a run, or a hub id with --revision.")
+        str,
+        typer.Option(
+            "--teacher", metavar="MODEL", help="packaged:NAME, a folder, a run, or a hub id with --revision."
+        ),
     ],
     max_mb: Annotated[
-        float, typer.Option("--max-mb", min=0.001, metavar="MB", help="Size of the graph and tokenizer.json together, in 10⁶ bytes.")
+        float,
+        typer.Option(
+            "--max-mb",
+            min=0.001,
+            metavar="MB",
+            help="Size of the graph and tokenizer.json together, in 10⁶ bytes.",
+        ),
     ],
     max_p50_ms: Annotated[
         float,
-        typer.Option("--max-p50-ms", min=0.001, metavar="MS", help="Median time of one short text on one thread, tokenization included."),
+        typer.Option(
+            "--max-p50-ms",
+            min=0.001,
+            metavar="MS",
+            help="Median time of one short text on one thread, tokenization included.",
+        ),
     ],
     texts: Annotated[
         list[str] | None,
@@ -291,30 +385,57 @@ def fit(
             help="Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable.",
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring.")] = 60.0,
+    minutes: Annotated[
+        float,
+        typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring."),
+    ] = 60.0,
     min_kept: Annotated[
         float | None,
-        typer.Option("--min-kept", min=0, metavar="SHARE", help="Exit with 1 where less of the teacher's score on the suite is kept."),
+        typer.Option(
+            "--min-kept",
+            min=0,
+            metavar="SHARE",
+            help="Exit with 1 where less of the teacher's score on the suite is kept.",
+        ),
     ] = None,
     target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="Where latency is measured: native (onnxruntime here) or web (WASM, in Node).")
+        str,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Where latency is measured: native (onnxruntime here) or web (WASM, in Node).",
+        ),
     ] = "native",
     suite: Annotated[
         str | None,
         typer.Option(
             "--suite",
             metavar="SUITE",
-            help="A development suite, by name or path, to score by too. Default: mini, measured at the end only.",
+            help="A development suite, by name or path, to score by too. Default: mini, measured at the end "
+            "only.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a fit that was interrupted, or with more minutes.")] = False,
-    column: Annotated[str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")] = "text",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a fit that was interrupted, or with more minutes.")
+    ] = False,
+    column: Annotated[
+        str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")
+    ] = "text",
     pooling: Annotated[
-        str | None, typer.Option("--pooling", metavar="KIND", help="Of a plain transformers model: mean, cls, cls_pooler, max or last.")
+        str | None,
+        typer.Option(
+            "--pooling",
+            metavar="KIND",
+            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
+        ),
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")] = 0,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")
+    ] = 0,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -322,8 +443,8 @@ def fit(
 ) -> None:
     """Find the best student of a teacher that keeps to a budget of size and latency.
 
-    Candidates are built, exported and measured before training; those that fit are raced on your texts. Writes a bundle, its recipe
-    mine.yaml, and the page fit.html, which shows every candidate and why it fell.
+    Candidates are built, exported and measured before training; those that fit are raced on your texts.
+    Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
     from edgedistill.errors import require
 
@@ -336,39 +457,68 @@ def fit(
         raise UserError(f"--target: {unknown_name('target', target, TARGETS)}")
     budget = Budget(max_mb, max_p50_ms, target)
     asked = FitRequest(
-        fitting.teacher(teacher, revision, pooling), tuple(texts or ()), budget, minutes, column, min_kept, suite, seed, data
+        fitting.teacher(teacher, revision, pooling),
+        tuple(texts or ()),
+        budget,
+        minutes,
+        column,
+        min_kept,
+        suite,
+        seed,
+        data,
     )
     progress = sys.stderr.isatty() and not as_json
     session = Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
     try:
         found = fitting.fit(asked, out, session, resume)
     except KeyboardInterrupt:
-        raise Interrupted(f"{out}: interrupted; continue with --resume, which repeats at most a minute of work") from None
+        raise Interrupted(
+            f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
+        ) from None
     print_result(found, as_json, fitting.summary(found))
 
 
 @app.command(epilog=_example("edgedistill export runs/bert-2x128 --precision int8,w8"))
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="RUN|MODEL", help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.")
+        str,
+        typer.Argument(
+            metavar="RUN|MODEL",
+            help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.",
+        ),
     ],
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")] = False,
-    pooling: Annotated[
-        str | None, typer.Option("--pooling", metavar="KIND", help="Of a plain transformers model: mean, cls, cls_pooler, max or last.")
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")
     ] = None,
-    revision: Annotated[str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")
+    ] = False,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            "--pooling",
+            metavar="KIND",
+            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
+    ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Show what quantizing each layer alone costs, by default in int8; write nothing."),
+        typer.Option(
+            "--explain",
+            help="Show what quantizing each layer alone costs, by default in int8; write nothing.",
+        ),
     ] = False,
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Export a run, or any sentence-transformers model, as an ONNX bundle.
 
-    Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks pass.
+    Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
+    pass.
     """
     from edgedistill.errors import require
 
@@ -381,79 +531,129 @@ def export(
 
     if explain:
         session = Session(log=log, progress=not as_json and sys.stderr.isatty(), remote_code=remote_code)
-        explained = explanation.of(source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision)
+        explained = explanation.of(
+            source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision
+        )
         print_result(explained, as_json, explanation.table(explained))
         return
     found = bundle_writer.export(source, precisions, out, log, pooling, revision, remote_code)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 
-@app.command(epilog=_example("edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html"))
+@app.command(
+    epilog=_example(
+        "edgedistill bench bundles/teacher:fp32 bundles/bert-2x128:w8 --suite mini --html report.html"
+    )
+)
 def bench(
     bundles: Annotated[
         list[str],
-        typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folders or names of bundles; NAME:* measures every precision."),
+        typer.Argument(
+            metavar="BUNDLE[:PRECISION]", help="Folders or names of bundles; NAME:* measures every precision."
+        ),
     ],
     suite: Annotated[
         list[str] | None,
         typer.Option(
             "--suite",
             metavar="SUITE",
-            help="A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For classifiers: task (the test "
+            help="A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
+            "classifiers: task (the test "
             "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
     ] = None,
     data: Data = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, metavar="N", help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use."),
+        typer.Option(
+            "--threads",
+            min=1,
+            metavar="N",
+            help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use.",
+        ),
     ] = None,
     device: RuntimeDevice = "cpu",
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files --out and --html if they exist.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files --out and --html if they exist.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
 
-    Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle is measured too.
+    Accuracy is also reported as the share of the teacher's score that is retained, where the teacher's bundle
+    is measured too.
     """
     for option, file in (("--out", out), ("--html", html)):
         if file is not None and file.is_file():
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.evaluation import bench as benchmark
 
-    found = benchmark.bench(bundles, suite or [], Session(data=data, device=device, log=log), threads, benchmark.Outputs(out, html))
+    found = benchmark.bench(
+        bundles,
+        suite or [],
+        Session(data=data, device=device, log=log),
+        threads,
+        benchmark.Outputs(out, html),
+    )
     print_result(found, as_json)
 
 
 @app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))
 def embed(
-    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
+        ),
+    ],
     file: Annotated[
         str,
         typer.Argument(
             metavar="FILE",
-            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each also .gz. "
+            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+            "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,
         ),
     ] = "-",
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout.",
+        ),
     ] = None,
-    column: Annotated[str | None, typer.Option("--column", metavar="NAME", help="Column of the texts. Default: text.")] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", metavar="NAME", help="Column of the texts. Default: text.")
+    ] = None,
     dim: Annotated[
-        int | None, typer.Option("--dim", min=1, metavar="N", help="Dimensions to return, of a Matryoshka student. Default: all.")
+        int | None,
+        typer.Option(
+            "--dim", min=1, metavar="N", help="Dimensions to return, of a Matryoshka student. Default: all."
+        ),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option("--batch-tokens", min=1, metavar="N", help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda."),
+        typer.Option(
+            "--batch-tokens",
+            min=1,
+            metavar="N",
+            help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.",
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")
+    ] = False,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, metavar="N", help="Default: the processors this process may use.")
+        int | None,
+        typer.Option("--threads", min=1, metavar="N", help="Default: the processors this process may use."),
     ] = None,
     device: RuntimeDevice = "cpu",
     as_json: Json = False,
@@ -480,7 +680,8 @@ def verify(
 ) -> None:
     """Verify a bundle on this machine.
 
-    Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored at export.
+    Compares the sha256 of every file with the manifest, and the embeddings of golden texts with those stored
+    at export.
     """
     from edgedistill.runtime import verify as verification
 
@@ -490,19 +691,30 @@ def verify(
 
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
 def mobile(
-    name: Annotated[str, typer.Argument(metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the package.")],
     ids: Annotated[
-        bool, typer.Option("--ids", help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.")
+        bool,
+        typer.Option(
+            "--ids",
+            help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
+        ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the package --out if it exists.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the package --out if it exists.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a package for Android and iOS from a bundle.
 
-    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the token ids of
-    tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced build of onnxruntime and what NNAPI
-    and CoreML could run come with it.
+    Its graph takes texts and returns embeddings. It is written only if the tokenizer in the graph gives the
+    token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
+    build of onnxruntime and what NNAPI and CoreML could run come with it.
     """
     from edgedistill.errors import require
 
@@ -516,27 +728,44 @@ def mobile(
     print_result({"package": str(out), **found}, as_json, str(out))
 
 
-@app.command(epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine"))
+@app.command(
+    epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
+)
 def trim(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")
+    ],
     texts: Annotated[
         list[str],
-        typer.Option("--corpus", metavar="GLOB[:COLUMN]", help="Files whose tokens are kept, under --data, else here. Repeatable."),
+        typer.Option(
+            "--corpus",
+            metavar="GLOB[:COLUMN]",
+            help="Files whose tokens are kept, under --data, else here. Repeatable.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the trimmed model.")],
     others: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar="GLOB[:COLUMN]", help="Files to report the effect on, without keeping their tokens. Repeatable."),
+        typer.Option(
+            "--report",
+            metavar="GLOB[:COLUMN]",
+            help="Files to report the effect on, without keeping their tokens. Repeatable.",
+        ),
     ] = None,
-    min_count: Annotated[int, typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often.")] = 1,
-    revision: Annotated[str | None, typer.Option("--revision", metavar="REVISION", help="Commit, tag or branch of a hub id.")] = None,
+    min_count: Annotated[
+        int,
+        typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often."),
+    ] = 1,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="REVISION", help="Commit, tag or branch of a hub id.")
+    ] = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Remove from a model the tokens that a corpus does not use.
 
-    Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded as before; this is
-    checked before the model is written.
+    Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded
+    as before; this is checked before the model is written.
     """
     from edgedistill.errors import require
 
@@ -544,21 +773,30 @@ def trim(
     from edgedistill.vocabulary import trim_model, trim_report
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision)
+    found = trim_model.trim(
+        model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision
+    )
     print_result(found, as_json, trim_report.summary(found))
 
 
 @app.command(epilog=_example("edgedistill demo --minutes 6"))
 def demo(
-    minutes: Annotated[float, typer.Option("--minutes", min=0.2, metavar="MINUTES", help="Training time of both students together.")] = 3.0,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")] = Path("demo"),
+    minutes: Annotated[
+        float,
+        typer.Option(
+            "--minutes", min=0.2, metavar="MINUTES", help="Training time of both students together."
+        ),
+    ] = 3.0,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")
+    ] = Path("demo"),
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
 
     Takes 3 minutes of training, about 15 minutes in all.
-    The texts are sentences of Python's documentation and come with the package, the teacher comes with edgedistill[demo]:
-    nothing is downloaded.
+    The texts are sentences of Python's documentation and come with the package, the teacher comes with
+    edgedistill[demo]: nothing is downloaded.
     """
     from edgedistill.errors import require
 
@@ -570,7 +808,8 @@ def demo(
 
 @contextmanager
 def _written_stdout() -> Iterator[None]:
-    """Write what stdout still holds when the block ends: as Python exits, an error could no longer be told."""
+    """Write what stdout still holds when the block ends: as Python exits, an error could no longer be
+    told."""
     try:
         yield
     finally:
@@ -598,11 +837,16 @@ def _discard(stream: TextIO) -> None:
 
 
 def main() -> None:
-    """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted. A bug keeps its traceback."""
+    """Run a command and exit: 0 success, 1 a check failed, 2 the user can fix it, 130 interrupted. A bug
+    keeps its traceback."""
     shown, details = False, dict[str, Any]()
-    # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than half the time
+    # torch allocates in pages of 2 MB: a training step with a large embedding table takes little more than
+    # half the time
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    sys.stdin, sys.stdout, sys.stderr = (each or open(os.devnull, "r+", encoding="utf-8") for each in (sys.stdin, sys.stdout, sys.stderr))  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = (
+        each or open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+        for each in (sys.stdin, sys.stdout, sys.stderr)
+    )
     try:
         with _traceback_on_demand(), border(), _written_stdout():
             app()

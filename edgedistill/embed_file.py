@@ -31,7 +31,8 @@ Embedded = Iterator[tuple[list[str], np.ndarray]]  # texts, and their (n, d) emb
 class TextFile:
     """A file of texts, or stdin.
 
-    path: a file as `readers.texts_in` reads it, its type by its ending; stdin (`-`) is UTF-8 with one text per line, empty lines
+    path: a file as `readers.texts_in` reads it, its type by its ending; stdin (`-`) is UTF-8 with one text
+        per line, empty lines
     included. column: that of the texts in a table, by default "text".
     """
 
@@ -43,14 +44,21 @@ class TextFile:
         return "stdin" if str(self.path) == "-" else str(self.path)
 
     def check(self) -> None:
-        """Raises UserError where there is no such file, its type is not known, or a column is given for text without columns."""
+        """Raises UserError where there is no such file, its type is not known, or a column is given for text
+        without columns."""
         path, stdin = Path(self.path), str(self.path) == "-"
         if not stdin and (path.is_dir() or not path.exists()):
             fact = "a folder" if path.is_dir() else "no such file"
-            raise UserError(f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, or - for stdin")
+            raise UserError(
+                f"{path}: {fact}; give a file with one text per line, a .tsv, .csv, .jsonl or .parquet file, "
+                "or - for stdin"
+            )
         kind = ".txt" if stdin else input_file.kind(path)
         if self.column is not None and kind in input_file.WHOLE_TEXT:
-            raise UserError(f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave --column out")
+            raise UserError(
+                f"--column {self.column}: {self.name} is read as plain text, which has no columns; leave "
+                "--column out"
+            )
         if kind == ".parquet":
             require("pyarrow", f"embed {path}", "train")
 
@@ -64,7 +72,8 @@ class TextFile:
 
 @dataclass(frozen=True)
 class EmbeddingFile:
-    """Where embeddings are written: an .npy array, (n, d) float32, or JSON lines {"text", "embedding"}; without a path on stdout.
+    """Where embeddings are written: an .npy array, (n, d) float32, or JSON lines {"text", "embedding"};
+    without a path on stdout.
 
     A file is written atomically. overwrite: replace an existing file.
     """
@@ -79,7 +88,9 @@ class EmbeddingFile:
         if self.path.suffix not in FORMATS:
             raise UserError(f"--out {self.path}: {unknown_name('format', self.path.suffix, FORMATS)}")
         if self.path.exists() and not self.overwrite:
-            raise UserError(f"--out {self.path}: exists already; add --overwrite to replace it, or choose another file")
+            raise UserError(
+                f"--out {self.path}: exists already; add --overwrite to replace it, or choose another file"
+            )
 
     def write(self, embedded: Embedded, dims: int) -> None:
         if self.path is None:
@@ -114,9 +125,10 @@ def embed_file(
 ) -> dict[str, Any]:
     """Embed the texts of a file, a few thousand at a time; row i is text i.
 
-    dim, batch_tokens: as for `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is None for an empty input, which gives an
-    array without rows or an empty file. Raises UserError, with nothing written: no such file, column or format, `out` exists
-    already, a damaged line.
+    dim, batch_tokens: as for `Bundle.encode`. Returns {texts, dims, out, texts_s}; texts_s is None for an
+        empty input, which gives an
+    array without rows or an empty file. Raises UserError, with nothing written: no such file, column or
+    format, `out` exists already, a damaged line.
     """
     source.check()
     out.check()
@@ -139,8 +151,15 @@ def embed_file(
         session.log(f"{source.name} is empty: 0 texts embedded")
     if out.path is not None:
         speed = f", {rate:,.0f} texts/s" if rate else ""
-        session.log(f"{out.path}: {counter.texts:,} text{'' if counter.texts == 1 else 's'}, {dims} dimensions{speed}")
-    return {"texts": counter.texts, "dims": dims, "out": None if out.path is None else str(out.path), "texts_s": rate}
+        session.log(
+            f"{out.path}: {counter.texts:,} text{'' if counter.texts == 1 else 's'}, {dims} dimensions{speed}"
+        )
+    return {
+        "texts": counter.texts,
+        "dims": dims,
+        "out": None if out.path is None else str(out.path),
+        "texts_s": rate,
+    }
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -156,11 +175,14 @@ def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
-    """The number of rows is known only at the end: numpy's header has room for it to grow, and is written again."""
+    """The number of rows is known only at the end: numpy's header has room for it to grow, and is written
+    again."""
     count = 0
 
     def write_header() -> None:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (count, dims)}
+        )
 
     write_header()
     body = file.tell()
@@ -173,6 +195,7 @@ def _write_npy(file: BinaryIO, embedded: Embedded, dims: int) -> None:
 
 
 def _json_lines(texts: list[str], rows: np.ndarray) -> Iterator[str]:
-    """One {"text", "embedding"} per line; seven decimals, which is the precision of float32 in a unit vector."""
+    """One {"text", "embedding"} per line; seven decimals, which is the precision of float32 in a unit
+    vector."""
     for text, row in zip(texts, np.round(rows.astype(np.float64), 7).tolist(), strict=True):
         yield json.dumps({"text": text, "embedding": row}, ensure_ascii=False, allow_nan=False) + "\n"

@@ -20,7 +20,8 @@ T = TypeVar("T")
 class UserError(Exception):
     """Something the user can fix; a command exits with 2.
 
-    `problems`: one line per problem, each *place: fact; way out*. `details` are added to the JSON object of `--json`.
+    `problems`: one line per problem, each *place: fact; way out*. `details` are added to the JSON object of
+        `--json`.
     """
 
     def __init__(self, *problems: str, details: dict[str, Any] | None = None) -> None:
@@ -56,26 +57,37 @@ _WAYS_OUT = {
     **dict.fromkeys(FULL_DISK, SPACE),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another place"),
     errno.EROFS: "choose another place",
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP), "check the path"),
+    **dict.fromkeys(
+        (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP),
+        "check the path",
+    ),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.EILSEQ), "choose another name"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit (ulimit -n)"),
     **dict.fromkeys((errno.EBUSY, errno.ETXTBSY), "end the program that uses it"),
     **dict.fromkeys((errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP), "choose a place on another file system"),
-    **dict.fromkeys((errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT), "check the network"),
+    **dict.fromkeys(
+        (errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT),
+        "check the network",
+    ),
     **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO), "check the device"),
 }
 # Rust's errors and numpy's tofile carry the reason only in their message.
 _RUST = re.compile(r"\(os error (\d+)\)")
 _NUMPY = re.compile(r"^\d+ requested and \d+ written$")
 # MemoryError is Python's and numpy's; torch and onnxruntime raise a RuntimeError or one of their own.
-_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|failed to allocate|bad_alloc|bad allocation", re.IGNORECASE)
+_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|out of memory|failed to allocate|bad_alloc|bad allocation",
+    re.IGNORECASE,
+)
 
 
 @contextmanager
 def border(place: str | None = None) -> Iterator[None]:
-    """Where errors leave edgedistill, the command line or a function of the library: what the user can fix becomes a UserError.
+    """Where errors leave edgedistill, the command line or a function of the library: what the user can fix
+    becomes a UserError.
 
-    Also a decorator. The error it was made from is its `__cause__`; what remains is a bug, and passes unchanged.
+    Also a decorator. The error it was made from is its `__cause__`; what remains is a bug, and passes
+    unchanged.
     place: what the line starts with, by default the file that the error names.
     """
     try:
@@ -87,12 +99,17 @@ def border(place: str | None = None) -> Iterator[None]:
 
 
 def user_error(error: BaseException, place: str | None = None) -> UserError | None:
-    """The UserError for an error of the operating system or for want of memory; None where it is neither, so probably a bug."""
+    """The UserError for an error of the operating system or for want of memory; None where it is neither, so
+    probably a bug."""
     number = system_error(error)
     if isinstance(error, BrokenPipeError | UserError | CheckFailed):
         return None
     if number is not None:
-        names = [str(name) for name in (getattr(error, "filename", None), getattr(error, "filename2", None)) if name is not None]
+        names = [
+            str(name)
+            for name in (getattr(error, "filename", None), getattr(error, "filename2", None))
+            if name is not None
+        ]
         kind = DiskFull if number in FULL_DISK else UserError
         fact = FULL_DISK.get(number) or os.strerror(number).lower()
         if place is not None or names:
@@ -100,14 +117,20 @@ def user_error(error: BaseException, place: str | None = None) -> UserError | No
         return kind(f"{first_line(error)}; {_WAYS_OUT[number]} ({DEBUG}=1 shows where)")
     if isinstance(error, MemoryError) or _MEMORY.search(str(error)):
         size = f" ({first_line(error)})" if str(error) else ""
-        return UserError(f"not enough memory{size}; make what is computed at once smaller, or take a machine with more")
+        return UserError(
+            f"not enough memory{size}; make what is computed at once smaller, or take a machine with more"
+        )
     if isinstance(error, UnicodeEncodeError):
         letter, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
         if "\ud800" <= letter <= "\udfff":
-            return UserError(f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it")
+            return UserError(
+                f"{near!a}: holds half a surrogate pair ({letter!a}), which is not text; correct it"
+            )
         return UserError(f"stdout: {error.encoding} has no letter {letter!a}; set PYTHONUTF8=1")
     if isinstance(error, OSError) and error.errno is None and not isinstance(error, io.UnsupportedOperation):
-        return UserError(f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)")  # a library's: hub, model, archive
+        return UserError(
+            f"{first_line(error)}; correct what it names ({DEBUG}=1 shows where)"
+        )  # a library's: hub, model, archive
     return None
 
 
@@ -131,14 +154,17 @@ class Named(Protocol):
 def map_collecting_errors(items: Sequence[N], function: Callable[[N], T]) -> list[T]:
     """Apply a function to every item and return the results.
 
-    Raises one UserError with the problems of all items; where there are several items, each problem starts with its item's name.
+    Raises one UserError with the problems of all items; where there are several items, each problem starts
+    with its item's name.
     """
     results, problems = list[T](), list[str]()
     for item in items:
         try:
             results.append(function(item))
         except UserError as error:
-            problems += [f"{item.name}: {problem}" if len(items) > 1 else problem for problem in error.problems]
+            problems += [
+                f"{item.name}: {problem}" if len(items) > 1 else problem for problem in error.problems
+            ]
     if problems:
         raise UserError(*problems)
     return results
@@ -152,7 +178,8 @@ class Problems:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Keep the problems of a UserError raised in the block; the block ends there and the program goes on after it."""
+        """Keep the problems of a UserError raised in the block; the block ends there and the program goes on
+        after it."""
         try:
             yield
         except UserError as error:
@@ -191,12 +218,15 @@ def shown(value: object, most: int = 100, quoted: bool = True) -> str:
 
 def quote(text: str) -> str:
     """A text in double quotes, shortened to fit a line, with invisible characters escaped."""
-    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41])
+    shown = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text[:41]
+    )
     return f'"{shown[:40]}…"' if len(shown) > 40 else f'"{shown}"'
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """The known names separated by commas; of more than MAX_NAMES only the closest to `name`, and how many others there are."""
+    """The known names separated by commas; of more than MAX_NAMES only the closest to `name`, and how many
+    others there are."""
     names = sorted(known)
     if len(names) <= MAX_NAMES:
         return ", ".join(names)
@@ -205,18 +235,21 @@ def closest_names(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-    """The first line of a library's error, at most 300 characters, without control characters: names in files are a stranger's too."""
+    """The first line of a library's error, at most 300 characters, without control characters: names in files
+    are a stranger's too."""
     line = (str(error).splitlines() or [type(error).__name__])[0][:300]
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def require(module: str, command: str, extra: str) -> ModuleType:
-    """Import an optional dependency. Raises UserError, which names the extra to install, where it is missing."""
+    """Import an optional dependency. Raises UserError, which names the extra to install, where it is
+    missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.split(".")[0] == module.split(".")[0]:
             raise UserError(
-                f"edgedistill {command} needs {module.split('.')[0]}, which is not installed; pip install 'edgedistill[{extra}]'"
+                f"edgedistill {command} needs {module.split('.')[0]}, which is not installed; pip install "
+                f"'edgedistill[{extra}]'"
             ) from None
         raise

@@ -14,11 +14,23 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgedistill.errors import FULL_DISK, SPACE, DiskFull, UserError, border, closest_names, system_error, unknown_name
+from edgedistill.errors import (
+    FULL_DISK,
+    SPACE,
+    DiskFull,
+    UserError,
+    border,
+    closest_names,
+    system_error,
+    unknown_name,
+)
 
 PACKAGE = Path(__file__).resolve().parent
-GENERAL_CORPUS = PACKAGE / "shipped/general_corpus/sentences.txt.gz"  # of Python's documentation, made by bench/general_corpus.py
-SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
+GENERAL_CORPUS = (
+    PACKAGE / "shipped/general_corpus/sentences.txt.gz"
+)  # of Python's documentation, made by bench/general_corpus.py
+# kind: (folder, pattern); in a checkout the folders are next to the package, in a wheel under shipped/
+SHIPPED = {
     "recipe": ("recipes", "**/*.yaml"),
     "runner": ("export", "*/README.md"),
     "suite": ("bench/suites", "*/suite.yaml"),
@@ -27,20 +39,23 @@ SHIPPED = {  # kind: (folder, pattern); in a checkout the folders are next to th
 
 
 def shipped_folder(what: str) -> Path:
-    """The folder of the shipped recipes, runners, suites or bundles, in an installed wheel or in a checkout."""
+    """The folder of the shipped recipes, runners, suites or bundles, in an installed wheel or in a
+    checkout."""
     folder = SHIPPED[what][0]
     inside = PACKAGE / "shipped" / folder
     return inside if inside.is_dir() else PACKAGE.parent / folder
 
 
 def shipped(what: str) -> dict[str, Path]:
-    """All shipped files of one kind by name: a recipe's file stem, otherwise the name of the file's folder."""
+    """All shipped files of one kind by name: a recipe's file stem, otherwise the name of the file's
+    folder."""
     folder, pattern = shipped_folder(what), SHIPPED[what][1]
     return {p.stem if what == "recipe" else p.parent.name: p for p in sorted(folder.glob(pattern))}
 
 
 def find(what: str, name: str | Path) -> Path:
-    """The file at a path if there is one, otherwise the shipped file of that name. Raises UserError where there is neither."""
+    """The file at a path if there is one, otherwise the shipped file of that name. Raises UserError where
+    there is neither."""
     path = Path(name)
     if path.is_file():
         return path
@@ -51,12 +66,16 @@ def find(what: str, name: str | Path) -> Path:
         raise UserError(f"{name}: a folder; give the path of the {what} file")
     listed = "; `edgedistill recipes` lists them" if what == "recipe" else ""
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"{name}: no such file; give a path, or the name of a shipped {what} ({closest_names(str(name), known)}){listed}")
+        raise UserError(
+            f"{name}: no such file; give a path, or the name of a shipped {what} "
+            f"({closest_names(str(name), known)}){listed}"
+        )
     raise UserError(unknown_name(what, str(name), known) + listed)
 
 
 def cache_folder() -> Path:
-    """The folder that caches corpora, tokens and teacher embeddings: $EDGEDISTILL_CACHE, otherwise ~/.cache/edgedistill."""
+    """The folder that caches corpora, tokens and teacher embeddings: $EDGEDISTILL_CACHE, otherwise
+    ~/.cache/edgedistill."""
     return Path(os.environ.get("EDGEDISTILL_CACHE") or Path.home() / ".cache" / "edgedistill")
 
 
@@ -66,15 +85,19 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_folder(folder: Path, suffixes: tuple[str, ...] = ()) -> str:
-    """One sha256 over the names and bytes of a folder's files; `suffixes`: only of files with one of these."""
+    """One sha256 over the names and bytes of a folder's files; `suffixes`: only of files with one of
+    these."""
     total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)):
+    for path in sorted(
+        p for p in folder.rglob("*") if p.is_file() and (not suffixes or p.suffix in suffixes)
+    ):
         total.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
     return total.hexdigest()
 
 
 def cache_key(**parts: Any) -> str:
-    """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a manifest's digest."""
+    """The first 24 hex digits of the sha256 of the arguments as canonical JSON; names cache folders, and is a
+    manifest's digest."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -85,19 +108,30 @@ LFS_POINTER = "version https://git-lfs"  # how a file begins that stands for one
 def read_json(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> Any:
     """The value in a JSON file, with or without a byte order mark; `way_out` ends the line of an error.
 
-    finite: NaN and Infinity, which Python's writer puts out though JSON has none, are errors too. Raises UserError for what holds no
+    finite: NaN and Infinity, which Python's writer puts out though JSON has none, are errors too. Raises
+        UserError for what holds no
     JSON: an empty or huge file, other text, bytes that are no UTF-8, nesting and numbers without end.
     """
     if path.stat().st_size > LARGEST_JSON_BYTES:
         raise UserError(f"{path}: above {LARGEST_JSON_BYTES} bytes; {way_out}")
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number if finite else float)
+        return json.loads(
+            path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number if finite else float
+        )
     except json.JSONDecodeError as error:
         fact = f"not JSON (line {error.lineno}: {error.msg})" if error.doc.strip() else "empty"
         if error.doc.startswith(LFS_POINTER):
             fact = "a pointer of Git LFS in place of the file"
-    except (ValueError, RecursionError, OverflowError) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
-        facts = {RecursionError: "nested too deeply", UnicodeDecodeError: "not UTF-8", OverflowError: "NaN or Infinity"}
+    except (
+        ValueError,
+        RecursionError,
+        OverflowError,
+    ) as error:  # of ValueErrors, only a number is neither JSON's nor UTF-8's
+        facts = {
+            RecursionError: "nested too deeply",
+            UnicodeDecodeError: "not UTF-8",
+            OverflowError: "NaN or Infinity",
+        }
         fact = f"not JSON ({facts.get(type(error), 'a number of more than 4,300 digits')})"
     raise UserError(f"{path}: {fact}; {way_out}")
 
@@ -106,7 +140,9 @@ def _no_number(name: str) -> float:
     raise OverflowError(name)
 
 
-def read_json_object(path: Path, way_out: str = "get or write the file again", finite: bool = False) -> dict[str, Any]:
+def read_json_object(
+    path: Path, way_out: str = "get or write the file again", finite: bool = False
+) -> dict[str, Any]:
     """`read_json` of a file that holds an object. Raises UserError where it holds another value."""
     value = read_json(path, way_out, finite)
     if not isinstance(value, dict):
@@ -131,7 +167,8 @@ def write_json(path: Path, value: Any, compact: bool = False) -> None:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """JSON that every parser reads: null in place of a number that is not finite, for which JSON has no name."""
+    """JSON that every parser reads: null in place of a number that is not finite, for which JSON has no
+    name."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
     except ValueError:
@@ -148,7 +185,8 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `path`. It is renamed to `path` when the block succeeds and deleted when it raises.
+    """Yield a temporary path next to `path`. It is renamed to `path` when the block succeeds and deleted when
+    it raises.
 
     Raises UserError when the disk is full.
     """
@@ -171,7 +209,8 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder next to `path`. It is renamed to `path` when the block succeeds and deleted when it raises.
+    """Yield an empty temporary folder next to `path`. It is renamed to `path` when the block succeeds and
+    deleted when it raises.
 
     An existing folder at `path` is replaced only on success. Raises UserError when the disk is full.
     """
@@ -215,7 +254,8 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Allocate the blocks of a sparse file: writing to a memory map of one on a full disk would kill the process with a bus error."""
+    """Allocate the blocks of a sparse file: writing to a memory map of one on a full disk would kill the
+    process with a bus error."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -223,7 +263,8 @@ def reserve(path: Path) -> None:
 
 @contextmanager
 def full_disk_as_user_error(path: Path) -> Iterator[None]:
-    """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors pass."""
+    """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors
+    pass."""
     try:
         yield
     except Exception as error:
@@ -233,7 +274,8 @@ def full_disk_as_user_error(path: Path) -> Iterator[None]:
 
 
 def _written(path: Path) -> AbstractContextManager[None]:
-    """Name `path`, not the temporary file beside it, in the error of a system call that makes or renames that."""
+    """Name `path`, not the temporary file beside it, in the error of a system call that makes or renames
+    that."""
     return border(f"{path} was not written")
 
 

@@ -1,4 +1,5 @@
-"""The machine measurements run on: processor, instruction sets, memory, versions; and how many threads to use."""
+"""The machine measurements run on: processor, instruction sets, memory, versions; and how many threads to
+use."""
 
 from __future__ import annotations
 
@@ -15,12 +16,25 @@ from typing import Any
 
 FLAGS = (  # instruction sets that decide how fast a quantized graph runs
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
-    *("amx_tile", "amx_int8", "amx_bf16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+    *(
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
+        "asimd",
+        "asimdhp",
+        "asimddp",
+        "i8mm",
+        "bf16",
+        "sve",
+        "sve2",
+        "sme",
+    ),
 )
 
 
 def here(device: str = "cpu") -> dict[str, Any]:
-    """Describe this machine: processor, instruction sets, cores, CPU quota, frequency governor, memory, system; for cuda the GPU."""
+    """Describe this machine: processor, instruction sets, cores, CPU quota, frequency governor, memory,
+    system; for cuda the GPU."""
     return {
         **({"gpu": gpu()} if device == "cuda" else {}),
         "cpu": _cpu_model(),
@@ -44,8 +58,8 @@ def flags() -> list[str]:
 def gpu() -> dict[str, str] | None:
     """{name, memory, driver} of the NVIDIA GPU that CUDA computes on, from nvidia-smi.
 
-    None where nvidia-smi fails, or lists GPUs of several kinds and it is unknown which: CUDA numbers them in another order, unless
-    CUDA_DEVICE_ORDER is PCI_BUS_ID. A part of a GPU (MIG) is described as the whole.
+    None where nvidia-smi fails, or lists GPUs of several kinds and it is unknown which: CUDA numbers them in
+    another order, unless CUDA_DEVICE_ORDER is PCI_BUS_ID. A part of a GPU (MIG) is described as the whole.
     """
     query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader"]
     try:
@@ -61,7 +75,8 @@ def gpu() -> dict[str, str] | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that run a bundle, where installed. onnxruntime's own: onnxruntime-gpu puts its files in the same place."""
+    """Versions of the packages that run a bundle, where installed. onnxruntime's own: onnxruntime-gpu puts
+    its files in the same place."""
     import onnxruntime
 
     found = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
@@ -106,7 +121,9 @@ def _cpu_model() -> str:
         if match := re.search(rf"^{key}\s*:\s*(.+)$", info, re.MULTILINE):
             return match[1].strip()
     if sys.platform == "darwin":
-        done = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+        )
         return done.stdout.strip() or platform.machine()
     part = re.search(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
     return f"{platform.machine()} part {part[1]}" if part else platform.processor() or platform.machine()
@@ -131,14 +148,16 @@ def default_threads() -> int:
 
 
 def processors(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """How many processors this process may use: its affinity, limited by the CPU quota of its control groups (v1 and v2), rounded down."""
+    """How many processors this process may use: its affinity, limited by the CPU quota of its control groups
+    (v1 and v2), rounded down."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(quotas(cgroups, own), default=math.inf)
     return max(1, int(min(allowed, quota)))
 
 
 def quotas(cgroups: Path, own: Path) -> Iterator[float]:
-    """The CPU quotas that apply to this process, in processors: its control group's and those of all groups above."""
+    """The CPU quotas that apply to this process, in processors: its control group's and those of all groups
+    above."""
     try:
         lines = own.read_text().splitlines()
     except OSError:  # not Linux

@@ -1,6 +1,8 @@
-"""The precisions that graphs are converted to: `PRECISIONS` is the only list of them, and needs neither onnx nor torch.
+"""The precisions that graphs are converted to: `PRECISIONS` is the only list of them, and needs neither onnx
+nor torch.
 
-A new precision is one row here and one file, quantization/NAME.py. What runners need of a row is written into each manifest.
+A new precision is one row here and one file, quantization/NAME.py. What runners need of a row is written into
+each manifest.
 """
 
 from __future__ import annotations
@@ -10,13 +12,21 @@ from typing import Any, NamedTuple
 
 from edgedistill.errors import UserError, unknown_name
 
-INT8_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}  # instruction sets that multiply 8-bit integers
+INT8_PRODUCTS = {
+    "avx_vnni",
+    "avx512_vnni",
+    "amx_int8",
+    "asimddp",
+    "i8mm",
+}  # instruction sets that multiply 8-bit integers
 
 
 class Rank(NamedTuple):
-    """The place of a precision among all of them by measured speed, 1 for the fastest, on each kind of processor.
+    """The place of a precision among all of them by measured speed, 1 for the fastest, on each kind of
+    processor.
 
-    int8_cpu is a CPU that multiplies 8-bit integers; runners that do not ask their processor read this one, as those in JavaScript.
+    int8_cpu is a CPU that multiplies 8-bit integers; runners that do not ask their processor read this one,
+    as those in JavaScript.
     """
 
     cpu: int
@@ -25,12 +35,16 @@ class Rank(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """A precision: its file in a bundle, its weights, its ranks, and the least agreement with torch that an export requires.
+    """A precision: its file in a bundle, its weights, its ranks, and the least agreement with torch that an
+    export requires.
 
     bits: the bits of a weight. bytes_per_weight: with its scales.
-    single_cosine: of a golden text's embedding to torch's, run by itself or in one padded batch with all others.
-    batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the largest of a classifier.
-    fallback: the precision to try where one of these is not reached. dtype: transformers.js's name for the file, where it has one.
+    single_cosine: of a golden text's embedding to torch's, run by itself or in one padded batch with all
+        others.
+    batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the
+        largest of a classifier.
+    fallback: the precision to try where one of these is not reached. dtype: transformers.js's name for the
+        file, where it has one.
     default: whether an export writes it where none is named.
     """
 
@@ -52,8 +66,10 @@ class Precision(NamedTuple):
         return f"try --precision {self.fallback}" if self.fallback else "a bug in the graph, please report it"
 
 
-# The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does not multiply 8-bit integers.
-# A CPU only emulates float16. On cuda, w8 and w4 were not measured; int8 is last there, because its products run on the CPU.
+# The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does
+# not multiply 8-bit integers.
+# A CPU only emulates float16. On cuda, w8 and w4 were not measured; int8 is last there, because its products
+# run on the CPU.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",
@@ -84,7 +100,8 @@ PRECISIONS: dict[str, Precision] = {
     ),
     "w8": Precision(
         file="onnx/model_w8.onnx",
-        description="8-bit weights, one scale per block of 32; 8-bit activations in the same blocks, int8 products; the closest to fp32",
+        description="8-bit weights, one scale per block of 32; 8-bit activations in the same blocks, int8 "
+        "products; the closest to fp32",
         rank=Rank(cpu=3, int8_cpu=2, cuda=3),
         bits=8,
         bytes_per_weight=1.13,
@@ -96,8 +113,10 @@ PRECISIONS: dict[str, Precision] = {
         default=True,
     ),
     "int8": Precision(
-        file="onnx/model_quantized.onnx",  # transformers.js looks for its q8, the default in a browser, under this name
-        description="8-bit weights, one scale per output channel; 8-bit activations with fixed scales or one per row; the fastest",
+        # transformers.js looks for its q8, the default in a browser, under this name
+        file="onnx/model_quantized.onnx",
+        description="8-bit weights, one scale per output channel; 8-bit activations with fixed scales or one "
+        "per row; the fastest",
         rank=Rank(cpu=1, int8_cpu=1, cuda=5),
         bits=8,
         bytes_per_weight=1.02,
@@ -111,11 +130,13 @@ PRECISIONS: dict[str, Precision] = {
     ),
     "w4": Precision(
         file="onnx/model_q4.onnx",  # the name of transformers.js for q4
-        description="4-bit weights and embedding table, one float16 scale per group of 32; int8 matrix multiplication; the smallest",
+        description="4-bit weights and embedding table, one float16 scale per group of 32; int8 matrix "
+        "multiplication; the smallest",
         rank=Rank(cpu=4, int8_cpu=4, cuda=4),
         bits=4,
         bytes_per_weight=0.58,
-        # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error feedback; a student of four layers
+        # rounded to the nearest, a six-layer encoder reaches 0.905 on its worst text, 0.94 with error
+        # feedback; a student of four layers
         # 0.93 and 0.96
         single_cosine=0.85,
         batch_cosine=0.99999,
@@ -128,15 +149,21 @@ DEFAULT = [name for name, precision in PRECISIONS.items() if precision.default]
 
 
 def known_precisions(precisions: Sequence[str]) -> list[str]:
-    """The requested precisions, each once, in the order of `PRECISIONS`. Raises UserError: none, or an unknown one."""
+    """The requested precisions, each once, in the order of `PRECISIONS`. Raises UserError: none, or an
+    unknown one."""
     if not precisions:
         raise UserError(f"--precision: none given; choose from {', '.join(PRECISIONS)}")
     unknown = [precision for precision in dict.fromkeys(precisions) if precision not in PRECISIONS]
     if unknown:
-        raise UserError(*(f"--precision: {unknown_name('precision', precision, PRECISIONS)}" for precision in unknown))
+        raise UserError(
+            *(f"--precision: {unknown_name('precision', precision, PRECISIONS)}" for precision in unknown)
+        )
     return [precision for precision in PRECISIONS if precision in precisions]
 
 
 def fastest_first(entries: dict[str, Any], processor: str) -> list[str]:
-    """The precisions of a manifest by their rank on a kind of processor. One without a rank comes last, in the manifest's order."""
-    return sorted(entries, key=lambda name: entries[name].get("rank", {}).get(processor, len(entries) + len(PRECISIONS)))
+    """The precisions of a manifest by their rank on a kind of processor. One without a rank comes last, in
+    the manifest's order."""
+    return sorted(
+        entries, key=lambda name: entries[name].get("rank", {}).get(processor, len(entries) + len(PRECISIONS))
+    )

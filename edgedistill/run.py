@@ -4,9 +4,9 @@ recipe.yaml          the effective recipe
 student.json         the student's shape, as data
 student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
-targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to the training targets
-tokenizer/           tokenizer.json and what else transformers needs; trim.json: what trimming removed
-task.json            for a fine-tuned student: labels, whether it labels pairs, the width of its classifier head
+targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to them
+tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
+task.json            for a fine-tuned student: labels, whether it labels pairs, the width of its classifier
 head.safetensors     the weights of the classifier head
 metrics.jsonl        losses and scores during training
 run.json             provenance: versions, corpus, teacher, time, scores
@@ -44,7 +44,14 @@ class Run:
     remote_code: whether Python code that comes with a teacher's own model may run.
     """
 
-    def __init__(self, folder: Path, spec: recipe.Recipe, shape: dict[str, Any], info: dict[str, Any], remote_code: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spec: recipe.Recipe,
+        shape: dict[str, Any],
+        info: dict[str, Any],
+        remote_code: bool = False,
+    ) -> None:
         self.folder = folder
         self.recipe = spec
         self.shape = shape
@@ -70,7 +77,8 @@ class Run:
 
     @property
     def matryoshka_dims(self) -> list[int]:
-        """Smaller dimensions that embeddings may be truncated to, descending: those of the last stage's Matryoshka objective."""
+        """Smaller dimensions that embeddings may be truncated to, descending: those of the last stage's
+        Matryoshka objective."""
         stages = [] if self.kind in ("teacher", "reduced") else self.recipe.distilling
         return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
 
@@ -102,9 +110,12 @@ class Run:
         return AutoTokenizer.from_pretrained(self.tokenizer_folder, trust_remote_code=False)
 
     def student(self) -> nn.Module:
-        """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not of unit length."""
+        """The student in eval mode on the CPU, float32; `forward(input_ids, attention_mask) -> (B, d)`, not
+        of unit length."""
         if self.kind in ("teacher", "reduced"):
-            teacher = sentence_transformer.read(self.model_folder, self.shape.get("pooling"), self.remote_code)
+            teacher = sentence_transformer.read(
+                self.model_folder, self.shape.get("pooling"), self.remote_code
+            )
             if (self.folder / "student.safetensors").exists():  # fine-tuned
                 _load(teacher, self.folder / "student.safetensors")
             if self.kind == "teacher":
@@ -119,7 +130,9 @@ class Run:
         """The student with its classifier head, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
         assert self.task is not None
         student = self.student()
-        module = classifier.Classifier(student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"])
+        module = classifier.Classifier(
+            student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"]
+        )
         return _load(module, self.folder / "head.safetensors", strict=False).eval()
 
 
@@ -140,10 +153,18 @@ def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
             raise UserError(f"{at}: its training has not finished; run edgedistill train again with --resume")
         raise UserError(f"{at}: not a run (no run.json); create one with edgedistill train")
     spec = recipe.read_file(folder / "recipe.yaml")
-    return Run(folder, spec, files.read_json(folder / "student.json"), files.read_json(folder / "run.json"), remote_code)
+    return Run(
+        folder,
+        spec,
+        files.read_json(folder / "student.json"),
+        files.read_json(folder / "run.json"),
+        remote_code,
+    )
 
 
-def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None) -> Output:
+def reduced_teacher(
+    module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None
+) -> Output:
     """A teacher followed by the affine maps of `targets`: it gives the training targets themselves."""
     weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
     linear = nn.Linear(weight.shape[1], weight.shape[0])
@@ -155,8 +176,13 @@ def reduced_teacher(module: nn.Module, maps: list[affine.Affine], blocks: list[t
 
 def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
     """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
-    (folder / "student.json").write_text(files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file({name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())}, folder / "student.safetensors")
+    (folder / "student.json").write_text(
+        files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
+    save_file(
+        {name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())},
+        folder / "student.safetensors",
+    )
 
 
 def provenance() -> dict[str, Any]:

@@ -19,9 +19,12 @@ def silent(line: str) -> None:
 class Session:
     """Where files are found and cached, what is computed on, and how it is reported.
 
-    data: the folder that relative data paths start from. cache_folder: where corpora, token ids and teacher embeddings are kept;
-    default: $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. device: auto, cpu or cuda. progress: show progress bars.
-    remote_code: whether Python code that comes with a model may run. Only the user's own command sets it, no file does.
+    data: the folder that relative data paths start from. cache_folder: where corpora, token ids and teacher
+        embeddings are kept;
+    default: $EDGEDISTILL_CACHE, else ~/.cache/edgedistill. device: auto, cpu or cuda. progress: show progress
+        bars.
+    remote_code: whether Python code that comes with a model may run. Only the user's own command sets it, no
+        file does.
     """
 
     data: Path | None = None

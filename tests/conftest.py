@@ -1,4 +1,5 @@
-"""A tiny real world, made once: a BERT of 2 layers and 32 dims with its own 200 pieces, a corpus, an STS suite, runs."""
+"""A tiny real world, made once: a BERT of 2 layers and 32 dims with its own 200 pieces, a corpus, an STS
+suite, runs."""
 
 from __future__ import annotations
 
@@ -14,10 +15,14 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 WORDS = {
-    "who": "the cat|the dog|a child|my neighbour|the teacher|an old man|the young singer|our doctor".split("|"),
+    "who": "the cat|the dog|a child|my neighbour|the teacher|an old man|the young singer|our doctor".split(
+        "|"
+    ),
     "does": "eats|watches|finds|carries|paints|sells|forgets|cleans".split("|"),
-    "what": "a red apple|the newspaper|two small boxes|the garden wall|a wooden chair|her letter|the blue car|some bread".split("|"),
-    "when": "in the morning|after dinner|on Sunday|before the rain|every day|at the station|near the river|without a word".split("|"),
+    "what": "a red apple|the newspaper|two small boxes|the garden wall|a wooden chair|her letter|the blue "
+    "car|some bread".split("|"),
+    "when": "in the morning|after dinner|on Sunday|before the rain|every day|at the station|near the "
+    "river|without a word".split("|"),
 }
 
 
@@ -26,7 +31,9 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     draw = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
-        found[" ".join(draw.choice(words) for words in WORDS.values()) + draw.choice([".", "!", ", he said."])] = None
+        found[
+            " ".join(draw.choice(words) for words in WORDS.values()) + draw.choice([".", "!", ", he said."])
+        ] = None
     return list(found)
 
 
@@ -44,7 +51,9 @@ class World:
             "teacher": {"model": str(self.teacher), "max_tokens": 32},
             "corpus": {"texts": ["texts.txt"], "held_out": 40},
             "student": {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"},
-            "stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 12, "batch": 16, "bucket": 4}],
+            "stages": [
+                {"name": "distil", "objective": {"kind": "cosine"}, "steps": 12, "batch": 16, "bucket": 4}
+            ],
         }
         return {**data, **changes}
 
@@ -64,7 +73,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def make_tokenizer() -> Any:
     """A WordPiece tokenizer of 200 tokens, learned from the sentences; the same in every process.
 
-    The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among pairs that are equally
+    The trainer numbers letters inside words by a hash that differs each time, and prefers low numbers among
+    pairs that are equally
     frequent: so these letters are given first, as `learn_wordpiece` does.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -86,9 +96,13 @@ def make_tokenizer() -> Any:
     letters = sorted(token for token in learned(0, special) if token.startswith("##"))
     raw = empty(vocab=learned(200, [*special, *letters]))
     raw.add_special_tokens(special)
-    raw.post_processor = processors.BertProcessing(("[SEP]", raw.token_to_id("[SEP]")), ("[CLS]", raw.token_to_id("[CLS]")))
+    raw.post_processor = processors.BertProcessing(
+        ("[SEP]", raw.token_to_id("[SEP]")), ("[CLS]", raw.token_to_id("[CLS]"))
+    )
     raw.decoder = decoders.WordPiece()
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    names = dict(
+        zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True)
+    )
     return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=64, **names)
 
 
@@ -102,7 +116,12 @@ def make_teacher(folder: Path) -> Path:
     words = make_tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
     )
     model = BertModel(config, add_pooling_layer=False)
     for parameter in model.parameters():  # spread the weights, so that texts differ
@@ -113,8 +132,14 @@ def make_teacher(folder: Path) -> Path:
     chain = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     files.write_json(
         folder / "modules.json",
-        [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(chain)],
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(chain)
+        ],
     )
-    files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+    files.write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+    )
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
     return folder

@@ -1,4 +1,5 @@
-"""A bundle as the run it came from: the weights of its most exact precision, and nothing of it before the checks."""
+"""A bundle as the run it came from: the weights of its most exact precision, and nothing of it before the
+checks."""
 
 from __future__ import annotations
 
@@ -37,11 +38,19 @@ def _small_bias(student: Any) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("finished")
     for kind in ("bert", "bilstm", "static"):
-        bundle_writer.export(make_run(root / f"run-{kind}", kind, change=_small_bias), ["fp32", "w8", "int8"], root / kind, quiet)
+        bundle_writer.export(
+            make_run(root / f"run-{kind}", kind, change=_small_bias),
+            ["fp32", "w8", "int8"],
+            root / kind,
+            quiet,
+        )
     return root
 
 
-ROPES = {"full_attention": {"rope_theta": 1_000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
+ROPES = {
+    "full_attention": {"rope_theta": 1_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}
 MODERNBERT = {
     "vocab_size": 200,
     "hidden_size": 32,
@@ -77,8 +86,13 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
     assert isinstance(opened, bundle_run.BundleRun) and opened.precision == "fp32"
     original = run.open_run(made / f"run-{kind}")
     assert (opened.kind, opened.dims, opened.max_tokens, opened.prompt) == (kind, 24, 32, "")
-    assert opened.recipe == original.recipe and opened.shape.items() >= {k: v for k, v in original.shape.items() if k != "config"}.items()
-    assert opened.tokenizer()(TEXTS)["input_ids"] == original.tokenizer()(TEXTS)["input_ids"]  # not truncated: recipes choose where
+    assert (
+        opened.recipe == original.recipe
+        and opened.shape.items() >= {k: v for k, v in original.shape.items() if k != "config"}.items()
+    )
+    assert (
+        opened.tokenizer()(TEXTS)["input_ids"] == original.tokenizer()(TEXTS)["input_ids"]
+    )  # not truncated: recipes choose where
     rows = embedded(opened)
     assert (rows * bundle.load(made / kind, "fp32").encode(TEXTS)).sum(1).min() > 0.99999
     assert (rows * embedded(original)).sum(1).min() > 0.99999
@@ -87,7 +101,8 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_layers_of_other_encoders_come_back(tmp_path: Path, kind: str) -> None:
-    """From fp32, and from 8 bits; a shape with rotary positions that a graph does not hold whole is refused."""
+    """From fp32, and from 8 bits; a shape with rotary positions that a graph does not hold whole is
+    refused."""
     made = make_run(tmp_path / "run", change=_small_bias, **SHAPES[kind])
     bundle_writer.export(made, ["fp32", "w8"], tmp_path / "x", quiet)
     original = embedded(run.open_run(made))
@@ -101,7 +116,10 @@ def test_layers_of_other_encoders_come_back(tmp_path: Path, kind: str) -> None:
         shape["config"]["rope_parameters"]["full_attention"]["rope_type"] = "yarn"
         rewrite(tmp_path / "x", student=shape)
         fact = "its rotary positions ('yarn') cannot be read back from a graph"
-        assert problem(str(tmp_path / "x")) == f"student.weights: {tmp_path / 'x'}: {fact}; give the run it was exported from"
+        assert (
+            problem(str(tmp_path / "x"))
+            == f"student.weights: {tmp_path / 'x'}: {fact}; give the run it was exported from"
+        )
 
 
 def test_a_precision_can_be_named(made: Path) -> None:
@@ -114,7 +132,9 @@ def test_a_precision_can_be_named(made: Path) -> None:
 
 def test_the_shipped_one_comes_back_from_8_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    texts = json.loads((files.shipped("bundle")["nano"].parent / "parity.json").read_text(encoding="utf-8"))["texts"]
+    texts = json.loads((files.shipped("bundle")["nano"].parent / "parity.json").read_text(encoding="utf-8"))[
+        "texts"
+    ]
     opened = bundle_run.open_finished("nano", PLACE)
     rows = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     cosines = (rows * bundle.load("nano").encode(texts)).sum(1)
@@ -130,22 +150,34 @@ def problem(name: str) -> str:
 
 def test_a_name_that_is_nothing() -> None:
     way_out = "or give the folder of a bundle or a run"
-    assert problem("nanno") == f"student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano); {way_out}"
+    assert (
+        problem("nanno")
+        == "student.weights: no finished student 'nanno'; did you mean 'nano'? (micro, multi, nano); "
+        f"{way_out}"
+    )
 
 
 def test_a_folder_that_is_neither_a_bundle_nor_a_run(tmp_path: Path) -> None:
     way_out = "a student with a `kind`, such as bert, can start from a model's layers"
-    assert problem(str(tmp_path)) == f"student.weights: the folder {tmp_path} is neither a bundle nor a run; {way_out}"
+    assert (
+        problem(str(tmp_path))
+        == f"student.weights: the folder {tmp_path} is neither a bundle nor a run; {way_out}"
+    )
 
 
 def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
     folder = made / "run-bert"
     unfinished = tmp_path / "y"
     resolve.unfinished_run(unfinished).mkdir()
-    assert problem(str(unfinished)).endswith("its training has not finished; run edgedistill train again with --resume")
+    assert problem(str(unfinished)).endswith(
+        "its training has not finished; run edgedistill train again with --resume"
+    )
     classifier = Path(shutil.copytree(folder, tmp_path / "c"))
     files.write_json(classifier / "task.json", {"labels": ["a", "b"], "pair": False, "hidden": 4})
-    assert problem(str(classifier)) == f"student.weights: {classifier} is a classifier (a, b); give a student that embeds"
+    assert (
+        problem(str(classifier))
+        == f"student.weights: {classifier} is a classifier (a, b); give a student that embeds"
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,14 +213,32 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         (lambda shape: shape.update(max_tokens=10_000), "10000 tokens for 40 positions"),
         (lambda shape: shape.update(codes=7), "7 blocks do not divide a width of 32"),
         (lambda shape: shape.update(auto_map="x"), "student.auto_map: Extra inputs are not permitted"),
-        (lambda shape: shape["config"].update(model_type="gpt2"), "its layers ('gpt2') cannot be read back from a graph"),
-        (lambda shape: shape.update(relative_bias=8), "student.relative_bias: Input should be greater than or equal to 32"),
-        (lambda shape: shape.update(config={**MODERNBERT, "num_hidden_layers": 3}), "types and norms of another number of layers than 3"),
-        (lambda shape: shape.update(config={**MODERNBERT, "layer_types": ["linear"] * 2}), "student.config.layer_types.0: "),
-        (lambda shape: shape.update(config={**MODERNBERT, "rope_parameters": [9]}), "student.config.rope_parameters: "),
+        (
+            lambda shape: shape["config"].update(model_type="gpt2"),
+            "its layers ('gpt2') cannot be read back from a graph",
+        ),
+        (
+            lambda shape: shape.update(relative_bias=8),
+            "student.relative_bias: Input should be greater than or equal to 32",
+        ),
+        (
+            lambda shape: shape.update(config={**MODERNBERT, "num_hidden_layers": 3}),
+            "types and norms of another number of layers than 3",
+        ),
+        (
+            lambda shape: shape.update(config={**MODERNBERT, "layer_types": ["linear"] * 2}),
+            "student.config.layer_types.0: ",
+        ),
+        (
+            lambda shape: shape.update(config={**MODERNBERT, "rope_parameters": [9]}),
+            "student.config.rope_parameters: ",
+        ),
         (lambda shape: shape["config"].update(vocab_size=10**6), "word_embeddings.weight has the shape"),
         (lambda shape: shape.update(blocks=[[9, 1.0]]), "student.blocks: not of 24 dimensions"),
-        (lambda shape: shape.update(pooling="max"), "its graph computes other embeddings than the student read back from it"),
+        (
+            lambda shape: shape.update(pooling="max"),
+            "its graph computes other embeddings than the student read back from it",
+        ),
     ],
 )
 def test_a_strangers_shape(copy: Path, change: Callable[[dict[str, Any]], None], says: str) -> None:
@@ -211,10 +261,15 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "changed since export" in problem(str(copy))
     onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student()), path)
-    entry = {**files.read_json(copy / "manifest.json")["precisions"]["fp32"], "sha256": files.sha256_file(path)}
+    entry = {
+        **files.read_json(copy / "manifest.json")["precisions"]["fp32"],
+        "sha256": files.sha256_file(path),
+    }
     entry.pop("operators")
     rewrite(copy, precisions={"fp32": entry})
-    rewrite(copy, files={**files.read_json(copy / "manifest.json")["files"], "onnx/model.onnx": entry["sha256"]})
+    rewrite(
+        copy, files={**files.read_json(copy / "manifest.json")["files"], "onnx/model.onnx": entry["sha256"]}
+    )
     assert "so its weights cannot be read back; give the run it was exported from" in problem(str(copy))
 
 

@@ -27,7 +27,20 @@ from edgedistill.training import train
 from tests.conftest import World
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("recipes", "check", "train", "adapt", "fit", "export", "bench", "embed", "verify", "mobile", "trim", "demo")
+COMMANDS = (
+    "recipes",
+    "check",
+    "train",
+    "adapt",
+    "fit",
+    "export",
+    "bench",
+    "embed",
+    "verify",
+    "mobile",
+    "trim",
+    "demo",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,9 @@ class Done:
 
 def call(*arguments: object, folder: Path, data: Path | None = None, text: str = "") -> Done:
     """Run `edgedistill ARGUMENTS` in this process: a new process would need seconds to import torch."""
-    stdin, stdout, stderr = (io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (text.encode(), b"", b""))
+    stdin, stdout, stderr = (
+        io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (text.encode(), b"", b"")
+    )
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(sys, "argv", ["edgedistill", *map(str, arguments)])
         patch.setenv("COLUMNS", "100")
@@ -59,10 +74,14 @@ def call(*arguments: object, folder: Path, data: Path | None = None, text: str =
     return Done(code, *(stream.buffer.getvalue().decode() for stream in (stdout, stderr)))  # type: ignore[attr-defined]
 
 
-def in_a_process(*arguments: object, folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def in_a_process(
+    *arguments: object, folder: Path, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgedistill", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, input=text, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, input=text, check=False
+    )
 
 
 def last(done: Done | subprocess.CompletedProcess[str]) -> dict[str, object]:
@@ -86,7 +105,12 @@ def test_the_help_documents_the_exit_codes() -> None:
     from typer.testing import CliRunner
 
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert [line.split()[0] for line in shown.split("Exit codes:")[1].splitlines() if line.strip()] == ["0", "1", "2", "130"]
+    assert [line.split()[0] for line in shown.split("Exit codes:")[1].splitlines() if line.strip()] == [
+        "0",
+        "1",
+        "2",
+        "130",
+    ]
 
 
 def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
@@ -111,7 +135,19 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     again = call("export", "runs/tiny", folder=tmp_path)
     refusal = "bundles/tiny: exists already; add --overwrite to replace it, or choose another --out\n"
     assert (again.returncode, again.stderr) == (2, refusal)
-    assert call("export", "runs/tiny", "--precision", "w8,int8", "--precision", "fp32", "--overwrite", folder=tmp_path).returncode == 0
+    assert (
+        call(
+            "export",
+            "runs/tiny",
+            "--precision",
+            "w8,int8",
+            "--precision",
+            "fp32",
+            "--overwrite",
+            folder=tmp_path,
+        ).returncode
+        == 0
+    )
     (tmp_path / "r.json").touch()
     again = call("bench", "bundles/tiny", "--out", "r.json", folder=tmp_path)
     refusal = "--out r.json: exists already; add --overwrite to replace it, or choose another --out\n"
@@ -120,7 +156,8 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     verified = call("verify", "bundles/tiny", folder=tmp_path)
     assert verified.returncode == 0
     assert re.fullmatch(
-        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}, of text \d+ in \w+\)\n",
+        r"bundles/tiny: OK, \d+ files match their hashes, 32 golden texts match \(worst cosine [01]\.\d{5}, "
+        r"of text \d+ in \w+\)\n",
         verified.stdout,
     )
     embedded = call("embed", "bundles/tiny:w8", folder=tmp_path, text="the cat eats\nanother text\n")
@@ -133,13 +170,24 @@ def test_from_recipe_to_embeddings(world: World, tmp_path: Path) -> None:
     golden = subprocess.run([*runner, "--check"], capture_output=True, text=True, check=False)
     assert golden.returncode == 0, golden.stderr + golden.stdout
     unknown = subprocess.run([*runner[:-1], "w4"], capture_output=True, text=True, check=False)
-    assert (unknown.returncode, unknown.stderr) == (2, f"{runner[2]}: no precision 'w4'; choose fp32 or w8 or int8\n")
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        f"{runner[2]}: no precision 'w4'; choose fp32 or w8 or int8\n",
+    )
     named = subprocess.run([*runner[:-2], "nano"], capture_output=True, text=True, check=False, cwd=tmp_path)
     way_out = "give the folder of one (of a shipped bundle, edgedistill verify NAME prints it)"
     assert (named.returncode, named.stderr) == (2, f"nano: not a bundle (no manifest.json); {way_out}\n")
     helped = subprocess.run([*runner[:-2], "--help"], capture_output=True, text=True, check=False)
-    assert (helped.returncode, helped.stderr) == (0, "") and "python embed.py BUNDLE [PRECISION] --check" in helped.stdout
-    first = subprocess.run(["sh", "-c", f"yes cat | {shlex.join(runner)} | head -n 1"], capture_output=True, text=True, check=True)
+    assert (helped.returncode, helped.stderr) == (
+        0,
+        "",
+    ) and "python embed.py BUNDLE [PRECISION] --check" in helped.stdout
+    first = subprocess.run(
+        ["sh", "-c", f"yes cat | {shlex.join(runner)} | head -n 1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert len(json.loads(first.stdout)) > 1 and first.stderr == ""
     plain = subprocess.run(runner, capture_output=True, text=True, check=True, input="the cat eats\n")
     ours = call("embed", "bundles/tiny:int8", folder=tmp_path, text="the cat eats\n")
@@ -165,7 +213,17 @@ def test_what_the_user_can_fix_is_exit_2_and_one_line(tmp_path: Path) -> None:
 
 def test_trim_reports_what_was_lost(world: World, tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("the cat eats a red apple\n", encoding="utf-8")
-    arguments = ["trim", world.teacher, "--corpus", tmp_path / "few.txt", "--report", "texts.txt", "--out", "small", "--json"]
+    arguments = [
+        "trim",
+        world.teacher,
+        "--corpus",
+        tmp_path / "few.txt",
+        "--report",
+        "texts.txt",
+        "--out",
+        "small",
+        "--json",
+    ]
     done = call(*arguments, folder=tmp_path, data=world.data)
     assert done.returncode == 0, done.stderr
     found = last(done)
@@ -185,7 +243,19 @@ def test_trim_of_a_bundle(tmp_path: Path) -> None:
 
 def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("id,question\n1,how do I reset it?\n2,where is it?\n", encoding="utf-8")
-    arguments = ["embed", "nano", "q.csv", "--column", "question", "--batch-tokens", 64, "--device", "cpu", "--out", "q.npy"]
+    arguments = [
+        "embed",
+        "nano",
+        "q.csv",
+        "--column",
+        "question",
+        "--batch-tokens",
+        64,
+        "--device",
+        "cpu",
+        "--out",
+        "q.npy",
+    ]
     done = call(*arguments, "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     result = last(done)
@@ -193,9 +263,14 @@ def test_embed_writes_a_file_and_logs_it(tmp_path: Path) -> None:
     assert re.fullmatch(r"q\.npy: 2 texts, 384 dimensions, [\d,]+ texts/s\n", done.stderr)
     assert np.load(tmp_path / "q.npy").shape == (2, 384)
     again = call(*arguments, folder=tmp_path)
-    assert (again.returncode, again.stderr) == (2, "--out q.npy: exists already; add --overwrite to replace it, or choose another file\n")
+    assert (again.returncode, again.stderr) == (
+        2,
+        "--out q.npy: exists already; add --overwrite to replace it, or choose another file\n",
+    )
     assert call(*arguments, "--overwrite", folder=tmp_path).returncode == 0
-    assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith("dim=99: nano has 384 dimensions")
+    assert call("embed", "nano", "q.csv", "--dim", 99, folder=tmp_path).stderr.startswith(
+        "dim=99: nano has 384 dimensions"
+    )
 
 
 def test_embed_of_an_empty_input(tmp_path: Path) -> None:
@@ -206,7 +281,10 @@ def test_embed_of_an_empty_input(tmp_path: Path) -> None:
 def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path) -> None:
     for command in ("embed", "verify", "bench"):
         done = call(command, "nanoo", folder=tmp_path)
-        assert (done.returncode, done.stderr) == (2, "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)\n")
+        assert (done.returncode, done.stderr) == (
+            2,
+            "no bundle 'nanoo'; did you mean 'nano'? (micro, multi, nano)\n",
+        )
 
 
 def test_recipes_lists_and_prints(tmp_path: Path) -> None:
@@ -218,18 +296,32 @@ def test_recipes_lists_and_prints(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8")
+    (tmp_path / "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n", encoding="utf-8"
+    )
     code = (
         "import sys; sys.path.insert(0, '.'); sys.argv = ['edgedistill', 'train', 'teacher-minilm']\n"
         "from edgedistill.cli import main; main()"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 2
-    assert "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'" in done.stderr
+    assert (
+        "edgedistill train needs torch, which is not installed; pip install 'edgedistill[train]'"
+        in done.stderr
+    )
 
 
-def test_json_prints_its_object_however_the_command_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_prints_its_object_however_the_command_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = call("check", "--json", "--bad", folder=tmp_path)
     assert (done.returncode, last(done)) == (2, {"error": "wrong arguments; see stderr"})
     assert "No such option: --bad" in done.stderr
@@ -239,7 +331,9 @@ def test_json_prints_its_object_however_the_command_ends(tmp_path: Path, monkeyp
     assert done.stderr.splitlines() == ["interrupted"]
 
 
-def test_an_interrupted_training_says_so_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_says_so_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(spec: object, out: Path, *rest: object) -> None:
         out.with_name(f"{out.name}.partial").mkdir(parents=True)
         raise KeyboardInterrupt
@@ -255,10 +349,14 @@ def test_an_interrupted_training_says_so_once(world: World, tmp_path: Path, monk
 def test_a_wrong_name_is_answered_with_the_nearest_and_the_others(tmp_path: Path) -> None:
     done = call("recipes", "bert2-128", folder=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-1x384-b64, bert-2x128, ")
+    assert done.stderr.startswith(
+        "no recipe 'bert2-128'; did you mean 'bert-2x128'? (bert-1x384-b64, bert-2x128, "
+    )
     assert all(name in done.stderr for name in files.shipped("recipe"))
     many = [f"name-{number}" for number in range(MAX_NAMES + 1)]
-    assert closest_names("name-7", many).startswith("name-7, ") and closest_names("name-7", many).endswith(f" and {len(many) - 5} more")
+    assert closest_names("name-7", many).startswith("name-7, ") and closest_names("name-7", many).endswith(
+        f" and {len(many) - 5} more"
+    )
 
 
 def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path: Path) -> None:
@@ -269,7 +367,10 @@ def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path
         "requirements": {"sts": 0.5, "suite": "stss7"},
     }
     recipe.write_text(json.dumps(world.recipe(**changes)), encoding="utf-8")
-    code = "import sys; sys.argv[1:] = sys.argv[2:]; from edgedistill import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules)"
+    code = (
+        "import sys; sys.argv[1:] = sys.argv[2:]; from edgedistill import cli\ntry: cli.main()\nfinally: "
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code, "-", "check", str(recipe), "--data", str(world.data)],
         capture_output=True,
@@ -279,7 +380,12 @@ def test_missing_files_are_found_before_torch_is_imported(world: World, tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "False\n")
     lines = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["corpus.texts", "corpus.exclude", "select.suite", "requirements.suite"]
+    assert [line.split(":")[0] for line in lines] == [
+        "corpus.texts",
+        "corpus.exclude",
+        "select.suite",
+        "requirements.suite",
+    ]
     assert "did you mean 'mini'?" in lines[2] and "did you mean 'sts7'?" in lines[3]
     assert "no such folder" in call("train", recipe, "--data", tmp_path / "nodir", folder=tmp_path).stderr
 
@@ -293,7 +399,9 @@ def test_a_finished_run_is_left_as_it_is(world: World, tmp_path: Path) -> None:
     assert (done.returncode, files.sha256_folder(tmp_path / "runs/tiny")) == (0, before)
     assert "runs/tiny: finished already" in done.stderr
     done = call("train", recipe, "--resume", "--set", "seed=3", folder=tmp_path, data=world.data)
-    message = "runs/tiny: a finished run of another recipe (seed was 0, is now 3); give another --out, or delete it"
+    message = (
+        "runs/tiny: a finished run of another recipe (seed was 0, is now 3); give another --out, or delete it"
+    )
     assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
@@ -301,7 +409,9 @@ def test_version(tmp_path: Path) -> None:
     assert call("--version", folder=tmp_path).stdout.strip() == edgedistill.__version__
 
 
-def test_a_recipe_that_asks_something_of_torch_is_checked_without_it(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_asks_something_of_torch_is_checked_without_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from edgedistill.planning import preflight
 
     def version(name: str) -> str:
@@ -312,4 +422,7 @@ def test_a_recipe_that_asks_something_of_torch_is_checked_without_it(world: Worl
     (tmp_path / "x.yaml").write_text(json.dumps(world.recipe()), encoding="utf-8")
     done = call("check", "x.yaml", "--set", "stages.0.optimizer=muon", folder=tmp_path, data=world.data)
     assert done.returncode == 2
-    assert done.stderr == "edgedistill check needs torch, which is not installed; pip install 'edgedistill[train]'\n"
+    assert (
+        done.stderr
+        == "edgedistill check needs torch, which is not installed; pip install 'edgedistill[train]'\n"
+    )

@@ -29,14 +29,25 @@ def recipes(world: World, tmp_path_factory: pytest.TempPathFactory) -> list[Path
         "tiny-bert": {"kind": "bert", "weights": "teacher", "layers": [0, 1], "bottleneck": 8},
     }
     for name, student in students.items():
-        changes = {"name": name, "corpus": texts, "student": student, "stages": [] if name == "tiny-teacher" else stages}
+        changes = {
+            "name": name,
+            "corpus": texts,
+            "student": student,
+            "stages": [] if name == "tiny-teacher" else stages,
+        }
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(world.recipe(**changes)), encoding="utf-8")
     return [folder / f"{name}.yaml" for name in students]
 
 
-def test_from_recipes_to_searches_twice(world: World, recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_from_recipes_to_searches_twice(
+    world: World, recipes: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "demo"
-    others = [out / "notes.txt", out / "runs" / "mine" / "run.json", out / "bundles" / "mine" / "manifest.json"]
+    others = [
+        out / "notes.txt",
+        out / "runs" / "mine" / "run.json",
+        out / "bundles" / "mine" / "manifest.json",
+    ]
     for path in others:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
@@ -48,21 +59,34 @@ def test_from_recipes_to_searches_twice(world: World, recipes: list[Path], tmp_p
     result = demo.demo(1, out, session, recipes[2:], PLAN)  # this time without the others, whose runs stay
     check(result, recipes[2:], out, logged)
     assert all(path.read_text() == "mine" for path in others)
-    assert sorted(path.name for path in (out / "runs").iterdir()) == ["mine", "tiny-bert", "tiny-bilstm", "tiny-teacher"]
+    assert sorted(path.name for path in (out / "runs").iterdir()) == [
+        "mine",
+        "tiny-bert",
+        "tiny-bilstm",
+        "tiny-teacher",
+    ]
 
 
 def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> None:
     reports = report.read(out / "reports.json")
     assert len(reports) == 3 * len(recipes)
-    assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {(p.stem, q) for p in recipes for q in demo.DEFAULT}
+    assert {(r["bundle"]["name"], r["bundle"]["precision"]) for r in reports} == {
+        (p.stem, q) for p in recipes for q in demo.DEFAULT
+    }
     students = [r for r in reports if r["bundle"]["kind"] != "teacher"]
     if len(students) < len(reports):
-        assert all(r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students)
+        assert all(
+            r["agreement"]["cosine_mean"] > 0.3 and "held-out" in r["agreement"]["source"] for r in students
+        )
     assert recipes[-1].stem in (out / "report.html").read_text(encoding="utf-8")
     assert any("tiny-bert" in line and "int8" in line for line in logged), "the table was not shown"
     smallest = min(students, key=lambda r: r["size_bytes"]["bundle"])["bundle"]
     searches = result["searches"]
-    assert (searches["bundle"], searches["precision"], searches["texts"]) == (smallest["name"], smallest["precision"], 440)
+    assert (searches["bundle"], searches["precision"], searches["texts"]) == (
+        smallest["name"],
+        smallest["precision"],
+        440,
+    )
     assert [each["question"] for each in searches["asked"]] == list(demo.QUESTIONS)
     opened = bundle.load(out / "bundles" / smallest["name"], precision=smallest["precision"])
     texts = sentences(440)
@@ -79,7 +103,8 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
 def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
     logged: list[str] = []
     few, many = (
-        demo._fit_to_time(recipes[1], seconds, Session(log=logged.append, cache_folder=tmp_path / "cache")) for seconds in (1e-4, 1e6)
+        demo._fit_to_time(recipes[1], seconds, Session(log=logged.append, cache_folder=tmp_path / "cache"))
+        for seconds in (1e-4, 1e6)
     )
     assert few == ["stages.0.steps=1"]
     assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"

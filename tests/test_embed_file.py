@@ -30,8 +30,15 @@ def nano() -> Bundle:
 
 
 def write_rows(path: Path, delimiter: str, texts: list[str]) -> None:
-    with gzip.open(path, "wt", newline="", encoding="utf-8") if path.suffix == ".gz" else path.open("w", newline="") as file:
-        rows = [("id", "question", "text"), *((str(at), f"question {at}", text) for at, text in enumerate(texts))]
+    with (
+        gzip.open(path, "wt", newline="", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open("w", newline="") as file
+    ):
+        rows = [
+            ("id", "question", "text"),
+            *((str(at), f"question {at}", text) for at, text in enumerate(texts)),
+        ]
         if delimiter == "\t":
             file.writelines("\t".join(row) + "\n" for row in rows)
         else:
@@ -39,7 +46,10 @@ def write_rows(path: Path, delimiter: str, texts: list[str]) -> None:
 
 
 def write_objects(path: Path, texts: list[str]) -> None:
-    lines = [json.dumps({"id": at, "question": f"question {at}", "text": text}) + "\n" for at, text in enumerate(texts)]
+    lines = [
+        json.dumps({"id": at, "question": f"question {at}", "text": text}) + "\n"
+        for at, text in enumerate(texts)
+    ]
     data = "".join(lines).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
@@ -49,7 +59,11 @@ def write_parquet(path: Path, texts: list[str]) -> None:
     from pyarrow import parquet
 
     buffer = io.BytesIO()
-    rows = {"id": list(range(len(texts))), "question": [f"question {at}" for at in range(len(texts))], "text": texts}
+    rows = {
+        "id": list(range(len(texts))),
+        "question": [f"question {at}" for at in range(len(texts))],
+        "text": texts,
+    }
     parquet.write_table(pyarrow.table(rows), buffer)
     path.write_bytes(gzip.compress(buffer.getvalue()) if path.suffix == ".gz" else buffer.getvalue())
 
@@ -66,15 +80,21 @@ WRITERS: dict[str, Callable[[Path, list[str]], None]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_column_of_a_table(nano: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_a_table(
+    nano: Bundle, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CHUNK_TEXTS", 7)
     texts = [text for text in TEXTS if "\t" not in text or not name.startswith("t.tsv")]
     WRITERS[name](tmp_path / name, texts)
     embed_file(nano, TextFile(tmp_path / name), EmbeddingFile(tmp_path / "v.npy"))
     assert np.allclose(np.load(tmp_path / "v.npy"), nano.encode(texts), atol=1e-4)
     embed_file(nano, TextFile(tmp_path / name, "question"), EmbeddingFile(tmp_path / "q.npy"))
-    assert np.allclose(np.load(tmp_path / "q.npy"), nano.encode([f"question {at}" for at in range(len(texts))]), atol=1e-4)
-    with pytest.raises(UserError, match=rf"{name}: .*no (text )?column 'qestion'; did you mean 'question'\?.*--column"):
+    assert np.allclose(
+        np.load(tmp_path / "q.npy"), nano.encode([f"question {at}" for at in range(len(texts))]), atol=1e-4
+    )
+    with pytest.raises(
+        UserError, match=rf"{name}: .*no (text )?column 'qestion'; did you mean 'question'\?.*--column"
+    ):
         embed_file(nano, TextFile(tmp_path / name, "qestion"), EmbeddingFile(tmp_path / "none.npy"))
     assert not (tmp_path / "none.npy").exists()
 
@@ -82,9 +102,13 @@ def test_a_column_of_a_table(nano: Bundle, tmp_path: Path, name: str, monkeypatc
 def test_a_plain_file_becomes_an_array(nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_TEXTS", 7)
     source = tmp_path / "texts.txt"
-    source.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())  # a byte order mark, and the line ends of Windows
+    source.write_bytes(
+        b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode()
+    )  # a byte order mark, and the line ends of Windows
     logged: list[str] = []
-    result = embed_file(nano, TextFile(source), EmbeddingFile(tmp_path / "out" / "v.npy"), session=Session(log=logged.append))
+    result = embed_file(
+        nano, TextFile(source), EmbeddingFile(tmp_path / "out" / "v.npy"), session=Session(log=logged.append)
+    )
     rate = result.pop("texts_s")
     assert result == {"texts": 15, "dims": 384, "out": str(tmp_path / "out" / "v.npy")}
     assert logged == [f"{tmp_path / 'out' / 'v.npy'}: 15 texts, 384 dimensions, {rate:,.0f} texts/s"]
@@ -98,10 +122,14 @@ def test_a_packed_file_becomes_json_lines(nano: Bundle, tmp_path: Path) -> None:
     embed_file(nano, TextFile(source), EmbeddingFile(tmp_path / "v.jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
     assert [row["text"] for row in rows] == [*TEXTS[:9], "line\u2028separator"]
-    assert np.allclose([row["embedding"] for row in rows], nano.encode([row["text"] for row in rows]), atol=1e-4)
+    assert np.allclose(
+        [row["embedding"] for row in rows], nano.encode([row["text"] for row in rows]), atol=1e-4
+    )
 
 
-def test_stdin_to_stdout(nano: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdin_to_stdout(
+    nano: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n\nanother")))
     result = embed_file(nano, TextFile(), EmbeddingFile())
     assert (result["texts"], result["dims"], result["out"]) == (3, 384, None)
@@ -110,15 +138,23 @@ def test_stdin_to_stdout(nano: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert np.allclose([row["embedding"] for row in rows], nano.encode(["a text", "", "another"]), atol=1e-4)
 
 
-def test_dim_and_batch_tokens_are_passed_on(nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dim_and_batch_tokens_are_passed_on(
+    nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "t.txt").write_text("one\ntwo\n")
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(nano, "dims", [384, 64])
-    monkeypatch.setattr(nano, "encode", lambda texts, *options: calls.append(options) or np.zeros((len(texts), 64), np.float32))
+    monkeypatch.setattr(
+        nano,
+        "encode",
+        lambda texts, *options: calls.append(options) or np.zeros((len(texts), 64), np.float32),
+    )
     embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "v.npy"), 64, 2048)
     assert calls == [(64, 2048)]
     assert np.load(tmp_path / "v.npy").shape == (2, 64)
-    with pytest.raises(UserError, match="dim=65: nano was trained for 384, 64 dimensions; choose one of these"):
+    with pytest.raises(
+        UserError, match="dim=65: nano was trained for 384, 64 dimensions; choose one of these"
+    ):
         embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(), 65)
 
 
@@ -126,9 +162,14 @@ def test_dim_and_batch_tokens_are_passed_on(nano: Bundle, tmp_path: Path, monkey
 def test_an_empty_file(nano: Bundle, tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     logged: list[str] = []
-    result = embed_file(nano, TextFile(tmp_path / name), EmbeddingFile(tmp_path / "v.npy"), session=Session(log=logged.append))
+    result = embed_file(
+        nano, TextFile(tmp_path / name), EmbeddingFile(tmp_path / "v.npy"), session=Session(log=logged.append)
+    )
     assert result == {"texts": 0, "dims": 384, "out": str(tmp_path / "v.npy"), "texts_s": None}
-    assert logged == [f"{tmp_path / name} is empty: 0 texts embedded", f"{tmp_path / 'v.npy'}: 0 texts, 384 dimensions"]
+    assert logged == [
+        f"{tmp_path / name} is empty: 0 texts embedded",
+        f"{tmp_path / 'v.npy'}: 0 texts, 384 dimensions",
+    ]
     assert np.load(tmp_path / "v.npy").shape == (0, 384)
     assert embed_file(nano, TextFile("/dev/null"), EmbeddingFile())["texts"] == 0
 
@@ -136,7 +177,10 @@ def test_an_empty_file(nano: Bundle, tmp_path: Path, name: str) -> None:
 def test_an_existing_file_is_replaced_only_with_overwrite(nano: Bundle, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("one\n")
     (tmp_path / "v.npy").write_text("mine")
-    with pytest.raises(UserError, match=r"--out \S+v\.npy: exists already; add --overwrite to replace it, or choose another file"):
+    with pytest.raises(
+        UserError,
+        match=r"--out \S+v\.npy: exists already; add --overwrite to replace it, or choose another file",
+    ):
         embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "v.npy"))
     assert (tmp_path / "v.npy").read_text() == "mine"
     embed_file(nano, TextFile(tmp_path / "t.txt"), EmbeddingFile(tmp_path / "v.npy", overwrite=True))
@@ -148,7 +192,9 @@ def test_the_header_has_room_for_any_number_of_rows() -> None:
     lengths = set()
     for count in (0, 10**6, 10**15):
         file = io.BytesIO()
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, 384)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (count, 384)}
+        )
         lengths.add(file.tell())
     assert len(lengths) == 1
 
@@ -156,16 +202,30 @@ def test_the_header_has_room_for_any_number_of_rows() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("t.txt", b"good\nfine\nbad \xff here\n", r"t\.txt: line 3: byte 0xff is not UTF-8; convert the file"),
+        (
+            "t.txt",
+            b"good\nfine\nbad \xff here\n",
+            r"t\.txt: line 3: byte 0xff is not UTF-8; convert the file",
+        ),
         ("t.txt", b"good\n" + b"x" * 2_000, r"t\.txt: line 2 is over 1,024 bytes; split the file into lines"),
-        ("t.txt.gz", gzip.compress(b"good\n" * 999, mtime=0)[:-12], r"t\.txt\.gz: line 673: damaged \(.*\); fetch the file again"),
+        (
+            "t.txt.gz",
+            gzip.compress(b"good\n" * 999, mtime=0)[:-12],
+            r"t\.txt\.gz: line 673: damaged \(.*\); fetch the file again",
+        ),
         ("t.txt.gz", b"plain text", r"t\.txt\.gz: ends in \.gz and is not a gzip file"),
         ("t.jsonl", b'{"text": "good"}\nbad\n', r"t\.jsonl: line 2: not JSON"),
     ],
 )
 @pytest.mark.parametrize("out", ["v.npy", "v.jsonl"])
 def test_a_damaged_line_leaves_nothing(
-    nano: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, message: str, out: str
+    nano: Bundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    data: bytes,
+    message: str,
+    out: str,
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_TEXT", 256)
     monkeypatch.setattr(module, "CHUNK_TEXTS", 1)
@@ -183,6 +243,9 @@ def test_where_from_and_where_to(nano: Bundle, tmp_path: Path) -> None:
         embed_file(nano, TextFile(tmp_path / "nothing.txt"), EmbeddingFile(tmp_path / "v.npy"))
     with pytest.raises(UserError, match=f"a folder; {formats}"):
         embed_file(nano, TextFile(tmp_path), EmbeddingFile(tmp_path / "v.npy"))
-    with pytest.raises(UserError, match="--column text: stdin is read as plain text, which has no columns; leave --column out"):
+    with pytest.raises(
+        UserError,
+        match="--column text: stdin is read as plain text, which has no columns; leave --column out",
+    ):
         embed_file(nano, TextFile("-", "text"), EmbeddingFile(tmp_path / "v.npy"))
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""The border: what the user can fix leaves edgedistill as one line and exit code 2, what is our bug with its traceback."""
+"""The border: what the user can fix leaves edgedistill as one line and exit code 2, what is our bug with its
+traceback."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("reader", READERS)
-def test_whatever_cannot_be_read_is_the_users_in_every_library(reader: str, kind: str, tmp_path: Path) -> None:
+def test_whatever_cannot_be_read_is_the_users_in_every_library(
+    reader: str, kind: str, tmp_path: Path
+) -> None:
     path = UNREADABLE[kind](tmp_path)
     with pytest.raises(UserError) as caught, border():
         READERS[reader](path)
@@ -66,7 +69,12 @@ def test_whatever_cannot_be_read_is_the_users_in_every_library(reader: str, kind
 
 
 @pytest.mark.parametrize(
-    "allocate", [lambda: np.empty(1 << 60, np.uint8), lambda: torch.empty(1 << 60, dtype=torch.uint8), lambda: bytearray(1 << 62)]
+    "allocate",
+    [
+        lambda: np.empty(1 << 60, np.uint8),
+        lambda: torch.empty(1 << 60, dtype=torch.uint8),
+        lambda: bytearray(1 << 62),
+    ],
 )
 def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object]) -> None:
     with pytest.raises(UserError, match="not enough memory"), border():
@@ -76,7 +84,10 @@ def test_want_of_memory_is_named_with_its_size(allocate: Callable[[], object]) -
 @pytest.mark.parametrize(
     ("raised", "line"),
     [
-        (lambda: "a \ud83d b".encode(), r"'a \ud83d b': holds half a surrogate pair ('\ud83d'), which is not text; correct it"),
+        (
+            lambda: "a \ud83d b".encode(),
+            r"'a \ud83d b': holds half a surrogate pair ('\ud83d'), which is not text; correct it",
+        ),
         (lambda: "é".encode("ascii"), r"stdout: ascii has no letter '\xe9'; set PYTHONUTF8=1"),
     ],
 )
@@ -88,7 +99,14 @@ def test_text_that_cannot_be_written(raised: Callable[[], object], line: str) ->
 
 @pytest.mark.parametrize(
     "bug",
-    [TypeError("a"), KeyError("a"), AssertionError("a"), ValueError("a"), RuntimeError("a"), OSError(22, "Invalid argument", "x")],
+    [
+        TypeError("a"),
+        KeyError("a"),
+        AssertionError("a"),
+        ValueError("a"),
+        RuntimeError("a"),
+        OSError(22, "Invalid argument", "x"),
+    ],
     ids=lambda bug: type(bug).__name__,
 )
 def test_a_bug_stays_what_it_is(bug: Exception) -> None:
@@ -105,7 +123,12 @@ def test_a_bundle_whose_path_cannot_be_read(kind: str, tmp_path: Path) -> None:
     assert edgedistill.load.__name__ == "load"
 
 
-OUT = {"below a file": "file/x.npy", "too long": f"{'x' * 300}.npy", "in /proc": "/proc/x.npy", "a folder": "taken.npy"}
+OUT = {
+    "below a file": "file/x.npy",
+    "too long": f"{'x' * 300}.npy",
+    "in /proc": "/proc/x.npy",
+    "a folder": "taken.npy",
+}
 
 
 @pytest.mark.parametrize("kind", OUT)
@@ -120,8 +143,12 @@ def test_a_command_that_cannot_write_its_output(kind: str, tmp_path: Path) -> No
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "taken.npy"]
 
 
-@pytest.mark.parametrize("command", ["recipes", "recipes demo-bert2 --json", "--help", "embed nano", "check nope --json"])
-def test_a_full_stdout(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "command", ["recipes", "recipes demo-bert2 --json", "--help", "embed nano", "check nope --json"]
+)
+def test_a_full_stdout(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["edgedistill", *command.split()])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n"), encoding="utf-8"))
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -134,11 +161,17 @@ def test_a_full_stdout(command: str, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "no recipe 'nope'" in line if "nope" in command else "o space left on" in line
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["nope.txt", "--json"], 2), (["-", "--out", "o.npy", "--json"], 0)])
-def test_a_full_stderr_changes_neither_the_result_nor_the_exit_code(arguments: list[str], code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["nope.txt", "--json"], 2), (["-", "--out", "o.npy", "--json"], 0)]
+)
+def test_a_full_stderr_changes_neither_the_result_nor_the_exit_code(
+    arguments: list[str], code: int, tmp_path: Path
+) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "edgedistill", "embed", "micro", *arguments]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path, input="a\n", check=False)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=full, text=True, cwd=tmp_path, input="a\n", check=False
+        )
     assert done.returncode == code
     assert ("error" in json.loads(done.stdout.splitlines()[-1])) == (code != 0)
     assert (tmp_path / "o.npy").exists() == (code == 0)
@@ -159,4 +192,7 @@ def test_folders_without_permission(mode: int, tmp_path: Path) -> None:
     done = call("embed", "nano", "--out", "shut/x.npy", folder=tmp_path, text="a\n")
     (tmp_path / "shut").chmod(0o755)
     assert done.returncode == 2
-    assert done.stderr == "shut/x.npy was not written: permission denied; change its permissions, or choose another place\n"
+    assert (
+        done.stderr
+        == "shut/x.npy was not written: permission denied; change its permissions, or choose another place\n"
+    )

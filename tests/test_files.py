@@ -52,8 +52,13 @@ WRITERS: list[Callable[[Path], object]] = [
 
 @pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "map", "safetensors", "tokenizers"])
 @pytest.mark.parametrize("new", [files.new_file, files.new_folder])
-def test_a_full_disk_is_a_user_error_and_leaves_nothing(new: Callable, write: Callable[[Path], object], tmp_path: Path) -> None:
-    message = "was not written: (no space left on the device|a file larger than is allowed there); free some space, or choose another place"
+def test_a_full_disk_is_a_user_error_and_leaves_nothing(
+    new: Callable, write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    message = (
+        "was not written: (no space left on the device|a file larger than is allowed there); free some "
+        "space, or choose another place"
+    )
     path = tmp_path / "x"
     with no_file_over(20_000), pytest.raises(UserError, match=message), new(path) as temporary:
         write(temporary if new is files.new_file else temporary / "inside")
@@ -71,8 +76,11 @@ def test_other_errors_are_not_changed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other folder appears between the check and the renaming: the last one wins, complete, and nothing else is left."""
+def test_two_processes_that_write_the_same_folder_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other folder appears between the check and the renaming: the last one wins, complete, and nothing
+    else is left."""
     path, original = tmp_path / "same", Path.exists
 
     def exists(self: Path, **options: bool) -> bool:
@@ -101,7 +109,10 @@ def test_json_is_read_with_a_byte_order_mark(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf \n", "empty"),
         (b'{"a": \n', "not JSON (line 2: Expecting value)"),
         (b"<!DOCTYPE html>", "not JSON (line 1: Expecting value)"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS in place of the file"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            "a pointer of Git LFS in place of the file",
+        ),
         (b'{"a": "\xe9"}', "not JSON (not UTF-8)"),
         ('{"a": 1}'.encode("utf-16"), "not JSON (not UTF-8)"),
         (b"[" * 100_000, "not JSON (nested too deeply)"),
@@ -125,7 +136,9 @@ def test_a_huge_file_is_not_read_as_json(tmp_path: Path) -> None:
 
 def test_json_never_holds_a_number_that_json_has_no_name_for(tmp_path: Path) -> None:
     nan, inf = float("nan"), float("inf")
-    files.write_json(tmp_path / "x.json", {"a": [1.5, nan, (inf, {"b": -inf})], "c": np.float64("nan"), "d": "NaN"})
+    files.write_json(
+        tmp_path / "x.json", {"a": [1.5, nan, (inf, {"b": -inf})], "c": np.float64("nan"), "d": "NaN"}
+    )
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"), parse_constant=pytest.fail) == {
         "a": [1.5, None, [None, {"b": None}]],
         "c": None,

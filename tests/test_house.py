@@ -1,4 +1,5 @@
-"""The house's rules that a machine can check: who imports whom, what starts without torch, what every shipped file must pass."""
+"""The house's rules that a machine can check: who imports whom, what starts without torch, what every shipped
+file must pass."""
 
 from __future__ import annotations
 
@@ -37,14 +38,46 @@ TORCH += ["teacher", "vocabulary", "training", "views", "export", "mobile", "fit
 TORCH += ["planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
-    *[*GROUND, "recipe", "objectives", "runtime", "resolve", "data", "evaluation", "students", "quantization", "run"],
-    *["bundle_run", "teacher", "vocabulary", "training", "views", "export", "mobile", "planning", "fitting", "adapting", "demo"],
+    *[
+        *GROUND,
+        "recipe",
+        "objectives",
+        "runtime",
+        "resolve",
+        "data",
+        "evaluation",
+        "students",
+        "quantization",
+        "run",
+    ],
+    *[
+        "bundle_run",
+        "teacher",
+        "vocabulary",
+        "training",
+        "views",
+        "export",
+        "mobile",
+        "planning",
+        "fitting",
+        "adapting",
+        "demo",
+    ],
     *["embed_file", "cli", "__main__"],
 ]
 
 DOORS = {("training.inputs.text_batches", "views")}  # the one place where the line enters a room beside it
 
-HEAVY = {"torch", "transformers", "onnx", "onnxscript", "sentence_transformers", "accelerate", "safetensors", "optimum"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "sentence_transformers",
+    "accelerate",
+    "safetensors",
+    "optimum",
+}
 HEAVY_AT_START = HEAVY | {"pyarrow", "pandas", "sklearn", "datasets"}
 NO_NOUN = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core", "manager", "handler"}
 
@@ -64,8 +97,18 @@ def within(module: str, places: list[str]) -> bool:
 def imported(module: str) -> Iterator[tuple[str, bool]]:
     """(dotted name, whether at module level) of every import."""
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
-    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test) for n in ast.walk(i)}
+    inside = {
+        id(n)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)
+        for n in ast.walk(f)
+    }
+    typing_only = {
+        id(n)
+        for i in ast.walk(tree)
+        if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.dump(i.test)
+        for n in ast.walk(i)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -102,7 +145,9 @@ def test_every_room_has_its_place() -> None:
     assert len(SOURCES) >= 100
     assert {room(module) for module in SOURCES} <= set(ROOMS), "give the new room its place in ROOMS"
     for module in SOURCES:
-        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), f"{module}: with torch or without?"
+        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), (
+            f"{module}: with torch or without?"
+        )
 
 
 @pytest.mark.parametrize("name", sorted({room(module) for module in SOURCES} - {"__init__"}))
@@ -115,12 +160,20 @@ def test_arrows_never_turn_back(name: str) -> None:
         if ROOMS.index(room(other)) > ROOMS.index(name) and (module, room(other)) not in DOORS
     ]
     assert not back
-    assert not [n for n, at_start in imported("__init__") if at_start and n.startswith("edgedistill")]  # looked up on first use
+    assert not [
+        n for n, at_start in imported("__init__") if at_start and n.startswith("edgedistill")
+    ]  # looked up on first use
 
 
 def test_within_a_room_no_circle() -> None:
-    arrows = {module: {o for o in modules_of(own_imports(module)) if room(o) == room(module)} - {module} for module in SOURCES}
-    arrows = {m: {o for o in to if not (m.startswith(f"{o}.") and SOURCES[o].name == "__init__.py")} for m, to in arrows.items()}
+    arrows = {
+        module: {o for o in modules_of(own_imports(module)) if room(o) == room(module)} - {module}
+        for module in SOURCES
+    }
+    arrows = {
+        m: {o for o in to if not (m.startswith(f"{o}.") and SOURCES[o].name == "__init__.py")}
+        for m, to in arrows.items()
+    }
     while arrows:
         free = {module for module, to in arrows.items() if not to & set(arrows)}
         assert free, f"a circle among {sorted(arrows)}"
@@ -133,7 +186,11 @@ def test_other_rooms_use_what_a_room_offers() -> None:
     for name in {room(module) for module in SOURCES if "." in module}:
         tree = ast.parse(SOURCES[name].read_text(encoding="utf-8"))
         assert ast.get_docstring(tree), f"{name}: one sentence, what goes in and what comes out"
-        lists = [n.value for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
+        lists = [
+            n.value
+            for n in tree.body
+            if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
+        ]
         offered[name] = set(ast.literal_eval(lists[0]))
     strange, used = [], {name: set() for name in offered}  # type: dict[str, set[str]]
     for module in SOURCES:
@@ -159,13 +216,23 @@ def test_every_module_is_a_noun() -> None:
 
 
 def test_tests_are_laid_out_as_the_rooms_are() -> None:
-    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {
+        path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
+    }
     of_other_programs = {"ecosystems", "runners"}  # other libraries on our bundles, and export/'s programs
     assert folders <= {room(module) for module in SOURCES if "." in module} | of_other_programs
 
 
 def run_python(*arguments: str, text: str = "") -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False, timeout=600, input=text)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=600,
+        input=text,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -173,20 +240,28 @@ def run_python(*arguments: str, text: str = "") -> str:
 STARTS = [
     "import edgedistill",
     "from edgedistill import Bundle, CheckFailed, UserError, load, similarity",
-    "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
-    "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, ['recipes']).exit_code == 0",
+    "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, "
+    "['--help']).exit_code == 0",
+    "from typer.testing import CliRunner; from edgedistill.cli import app; assert CliRunner().invoke(app, "
+    "['recipes']).exit_code == 0",
     *[f"import edgedistill.{module}" for module in SOURCES if within(module, [*GROUND[1:], *EDGE])],
 ]
 
 
 def test_starts_without_torch() -> None:
-    """One fresh interpreter runs them all, each followed by the heavy modules that are there by then; the last one is seen to bring one."""
+    """One fresh interpreter runs them all, each followed by the heavy modules that are there by then; the
+    last one is seen to bring one."""
     statements = [*STARTS, "import safetensors"]
     probe = (
-        "import sys, json\nfor statement in json.load(sys.stdin):\n    exec(statement, {})\n    print(*sorted(HEAVY & set(sys.modules)))"
+        "import sys, json\nfor statement in json.load(sys.stdin):\n    exec(statement, {})\n    "
+        "print(*sorted(HEAVY & set(sys.modules)))"
     )
-    lines = run_python("-c", probe.replace("HEAVY", repr(HEAVY_AT_START)), text=json.dumps(statements)).split("\n")[:-1]
-    assert {statement: line for statement, line in zip(statements, lines, strict=True) if line} == {"import safetensors": "safetensors"}
+    lines = run_python("-c", probe.replace("HEAVY", repr(HEAVY_AT_START)), text=json.dumps(statements)).split(
+        "\n"
+    )[:-1]
+    assert {statement: line for statement, line in zip(statements, lines, strict=True) if line} == {
+        "import safetensors": "safetensors"
+    }
 
 
 def test_help_is_there_at_once() -> None:
@@ -200,13 +275,17 @@ def test_help_is_there_at_once() -> None:
 
 def yaml_files(folder: str) -> list[Path]:
     found = sorted(path for suffix in ("*.yaml", "*.yml") for path in (ROOT / folder).rglob(suffix))
-    return [path for path in found if "node_modules" not in path.parts]  # other people's packages, of export/node and export/web
+    return [
+        path for path in found if "node_modules" not in path.parts
+    ]  # other people's packages, of export/node and export/web
 
 
 def test_every_recipe_is_read() -> None:
     found = yaml_files("recipes")
     assert 20 <= len(found) <= 40, "arms of a reproduction are bases in bench/reproduction"
-    assert sorted(files.shipped("recipe").values()) == found, "two recipes have the same name, or one is not found"
+    assert sorted(files.shipped("recipe").values()) == found, (
+        "two recipes have the same name, or one is not found"
+    )
     for path in found:
         spec = recipe.read(path)
         assert spec.name == path.stem
@@ -219,12 +298,16 @@ def test_every_suite_is_read() -> None:
     assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
-        assert suite_yaml.parse(path).name in (None, path.parent.name)  # its data may lie elsewhere, its description is whole
+        assert suite_yaml.parse(path).name in (
+            None,
+            path.parent.name,
+        )  # its data may lie elsewhere, its description is whole
     assert scoring.suite("mini").name == "mini"
 
 
 def test_every_runner_is_found() -> None:
-    """By the README of its folder, which one of a single file does without; `fit` times students in the web's."""
+    """By the README of its folder, which one of a single file does without; `fit` times students in the
+    web's."""
     assert set(files.shipped("runner")) == {"mobile", "node", "server", "web"}
 
 
@@ -234,17 +317,27 @@ def test_the_recipes_schema_is_in_step() -> None:
 
 def tracked() -> list[Path]:
     """What is or would be committed."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if listed.returncode:  # an unpacked source distribution
         return [
-            path for path in ROOT.rglob("*") if path.is_file() and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+            path
+            for path in ROOT.rglob("*")
+            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
         ]
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def test_no_file_knows_its_machine_or_a_registry() -> None:
     places = re.compile(r"(?<![\w.~$}/-])/(?:work|home|root|Users|mnt|srv)/\w")
-    hosts = re.compile(r"\b(?:pypi|pythonhosted|test\.pypi|npmjs|crates|anaconda|download\.pytorch)\.(?:org|com|io)\b")
+    hosts = re.compile(
+        r"\b(?:pypi|pythonhosted|test\.pypi|npmjs|crates|anaconda|download\.pytorch)\.(?:org|com|io)\b"
+    )
     problems = []
     for path in tracked():
         data = path.read_bytes()
@@ -262,7 +355,10 @@ def test_constraints_name_every_direct_dependency() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(d for extra in ("train", "demo", "mobile", "server", "dev") for d in extras[extra])]
+    wanted = [
+        *project["dependencies"],
+        *(d for extra in ("train", "demo", "mobile", "server", "dev") for d in extras[extra]),
+    ]
     names = {re.split(r"[\[<>=~! ]", each)[0].lower().replace("_", "-") for each in wanted} - {"edgedistill"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
     pinned = {line.split("==")[0] for line in lines if "==" in line and not line.startswith("#")}
@@ -305,5 +401,7 @@ def test_the_readmes_plots_are_those_of_the_reports() -> None:
     reports = report.merged(report.read(script["PLOTTED"]))
     for theme in readme_plot.THEMES:
         path = script["PLOTS"] / f"accuracy-latency-{theme}.svg"
-        assert path.read_text(encoding="utf-8") == readme_plot.svg(reports, script["PLOTTED_SUITE"], theme), "run make docs"
+        assert path.read_text(encoding="utf-8") == readme_plot.svg(reports, script["PLOTTED_SUITE"], theme), (
+            "run make docs"
+        )
         assert str(path.relative_to(ROOT)) in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -34,7 +34,9 @@ def tree(folder: Path, contents: dict[str, str]) -> Path:
         ("4:cpu:/gone\n0::/\n", {}, None),
     ],
 )
-def test_the_quota_of_control_groups(tmp_path: Path, own: str, contents: dict[str, str], expected: float | None) -> None:
+def test_the_quota_of_control_groups(
+    tmp_path: Path, own: str, contents: dict[str, str], expected: float | None
+) -> None:
     groups = tree(tmp_path / "groups", contents)
     (tmp_path / "own").write_text(own)
     assert min(machine.quotas(groups, tmp_path / "own"), default=None) == expected
@@ -67,7 +69,9 @@ def test_the_gpu_of_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("output", "code"), [("", 0), ("No devices were found\\n", 0), ("", 6)])
-def test_no_gpu_is_described_where_nvidia_smi_lists_none(output: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_is_described_where_nvidia_smi_lists_none(
+    output: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nvidia_smi(tmp_path, monkeypatch, output, code)
     assert machine.gpu() is None
 

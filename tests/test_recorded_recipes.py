@@ -1,4 +1,5 @@
-"""Nothing that comes with a bundle, a run, a recipe or a model switches on its code, names files outside, or starts a download."""
+"""Nothing that comes with a bundle, a run, a recipe or a model switches on its code, names files outside, or
+starts a download."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def armed(world: World, tmp_path: Path) -> tuple[Path, Path]:
     (folder / "own.py").write_text(CODE.format(marker=str(marker)))
     named = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
     files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "auto_map": named})
-    words = {**files.read_json(folder / "tokenizer_config.json"), "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
+    words = {
+        **files.read_json(folder / "tokenizer_config.json"),
+        "auto_map": {"AutoTokenizer": [None, "own.Words"]},
+    }
     files.write_json(folder / "tokenizer_config.json", words)
     return folder, marker
 
@@ -62,7 +66,9 @@ def attempt(function: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("way", ["teacher", "weights", "tokenizer", "export", "run", "trim"])
-def test_the_code_of_a_model_does_not_run(way: str, armed: tuple[Path, Path], world: World, tmp_path: Path) -> None:
+def test_the_code_of_a_model_does_not_run(
+    way: str, armed: tuple[Path, Path], world: World, tmp_path: Path
+) -> None:
     folder, marker = armed
     session = Session(data=world.data)
     student = {"kind": "bert", "width": 16, "heads": 2, "layers": 1}
@@ -72,15 +78,29 @@ def test_the_code_of_a_model_does_not_run(way: str, armed: tuple[Path, Path], wo
         "tokenizer": {"student": {**student, "tokenizer": str(folder)}},
     }
     if way in changes:
-        attempt(lambda: train.train(recipe.parse(world.recipe(**changes[way]), "x"), tmp_path / "run", session))
+        attempt(
+            lambda: train.train(recipe.parse(world.recipe(**changes[way]), "x"), tmp_path / "run", session)
+        )
     elif way == "export":
-        attempt(lambda: bundle_writer.export(folder, ["fp32"], tmp_path / "b", lambda line: None, pooling="mean"))
+        attempt(
+            lambda: bundle_writer.export(folder, ["fp32"], tmp_path / "b", lambda line: None, pooling="mean")
+        )
     elif way == "trim":
-        arguments = ["trim", str(folder), "--corpus", str(world.data / "texts.txt"), "--out", str(tmp_path / "t")]
+        arguments = [
+            "trim",
+            str(folder),
+            "--corpus",
+            str(world.data / "texts.txt"),
+            "--out",
+            str(tmp_path / "t"),
+        ]
         attempt(lambda: CliRunner().invoke(cli.app, arguments))
     else:
         path = make_run(tmp_path / "run")
-        words = {**files.read_json(path / "tokenizer" / "tokenizer_config.json"), "auto_map": {"AutoTokenizer": [None, "own.Words"]}}
+        words = {
+            **files.read_json(path / "tokenizer" / "tokenizer_config.json"),
+            "auto_map": {"AutoTokenizer": [None, "own.Words"]},
+        }
         files.write_json(path / "tokenizer" / "tokenizer_config.json", words)
         shutil.copy(folder / "own.py", path / "tokenizer" / "own.py")
         attempt(lambda: run.open_run(path).tokenizer())
@@ -134,9 +154,13 @@ def test_adapt_opens_no_model_that_a_bundle_names(
     (tmp_path / "own.txt").write_text("\n".join(sentences(80)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    result = CliRunner().invoke(cli.app, ["adapt", str(folder), "--texts", "own.txt", "--out", "mine", *flags])
+    result = CliRunner().invoke(
+        cli.app, ["adapt", str(folder), "--texts", "own.txt", "--out", "mine", *flags]
+    )
     assert isinstance(result.exception, UserError)
-    assert f"names its teacher as {model!r}" in str(result.exception) and f"add --teacher {model}" in str(result.exception)
+    assert f"names its teacher as {model!r}" in str(result.exception) and f"add --teacher {model}" in str(
+        result.exception
+    )
     assert not (tmp_path / "mine").exists()
 
 
@@ -157,8 +181,16 @@ CORPORA = [
     {"texts": ["{data}/../x.txt"], "held_out": 5},
     {"texts": ["\\\\host\\share\\x.txt"], "held_out": 5},
     {"kind": "hub", "dataset": "owner/name", "revision": "main", "held_out": 5},
-    {"kind": "parallel", "pairs": [{"files": ["/etc/*.tsv"], "columns": ["a", "b"], "languages": ["en", "de"]}], "held_out": 5},
-    {"kind": "parallel", "pairs": [{"dataset": "o/n", "revision": "m", "columns": ["a", "b"], "languages": ["en", "de"]}], "held_out": 5},
+    {
+        "kind": "parallel",
+        "pairs": [{"files": ["/etc/*.tsv"], "columns": ["a", "b"], "languages": ["en", "de"]}],
+        "held_out": 5,
+    },
+    {
+        "kind": "parallel",
+        "pairs": [{"dataset": "o/n", "revision": "m", "columns": ["a", "b"], "languages": ["en", "de"]}],
+        "held_out": 5,
+    },
 ]
 
 
@@ -171,7 +203,9 @@ class _Teacher:
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: json.dumps(corpus)[:60])
-def test_bench_reads_no_corpus_outside_the_data_folder(corpus: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_reads_no_corpus_outside_the_data_folder(
+    corpus: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage: dict[str, Any] = world.recipe()["stages"][0]
     if corpus.get("kind") == "parallel":
         stage = {**stage, "objective": {"kind": "each_side", "objective": {"kind": "cosine"}}}
@@ -187,13 +221,19 @@ def test_bench_reads_no_corpus_outside_the_data_folder(corpus: dict[str, Any], w
 @pytest.mark.parametrize("absolute", [False, True])
 def test_bench_reads_the_held_out_texts_inside_it(world: World, absolute: bool) -> None:
     texts = str(world.data.resolve() / "texts.txt") if absolute else "texts.txt"
-    described = yaml.safe_load(recipe.dump(recipe.parse(world.recipe(corpus={"texts": [texts], "held_out": 40}), "x")))
+    described = yaml.safe_load(
+        recipe.dump(recipe.parse(world.recipe(corpus={"texts": [texts], "held_out": 40}), "x"))
+    )
     found = ReferenceEmbeddings(_Teacher, [], Session(data=world.data)).of({"recipe": described}, "b")  # type: ignore[arg-type]
     assert len(found.texts) == 40
 
 
 @pytest.mark.parametrize(
-    "task", [{"train": ["a.tsv"], "dev_rows": 2, "test": "/etc/x.tsv"}, {"kind": "hub", "dataset": "o/n", "revision": "m", "test": "t"}]
+    "task",
+    [
+        {"train": ["a.tsv"], "dev_rows": 2, "test": "/etc/x.tsv"},
+        {"kind": "hub", "dataset": "o/n", "revision": "m", "test": "t"},
+    ],
 )
 def test_bench_scores_no_task_outside_it(task: dict[str, Any], world: World) -> None:
     stage = {"name": "task", "kind": "finetune", "task": task, "epochs": 1}

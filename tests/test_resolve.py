@@ -11,10 +11,18 @@ from edgedistill.errors import UserError
 
 
 def test_what_a_name_is(tmp_path: Path) -> None:
-    for name, file in (("run", "run.json"), ("bundle", "manifest.json"), ("model", "config.json"), ("unfinished.partial", "recipe.yaml")):
+    for name, file in (
+        ("run", "run.json"),
+        ("bundle", "manifest.json"),
+        ("model", "config.json"),
+        ("unfinished.partial", "recipe.yaml"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("{}", encoding="utf-8")
-    found = {name: resolve.resolve(str(tmp_path / name)) for name in ("run", "unfinished", "bundle", "model", "nothing")}
+    found = {
+        name: resolve.resolve(str(tmp_path / name))
+        for name in ("run", "unfinished", "bundle", "model", "nothing")
+    }
     assert found["run"] == resolve.RunFolder(str(tmp_path / "run"), tmp_path / "run")
     assert isinstance(found["unfinished"], resolve.RunFolder)
     assert found["bundle"] == resolve.BundleFolder(str(tmp_path / "bundle"), tmp_path / "bundle", None)
@@ -24,5 +32,9 @@ def test_what_a_name_is(tmp_path: Path) -> None:
     assert isinstance(resolve.resolve("nano:int8"), resolve.BundleFolder)
     assert resolve.HubId("owner/name").possible and not resolve.HubId("runs/x").possible
     assert resolve.model_files(found["model"], None, "teacher.model") == tmp_path / "model"
-    with pytest.raises(UserError, match=r"^teacher\.model: .*bundle is a bundle, which has graphs and no model; give the model or the run"):
+    with pytest.raises(
+        UserError,
+        match=r"^teacher\.model: .*bundle is a bundle, which has graphs and no model; give the model or the "
+        r"run",
+    ):
         resolve.model_files(found["bundle"], None, "teacher.model")

@@ -1,4 +1,5 @@
-"""A bundle in export/python/embed.py: python plain_python.py BUNDLE < request.json. See bench/ecosystems.py."""
+"""A bundle in export/python/embed.py: python plain_python.py BUNDLE < request.json. See
+bench/ecosystems.py."""
 
 import json
 import runpy

@@ -1,4 +1,5 @@
-"""A bundle in sentence-transformers: python sentence_transformers_encode.py BUNDLE < request.json. See bench/ecosystems.py."""
+"""A bundle in sentence-transformers: python sentence_transformers_encode.py BUNDLE < request.json. See
+bench/ecosystems.py."""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""An arm's effective recipe: a base or a shipped recipe with the changes of the paper's file, and how it differs from others."""
+"""An arm's effective recipe: a base or a shipped recipe with the changes of the paper's file, and how it
+differs from others."""
 
 from __future__ import annotations
 
@@ -17,21 +18,31 @@ FILE_KEYS = ("files", "train", "dev", "test")  # of a stage
 ONLY_NAMES = ("name", "about", "seed", "requirements")  # of a recipe: they change nothing in its training
 
 
-def variant_recipe(paper: Paper, variant: str, seed: int, runs: Path, changes: tuple[str, ...] = ()) -> recipe.Recipe:
-    """The recipe of a variant. Raises UserError for a recipe that does not exist, or a change that does not fit it."""
+def variant_recipe(
+    paper: Paper, variant: str, seed: int, runs: Path, changes: tuple[str, ...] = ()
+) -> recipe.Recipe:
+    """The recipe of a variant. Raises UserError for a recipe that does not exist, or a change that does not
+    fit it."""
     replaced, chosen = [], paper.variants[variant]
     for change in [*([] if chosen.only_own_changes else paper.set), *chosen.set, *changes]:
         for other, spec in paper.variants.items():
-            change = change.replace(f"{{run:{other}}}", str(runs / paper.paper / slug(other, 0 if spec.shared else seed)))
+            change = change.replace(
+                f"{{run:{other}}}", str(runs / paper.paper / slug(other, 0 if spec.shared else seed))
+            )
         replaced.append(change.replace("{seed}", str(seed)))
-    return _read(chosen.recipe, tuple(replaced)).model_copy(update={"seed": seed, "name": slug(variant, seed)})
+    return _read(chosen.recipe, tuple(replaced)).model_copy(
+        update={"seed": seed, "name": slug(variant, seed)}
+    )
 
 
 def with_teacher(spec: recipe.Recipe, folder: Path | None) -> recipe.Recipe:
-    """The recipe with its teacher of the hub read from a folder; itself without one, or where its teacher is not of the hub."""
+    """The recipe with its teacher of the hub read from a folder; itself without one, or where its teacher is
+    not of the hub."""
     if folder is None or spec.teacher.revision is None:
         return spec
-    return spec.model_copy(update={"teacher": spec.teacher.model_copy(update={"model": str(folder), "revision": None})})
+    return spec.model_copy(
+        update={"teacher": spec.teacher.model_copy(update={"model": str(folder), "revision": None})}
+    )
 
 
 @cache
@@ -41,23 +52,28 @@ def _read(name: str, changes: tuple[str, ...]) -> recipe.Recipe:
 
 
 def composition_of(paper: Paper, variant: str, seed: int) -> dict[str, Any]:
-    """The composition of a variant's recipe, read once for all seeds unless a change depends on the seed. Raises as `variant_recipe`."""
+    """The composition of a variant's recipe, read once for all seeds unless a change depends on the seed.
+    Raises as `variant_recipe`."""
     chosen = paper.variants[variant]
     seeded = any("{seed}" in change for change in [*paper.set, *chosen.set])
     return composition(variant_recipe(paper, variant, seed if seeded else 0, Path("runs")))
 
 
 def composition(spec: recipe.Recipe) -> dict[str, Any]:
-    """Every setting of a recipe that is not a default, {"stages.0.batch": 128}: equal for two runs of one arm, whatever their seed.
+    """Every setting of a recipe that is not a default, {"stages.0.batch": 128}: equal for two runs of one
+    arm, whatever their seed.
 
-    The sorting of batches stands for itself, since its default depends on the objective. Run folders appear without their place and seed.
+    The sorting of batches stands for itself, since its default depends on the objective. Run folders appear
+    without their place and seed.
     """
     plain = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(ONLY_NAMES), by_alias=True)
     plain["stages"] = [
         {**dumped, "kind": stage.kind, "bucket": stage.sorting_window}
         for dumped, stage in zip(plain.get("stages", []), spec.stages, strict=True)
     ]
-    found: dict[str, Any] = json.loads(json.dumps({key: _placeless(value) for key, value in _flat("", plain)}))
+    found: dict[str, Any] = json.loads(
+        json.dumps({key: _placeless(value) for key, value in _flat("", plain)})
+    )
     return found
 
 
@@ -69,23 +85,29 @@ def runs_before(paper: Paper, variant: str) -> list[str]:
 
 
 def student_samples(spec: recipe.Recipe) -> int | None:
-    """How many texts the student embeds in training, every view and side counted; None where that depends on the size of the corpus."""
+    """How many texts the student embeds in training, every view and side counted; None where that depends on
+    the size of the corpus."""
     if any(stage.steps is None for stage in spec.stages):
         return None
     return sum((stage.steps or 0) * stage.batch * texts_embedded(stage) for stage in spec.stages)
 
 
 def texts_embedded(stage: recipe.Stage | recipe.Finetune) -> int:
-    """How many texts the student embeds for one training sample: every view, every side of a pair and every column of a triple."""
+    """How many texts the student embeds for one training sample: every view, every side of a pair and every
+    column of a triple."""
     return stage.views if isinstance(stage, recipe.Stage) else len(stage.task.texts)
 
 
 def files_read(spec: recipe.Recipe) -> list[str]:
     """The files that the stages of a recipe read, as it names them: triples, pairs and labelled tasks."""
     found = [
-        value for place, value in _flat("", {"stages": spec.model_dump(mode="json")["stages"]}) if place.rpartition(".")[2] in FILE_KEYS
+        value
+        for place, value in _flat("", {"stages": spec.model_dump(mode="json")["stages"]})
+        if place.rpartition(".")[2] in FILE_KEYS
     ]
-    return sorted({name for value in found if value for name in (value if isinstance(value, list) else [value])})
+    return sorted(
+        {name for value in found if value for name in (value if isinstance(value, list) else [value])}
+    )
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,5 @@
-"""Load the reports of a paper's variants, and judge its ranking claims by them. Nothing is trained or measured."""
+"""Load the reports of a paper's variants, and judge its ranking claims by them. Nothing is trained or
+measured."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ Reports = dict[str, list[dict[str, Any]]]  # a variant's, by seed
 
 
 class Judgement(NamedTuple):
-    """A ranking claim with its result. Differences are in points of 100; without reports only `missing` is set, and `seeds` is 0."""
+    """A ranking claim with its result. Differences are in points of 100; without reports only `missing` is
+    set, and `seeds` is 0."""
 
     ranking: RankingClaim
     suite: str
@@ -41,12 +43,17 @@ class Judgement(NamedTuple):
     seeds: int = 0  # that all variants have
     mean: float = float("nan")
     error: float = float("nan")  # standard error of the mean over seeds; NaN with one seed
-    over_seeds: tuple[float, float] | None = None  # 95% confidence interval of the mean; None below three seeds
-    over_items: tuple[float, float] | None = None  # 95% of the bootstrap; None for scores that are not known per test item
+    over_seeds: tuple[float, float] | None = (
+        None  # 95% confidence interval of the mean; None below three seeds
+    )
+    over_items: tuple[float, float] | None = (
+        None  # 95% of the bootstrap; None for scores that are not known per test item
+    )
 
 
 def load(paper: Paper, folder: Path) -> tuple[Reports, list[dict[str, Any]]]:
-    """(every variant's reports of its present settings, ordered by seed; all other reports of the paper, by variant and seed).
+    """(every variant's reports of its present settings, ordered by seed; all other reports of the paper, by
+    variant and seed).
 
     Each has the values of its test items under `items`, {suite: Items}.
     """
@@ -58,7 +65,11 @@ def load(paper: Paper, folder: Path) -> tuple[Reports, list[dict[str, Any]]]:
         if match is None:
             continue
         variant = slugs.get(match[1])
-        if variant is not None and match[3] is None and report.get("settings") == _settings(paper, variant, int(match[2])):
+        if (
+            variant is not None
+            and match[3] is None
+            and report.get("settings") == _settings(paper, variant, int(match[2]))
+        ):
             found[variant].append({**report, "items": _by_suite(items)})
         else:
             older.append(report)
@@ -74,7 +85,8 @@ def _settings(paper: Paper, variant: str, seed: int) -> dict[str, Any] | None:
 
 
 def part_of(report: dict[str, Any], suite: str) -> dict[str, Any] | None:
-    """A report's result on a suite; also where it measured more of the suite's tasks: sts17:es-en of sts17:es-en,es-es."""
+    """A report's result on a suite; also where it measured more of the suite's tasks: sts17:es-en of
+    sts17:es-en,es-es."""
     if suite in report["suites"]:
         found: dict[str, Any] = report["suites"][suite]
         return found
@@ -84,7 +96,11 @@ def part_of(report: dict[str, Any], suite: str) -> dict[str, Any] | None:
         if wanted and known.partition(":")[0] == name and set(wanted) <= result["tasks"].keys():
             measure, _ = MEASURES[result["kind"]]
             chosen = {task: result["tasks"][task] for task in wanted}
-            return {**result, "tasks": chosen, "average": float(np.mean([each[measure] for each in chosen.values()]))}
+            return {
+                **result,
+                "tasks": chosen,
+                "average": float(np.mean([each[measure] for each in chosen.values()])),
+            }
     return None
 
 
@@ -93,8 +109,13 @@ def items_of(report: dict[str, Any], suite: str) -> Items | None:
     name, _, tasks = suite.partition(":")
     for known, items in report["items"].items():
         wanted = tasks.split(",") if tasks else list(items.found)
-        if known == suite or (tasks and known.partition(":")[0] == name and set(wanted) <= items.found.keys()):
-            return Items({task: items.found[task] for task in wanted}, {task: items.gold[task] for task in wanted if task in items.gold})
+        if known == suite or (
+            tasks and known.partition(":")[0] == name and set(wanted) <= items.found.keys()
+        ):
+            return Items(
+                {task: items.found[task] for task in wanted},
+                {task: items.gold[task] for task in wanted if task in items.gold},
+            )
     return None
 
 
@@ -119,7 +140,8 @@ def scores(reports: Reports, ranking: RankingClaim, suite: str) -> dict[str, dic
 
 
 def judged(paper: Paper, reports: Reports, resamples: int) -> list[tuple[Judgement, Judgement | None]]:
-    """Judge every ranking claim of a paper, and once more under its other circumstances where the claim's variants are trained again."""
+    """Judge every ranking claim of a paper, and once more under its other circumstances where the claim's
+    variants are trained again."""
     again = paper.judged_again()
     found = _judged(paper, [*paper.ranking_claims, *again.values()], reports, resamples)
     seconds = dict(zip(again, found[len(paper.ranking_claims) :], strict=True))
@@ -140,22 +162,28 @@ def _judged(paper: Paper, claims: list[RankingClaim], reports: Reports, resample
         seeds = common_seeds(found, ranking.contrast)
         over_items = bootstrap.interval(ranking, suite, seeds) if ranking.at_step is None else None
         mean = float(differences.mean()) if len(differences) else float("nan")
-        chance = [f"`{variant}`" for variant, values in found.items() if at_chance(np.array(list(values.values())))]
+        chance = [
+            f"`{variant}`" for variant, values in found.items() if at_chance(np.array(list(values.values())))
+        ]
         result = f"at chance: {', '.join(chance)}" if chance else verdict(differences, over_items)
         error, over_seeds = standard_error(differences), seed_interval(differences)
-        out.append(Judgement(ranking, suite, missing, result, len(seeds), mean, error, over_seeds, over_items))
+        out.append(
+            Judgement(ranking, suite, missing, result, len(seeds), mean, error, over_seeds, over_items)
+        )
     return out
 
 
 class _Bootstrap:
-    """The runs' bootstrap scores on each suite, all on the same samples; computed once for all claims about a variant."""
+    """The runs' bootstrap scores on each suite, all on the same samples; computed once for all claims about a
+    variant."""
 
     def __init__(self, reports: Reports, resamples: int) -> None:
         self.reports, self.resamples = reports, resamples
         self.known: dict[tuple[str, str], dict[int, np.ndarray]] = {}
 
     def interval(self, ranking: RankingClaim, suite: str, seeds: list[int]) -> tuple[float, float] | None:
-        """The 95% interval of a claim's difference over these seeds, in points of 100; None where a run has no values per test item."""
+        """The 95% interval of a claim's difference over these seeds, in points of 100; None where a run has
+        no values per test item."""
         runs = {variant: self._runs(variant, suite) for variant in ranking.contrast}
         if not seeds or not all(runs[variant].keys() >= set(seeds) for variant in runs):
             return None
@@ -169,17 +197,24 @@ class _Bootstrap:
 
     def _runs(self, variant: str, suite: str) -> dict[int, Items]:
         """A variant's test items by seed."""
-        return {each["seed"]: items for each in self.reports[variant] if (items := items_of(each, suite)) is not None}
+        return {
+            each["seed"]: items
+            for each in self.reports[variant]
+            if (items := items_of(each, suite)) is not None
+        }
 
     def _scores(self, variant: str, suite: str, runs: dict[int, Items]) -> dict[int, np.ndarray]:
         """A variant's scores by seed on every sample, (resamples,)."""
         if (variant, suite) not in self.known:
-            self.known[variant, suite] = dict(zip(runs, resampled(list(runs.values()), self.resamples), strict=True))
+            self.known[variant, suite] = dict(
+                zip(runs, resampled(list(runs.values()), self.resamples), strict=True)
+            )
         return self.known[variant, suite]
 
 
 def changes_since(paper: Paper, arm: str, report: dict[str, Any]) -> list[str]:
-    """How an older report's settings differ from the arm's of that name: `stages.0.bucket` 100 → 1; none for an arm that is gone."""
+    """How an older report's settings differ from the arm's of that name: `stages.0.bucket` 100 → 1; none for
+    an arm that is gone."""
     now = _settings(paper, arm, report["seed"]) if arm in paper.variants else None
     if now is None:
         return []

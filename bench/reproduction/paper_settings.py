@@ -1,4 +1,5 @@
-"""What a paper states of its arms, machine-readable, and where the arms here deviate from it: settings/PAPER.yaml against the recipes."""
+"""What a paper states of its arms, machine-readable, and where the arms here deviate from it:
+settings/PAPER.yaml against the recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ NAMED = 6  # variants that a row names one by one
 class Setting(Part):
     """The paper's value of one recipe key, for some or all arms."""
 
-    key: str = Field(description="dotted place in the recipe; `sorting_window` of a stage is its batches that are sorted together")
+    key: str = Field(
+        description="dotted place in the recipe; `sorting_window` of a stage is its batches that are sorted "
+        "together"
+    )
     paper: Any = Field(description="the paper's value; `not stated` where it gives none")
     where: str = Field(description="section or table of the paper, or its code")
     arms: list[str] | None = Field(None, description="default: every arm that has the key's section")
@@ -38,7 +42,8 @@ class Condition(Part):
 
 
 class PaperSettings(Part):
-    """All that is known of a paper's arms. readings: where the paper is ambiguous, or was misread, and how it is read here."""
+    """All that is known of a paper's arms. readings: where the paper is ambiguous, or was misread, and how it
+    is read here."""
 
     settings: list[Setting]
     conditions: list[Condition] = Field([])
@@ -68,7 +73,9 @@ def read(paper: str, folder: Path = FOLDER) -> PaperSettings:
     try:
         return PaperSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        raise UserError(*(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
+        raise UserError(
+            *(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        ) from None
 
 
 def _deviations(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list[Deviation]:
@@ -92,8 +99,8 @@ def _deviations(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list
 
 
 def problems(paper: Paper, stated: PaperSettings) -> list[str]:
-    """What the list of settings does not say or says wrongly: a deviation without its reason, a reason without deviation, unknown arms,
-    a deviating arm that is not listed for the setting."""
+    """What the list of settings does not say or says wrongly: a deviation without its reason, a reason
+    without deviation, unknown arms, a deviating arm that is not listed for the setting."""
     unknown = [
         f"{setting.key}: no arm {arm!r}; correct the name"
         for setting in stated.settings
@@ -110,7 +117,8 @@ def problems(paper: Paper, stated: PaperSettings) -> list[str]:
         if all(at(arm, each.key) is ABSENT for arm in whole.values())
     ]
     silent = [
-        f"{each.setting.key}: {', '.join(arms)} has {value!r}, the paper {each.setting.paper!r} ({each.setting.where}); say why"
+        f"{each.setting.key}: {', '.join(arms)} has {value!r}, the paper {each.setting.paper!r} "
+        f"({each.setting.where}); say why"
         for each in found
         for value, arms in each.values
         if not each.setting.why
@@ -121,12 +129,15 @@ def problems(paper: Paper, stated: PaperSettings) -> list[str]:
         if setting.why and all(each.setting is not setting for each in found)
     ]
     held = {arm for setting in stated.settings for arm in setting.arms or paper.variants}
-    free = [f"{arm}: no setting is held against it; list its own" for arm in paper.variants if arm not in held]
+    free = [
+        f"{arm}: no setting is held against it; list its own" for arm in paper.variants if arm not in held
+    ]
     return mistyped + silent + needless + free + _unlisted(whole, stated)
 
 
 def _unlisted(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list[str]:
-    """Keys that are listed for some arms, and other arms that have another value than the paper's: they deviate without a word."""
+    """Keys that are listed for some arms, and other arms that have another value than the paper's: they
+    deviate without a word."""
     found = []
     for key in dict.fromkeys(each.key for each in stated.settings):
         of_key = [each for each in stated.settings if each.key == key]
@@ -137,12 +148,16 @@ def _unlisted(whole: dict[str, dict[str, Any]], stated: PaperSettings) -> list[s
             value = at(whole[arm], key)
             if arm not in listed and value is not ABSENT and value not in usual:
                 others.setdefault(f"{value!r}", []).append(arm)
-        found += [f"{key}: {', '.join(arms)} has {value} and is not listed for it; list it" for value, arms in others.items()]
+        found += [
+            f"{key}: {', '.join(arms)} has {value} and is not listed for it; list it"
+            for value, arms in others.items()
+        ]
     return found
 
 
 def at(whole: dict[str, Any], key: str) -> Any:
-    """The value at a dotted place, such as stages.0.batch; None for a key that is not set, ABSENT without its section."""
+    """The value at a dotted place, such as stages.0.batch; None for a key that is not set, ABSENT without its
+    section."""
     value: Any = whole
     *sections, last = key.split(".")
     for part in sections:
@@ -163,7 +178,8 @@ def _recipes(paper: Paper) -> dict[str, dict[str, Any]]:
 
 
 def _whole(spec: recipe.Recipe) -> dict[str, Any]:
-    """A recipe with all its defaults, the sorting of every stage's batches, without epochs where steps are given."""
+    """A recipe with all its defaults, the sorting of every stage's batches, without epochs where steps are
+    given."""
     whole = spec.model_dump(mode="json", by_alias=True)
     for dumped, stage in zip(whole["stages"], spec.stages, strict=True):
         dumped["sorting_window"] = stage.sorting_window
@@ -173,16 +189,22 @@ def _whole(spec: recipe.Recipe) -> dict[str, Any]:
 
 
 def markdown(paper: Paper, stated: PaperSettings) -> list[str]:
-    """The page's section on deviations, those of other circumstances in a table of their own, and on how the paper is read."""
+    """The page's section on deviations, those of other circumstances in a table of their own, and on how the
+    paper is read."""
     found = _deviations(_recipes(paper), stated) if stated.settings else []
     lines = []
     if found or stated.conditions:
-        again = [each for each in found if all(arm in paper.counterparts for _, arms in each.values for arm in arms)]
+        again = [
+            each
+            for each in found
+            if all(arm in paper.counterparts for _, arms in each.values for arm in arms)
+        ]
         rest = [each for each in found if each not in again]
         lines += [
             "## Deviations from the paper",
             "",
-            f"{len(stated.settings)} of the paper's settings are compared, each with the variants it is listed for. These differ:",
+            f"{len(stated.settings)} of the paper's settings are compared, each with the variants it is "
+            "listed for. These differ:",
             "",
             *_rows(rest),
             *(f"| {each.what} | {each.paper} | {each.here} | {each.why} |" for each in stated.conditions),
@@ -196,15 +218,23 @@ def markdown(paper: Paper, stated: PaperSettings) -> list[str]:
 
 
 def _rows(found: list[Deviation]) -> list[str]:
-    """A table of deviations. Variants are named where others have another value, or the setting has several rows."""
+    """A table of deviations. Variants are named where others have another value, or the setting has several
+    rows."""
     lines = ["| setting | the paper | here | why |", "|---|---|---|---|"]
     for each in found:
         setting, here = each.setting, []
         alone = [other.setting.key for other in found].count(setting.key) == 1
         for value, arms in each.values:
-            named = f" ({', '.join(f'`{arm}`' for arm in arms)})" if len(arms) <= NAMED else f" ({len(arms)} variants)"
+            named = (
+                f" ({', '.join(f'`{arm}`' for arm in arms)})"
+                if len(arms) <= NAMED
+                else f" ({len(arms)} variants)"
+            )
             here.append(_plain(value) + ("" if alone and len(arms) == each.compared else named))
-        lines.append(f"| `{setting.key}` | {_plain(setting.paper)}, {setting.where} | {'; '.join(here)} | {setting.why} |")
+        lines.append(
+            f"| `{setting.key}` | {_plain(setting.paper)}, {setting.where} | {'; '.join(here)} | "
+            f"{setting.why} |"
+        )
     return lines
 
 

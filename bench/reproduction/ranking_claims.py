@@ -1,4 +1,5 @@
-"""A paper's variants and ranking claims, read from YAML, and the statistics that judge a claim: seeds and a paired bootstrap."""
+"""A paper's variants and ranking claims, read from YAML, and the statistics that judge a claim: seeds and a
+paired bootstrap."""
 
 from __future__ import annotations
 
@@ -36,41 +37,57 @@ def spliced(entries: Any) -> Any:
 class Variant(Part):
     """One training setup that is compared: a recipe with changes.
 
-    In a change, {seed} is replaced by the seed, and {run:VARIANT} by the run folder of another variant with the same seed.
+    In a change, {seed} is replaced by the seed, and {run:VARIANT} by the run folder of another variant with
+    the same seed.
     """
 
     about: str = Field("", description="what the recipe changes, printed on the page")
     recipe: str
     set: list[str] = []
     suites: list[str] | None = Field(None, description="default: the paper's")
-    shared: bool = Field(False, description="trained once, with seed 0; the variants of all seeds use this run")
+    shared: bool = Field(
+        False, description="trained once, with seed 0; the variants of all seeds use this run"
+    )
     only_own_changes: bool = Field(False, description="the paper's `set` does not apply to it")
 
     _spliced = field_validator("set", mode="before")(spliced)
 
 
 class Circumstances(Part):
-    """Other circumstances under which some variants are trained again, so that their claims are judged a second time.
+    """Other circumstances under which some variants are trained again, so that their claims are judged a
+    second time.
 
-    The counterpart of `kd` under `pretrained` is the variant `pretrained kd`: the paper's changes, the variant's, these, then its own.
-    A run of another variant that it reads, {run:VARIANT}, is the counterpart's where there is one.
+    The counterpart of `kd` under `pretrained` is the variant `pretrained kd`: the paper's changes, the
+    variant's, these, then its own. A run of another variant that it reads, {run:VARIANT}, is the
+    counterpart's where there is one.
     """
 
     name: str = Field(description="one word, which starts the names of the counterparts")
     about: str = Field(description="what differs, printed on the page")
-    set: list[str] = Field([], description="recipe changes of all counterparts but those of variants with `only_own_changes`")
-    variants: dict[str, list[str]] = Field(min_length=1, description="the variants that are trained again, and each one's further changes")
+    set: list[str] = Field(
+        [], description="recipe changes of all counterparts but those of variants with `only_own_changes`"
+    )
+    variants: dict[str, list[str]] = Field(
+        min_length=1, description="the variants that are trained again, and each one's further changes"
+    )
 
 
 class RankingClaim(Part):
-    """A claim of the paper that one variant scores higher than another: a weighted sum of scores that should be above 0."""
+    """A claim of the paper that one variant scores higher than another: a weighted sum of scores that should
+    be above 0."""
 
     claim: str
     reported: str = Field(description="the paper's own scores")
     contrast: dict[str, float] = Field(min_length=2, description="weight of each variant's score")
     suite: str | None = Field(None, description="default: the paper's first")
-    at_step: int | None = Field(None, description="compare the selection scores at this step of the first stage instead of suite scores")
-    note: str = Field("", description="what a reader must know of the verdict: the likeliest cause, where it is not the paper's")
+    at_step: int | None = Field(
+        None,
+        description="compare the selection scores at this step of the first stage instead of suite scores",
+    )
+    note: str = Field(
+        "",
+        description="what a reader must know of the verdict: the likeliest cause, if not the paper's",
+    )
     control: bool = Field(False, description="a comparison of our own, which the paper does not make")
 
 
@@ -91,7 +108,9 @@ class Paper(Part):
         for ranking in self.ranking_claims:
             for name in ranking.contrast:
                 if name not in self.variants:
-                    raise ValueError(f"claim {ranking.claim!r}: no variant {name!r} ({', '.join(self.variants)})")
+                    raise ValueError(
+                        f"claim {ranking.claim!r}: no variant {name!r} ({', '.join(self.variants)})"
+                    )
         other = self.circumstances
         for name in other.variants if other else ():
             if name not in self.variants:
@@ -105,11 +124,17 @@ class Paper(Part):
 
     @property
     def counterparts(self) -> list[str]:
-        """The names of the variants that are trained again under the other circumstances, as they are called there."""
-        return [self.counterpart(variant) for variant in self.circumstances.variants] if self.circumstances else []
+        """The names of the variants that are trained again under the other circumstances, as they are called
+        there."""
+        return (
+            [self.counterpart(variant) for variant in self.circumstances.variants]
+            if self.circumstances
+            else []
+        )
 
     def judged_again(self) -> dict[int, RankingClaim]:
-        """The claims whose variants are all trained again, by their place in `ranking_claims`, about the counterparts."""
+        """The claims whose variants are all trained again, by their place in `ranking_claims`, about the
+        counterparts."""
         found = {}
         for number, ranking in enumerate(self.ranking_claims):
             if all(self.counterpart(variant) != variant for variant in ranking.contrast):
@@ -123,21 +148,28 @@ def papers(folder: Path = FOLDER) -> dict[str, Paper]:
     found = {}
     for path in sorted(folder.glob("*.yaml")):
         try:
-            found[path.stem] = with_counterparts(Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))))
+            found[path.stem] = with_counterparts(
+                Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+            )
         except ValidationError as error:
-            raise UserError(*(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
+            raise UserError(
+                *(f"{path}: {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            ) from None
     return found
 
 
 def with_counterparts(paper: Paper) -> Paper:
-    """The paper with the variants that are trained again under its other circumstances, each with all its changes."""
+    """The paper with the variants that are trained again under its other circumstances, each with all its
+    changes."""
     other, more = paper.circumstances, dict[str, Variant]()
     for name, own in other.variants.items() if other else ():
         assert other is not None
         variant = paper.variants[name]
         changes = variant.set if variant.only_own_changes else [*paper.set, *variant.set, *other.set]
         changes = [_of_counterparts(paper, change) for change in [*changes, *own]]
-        more[paper.counterpart(name)] = variant.model_copy(update={"about": "", "set": changes, "only_own_changes": True})
+        more[paper.counterpart(name)] = variant.model_copy(
+            update={"about": "", "set": changes, "only_own_changes": True}
+        )
     return paper.model_copy(update={"variants": paper.variants | more})
 
 
@@ -150,7 +182,10 @@ def _of_counterparts(paper: Paper, change: str) -> str:
 
 def slug(variant: str, seed: int) -> str:
     """The name of a variant's run folder and report: letters, digits and dashes, then the seed."""
-    letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in variant.replace("%", "pct").lower())
+    letters = "".join(
+        letter if letter.isascii() and letter.isalnum() else "-"
+        for letter in variant.replace("%", "pct").lower()
+    )
     return "-".join(part for part in letters.split("-") if part) + f"-s{seed}"
 
 
@@ -158,7 +193,8 @@ def slug(variant: str, seed: int) -> str:
 class Items:
     """The model's value and the gold value of every test item, by task: {task: (n,)}.
 
-    A task without gold holds scores already (nDCG of a query, 1 for a correct label), and its score is their mean.
+    A task without gold holds scores already (nDCG of a query, 1 for a correct label), and its score is their
+    mean.
     """
 
     found: dict[str, np.ndarray]
@@ -166,14 +202,18 @@ class Items:
 
     def score(self) -> float:
         """The mean over tasks."""
-        return float(np.mean([_scores(rows[None], self.gold.get(task), None)[0] for task, rows in self.found.items()]))
+        return float(
+            np.mean([_scores(rows[None], self.gold.get(task), None)[0] for task, rows in self.found.items()])
+        )
 
 
 def resampled(runs: list[Items], count: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """Paired bootstrap: every run's mean over tasks on the same `count` samples of the test items. Returns (runs, count).
+    """Paired bootstrap: every run's mean over tasks on the same `count` samples of the test items. Returns
+    (runs, count).
 
-    Items are drawn with replacement within each task. The samples depend on the seed and on the items alone, so that runs on the same items
-    may be resampled in separate calls. Raises UserError for runs that were measured on different items.
+    Items are drawn with replacement within each task. The samples depend on the seed and on the items alone,
+    so that runs on the same items may be resampled in separate calls. Raises UserError for runs that were
+    measured on different items.
     """
     check_same_items(runs)
     random = np.random.default_rng(seed)
@@ -186,16 +226,21 @@ def resampled(runs: list[Items], count: int = RESAMPLES, seed: int = 0) -> np.nd
 
 
 def check_same_items(runs: list[Items]) -> None:
-    """Raise UserError unless all runs were measured on the same tasks, in the same order, with as many items each."""
+    """Raise UserError unless all runs were measured on the same tasks, in the same order, with as many items
+    each."""
     covered = [[(task, len(values)) for task, values in each.found.items()] for each in runs]
     for each in covered[1:]:
         if each != covered[0]:
             names = ", ".join(task for task, _ in each)
-            raise UserError(f"{names}: the reports cover different test items; delete the older reports and run run.py again")
+            raise UserError(
+                f"{names}: the reports cover different test items; delete the older reports and run run.py "
+                "again"
+            )
 
 
 def _scores(rows: np.ndarray, gold: np.ndarray | None, drawn: np.ndarray | None) -> np.ndarray:
-    """rows (runs, n) -> (runs,): Spearman's ρ with gold (n,), or the mean where there is no gold; over the items drawn."""
+    """rows (runs, n) -> (runs,): Spearman's ρ with gold (n,), or the mean where there is no gold; over the
+    items drawn."""
     if drawn is not None:
         rows, gold = rows[:, drawn], None if gold is None else gold[drawn]
     if gold is None:
@@ -212,9 +257,12 @@ def common_seeds(scores: dict[str, dict[int, float]], contrast: dict[str, float]
 
 
 def contrasted(scores: dict[str, dict[int, float]], contrast: dict[str, float]) -> np.ndarray:
-    """The weighted sum of the variants' scores for every seed that all of them have, (seeds,): paired, since a seed fixes much of a run."""
+    """The weighted sum of the variants' scores for every seed that all of them have, (seeds,): paired, since
+    a seed fixes much of a run."""
     seeds = common_seeds(scores, contrast)
-    return np.array([sum(weight * scores[variant][seed] for variant, weight in contrast.items()) for seed in seeds])
+    return np.array(
+        [sum(weight * scores[variant][seed] for variant, weight in contrast.items()) for seed in seeds]
+    )
 
 
 def standard_error(differences: np.ndarray) -> float:
@@ -223,9 +271,11 @@ def standard_error(differences: np.ndarray) -> float:
 
 
 def verdict(differences: np.ndarray, over_items: tuple[float, float] | None) -> str:
-    """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `inconclusive`, or `not yet: n of 3 seeds`.
+    """Judge a claim by its differences (seeds,): `reproduced`, `contradicted`, `inconclusive`, or `not yet: n
+    of 3 seeds`.
 
-    reproduced: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval over test items both lie above
+    reproduced: the 95% confidence interval of the mean over seeds (Student's t) and the bootstrap interval
+        over test items both lie above
     0. contradicted: both below 0. Without an interval (no scores per item) the seeds alone decide.
     """
     if len(differences) < SEEDS:
@@ -241,7 +291,8 @@ def verdict(differences: np.ndarray, over_items: tuple[float, float] | None) -> 
 
 
 def at_chance(scores: np.ndarray) -> bool:
-    """Whether a variant's scores (seeds,) on a suite may be 0 on average: a correlation at chance, as of a student that learned nothing."""
+    """Whether a variant's scores (seeds,) on a suite may be 0 on average: a correlation at chance, as of a
+    student that learned nothing."""
     over_seeds = seed_interval(scores)
     return over_seeds is not None and over_seeds[0] <= 0
 
@@ -250,5 +301,8 @@ def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
     """The 95% confidence interval of the mean over seeds (Student's t); None below three seeds."""
     if len(values) < SEEDS:
         return None
-    mean, margin = float(values.mean()), float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values)
+    mean, margin = (
+        float(values.mean()),
+        float(students_t.ppf(INTERVAL[1] / 100, len(values) - 1)) * standard_error(values),
+    )
     return mean - margin, mean + margin

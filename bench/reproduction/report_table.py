@@ -1,7 +1,10 @@
-"""The reports of a paper: one table that ships, PAPER.parquet, and beside it the files that a queue has written since.
+"""The reports of a paper: one table that ships, PAPER.parquet, and beside it the files that a queue has
+written since.
 
-A row of the table is a part of a report: its JSON, or the values of a suite's test items as bytes of float32. Equal parts, such as the
-gold values of all reports, are stored once. `python bench/reproduction/report_table.py --help` joins files into their table.
+A row of the table is a part of a report: its JSON, or the values of a suite's test items as bytes of float32.
+    Equal parts, such as the
+gold values of all reports, are stored once. `python bench/reproduction/report_table.py --help` joins files
+into their table.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class Report(NamedTuple):
-    """A report by its name, such as kd-s0, or kd-s0.older for one of other settings; items: the values of each test item by key."""
+    """A report by its name, such as kd-s0, or kd-s0.older for one of other settings; items: the values of
+    each test item by key."""
 
     name: str
     content: dict[str, Any]
@@ -52,7 +56,8 @@ def read_one(folder: Path, paper: str, name: str) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any], items: dict[str, np.ndarray]) -> None:
-    """Write a report beside the table: `path` and, with the values of its items, the .npz of the same name."""
+    """Write a report beside the table: `path` and, with the values of its items, the .npz of the same
+    name."""
     with files.new_file(path.with_suffix(".npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **items)  # type: ignore[arg-type]
     files.write_json(path, content)

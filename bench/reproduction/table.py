@@ -1,6 +1,8 @@
-"""Write a page per paper from its reports: the variants' scores over seeds, and for every ranking claim whether it was reproduced.
+"""Write a page per paper from its reports: the variants' scores over seeds, and for every ranking claim
+whether it was reproduced.
 
-All figures come from the reports that run.py wrote; nothing is trained or measured. python bench/reproduction/table.py --help
+All figures come from the reports that run.py wrote; nothing is trained or measured. python
+bench/reproduction/table.py --help
 """
 
 from __future__ import annotations
@@ -25,24 +27,54 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 VERDICTS = ("reproduced", "contradicted", "inconclusive", "at chance", "not yet", "not run")
 
 
-def markdown(paper: Paper, loaded: tuple[Reports, list[dict[str, Any]]], stated: PaperSettings, resamples: int = RESAMPLES) -> str:
-    """The paper's page: what was compared, the claims with their verdicts, deviations from the paper, and every variant's scores."""
+def markdown(
+    paper: Paper,
+    loaded: tuple[Reports, list[dict[str, Any]]],
+    stated: PaperSettings,
+    resamples: int = RESAMPLES,
+) -> str:
+    """The paper's page: what was compared, the claims with their verdicts, deviations from the paper, and
+    every variant's scores."""
     reports, older = loaded
     pairs, other = judged(paper, reports, resamples), paper.circumstances
-    teachers = sorted({_teacher(each) for each in [*(each for found in reports.values() for each in found), *older]})
-    lines = [f"# {paper.paper}: which ranking claims were reproduced", "", paper.about, *(["", other.about] if other else []), ""]
-    lines += [f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.", "", f"Source: {paper.source}.", ""]
-    lines += ["## Ranking claims", "", *_judgements(paper, pairs), *_notes(paper, pairs), *paper_settings.markdown(paper, stated)]
+    teachers = sorted(
+        {_teacher(each) for each in [*(each for found in reports.values() for each in found), *older]}
+    )
+    lines = [
+        f"# {paper.paper}: which ranking claims were reproduced",
+        "",
+        paper.about,
+        *(["", other.about] if other else []),
+        "",
+    ]
+    lines += [
+        f"The teacher is {', '.join(teachers)}." if teachers else "There are no reports yet.",
+        "",
+        f"Source: {paper.source}.",
+        "",
+    ]
+    lines += [
+        "## Ranking claims",
+        "",
+        *_judgements(paper, pairs),
+        *_notes(paper, pairs),
+        *paper_settings.markdown(paper, stated),
+    ]
     lines += [*_data(paper, reports), "## Variants", ""]
     described = [f"* `{name}`: {variant.about}." for name, variant in paper.variants.items() if variant.about]
     lines += [*described, ""] if described else []
     lines += [
-        "Scores are the mean ± standard deviation over seeds, minutes the median. The shipped recipe of a variant is in parentheses; the",
-        "paper's YAML file lists its changes. `texts embedded` counts every view, side and column that the student embeds in training.",
-        "Parameters are of the finished student, then those without its head. Temperatures are learned ones, dtype is that of training.",
+        "Scores are the mean ± standard deviation over seeds, minutes the median. The shipped recipe of a "
+        "variant is in parentheses; the",
+        "paper's YAML file lists its changes. `texts embedded` counts every view, side and column that the "
+        "student embeds in training.",
+        "Parameters are of the finished student, then those without its head. Temperatures are learned ones, "
+        "dtype is that of training.",
         "—: not recorded.",
     ]
-    for suite in dict.fromkeys(name for variant in paper.variants.values() for name in (variant.suites or paper.suites)):
+    for suite in dict.fromkeys(
+        name for variant in paper.variants.values() for name in (variant.suites or paper.suites)
+    ):
         lines += ["", *_variants(paper, reports, suite)]
     without = [name for name, found in reports.items() if not found]
     if without:
@@ -54,7 +86,11 @@ def _teacher(report: dict[str, Any]) -> str:
     """A report's teacher, with the hash of its weights where they came from elsewhere than the package."""
     sha256 = report.get("teacher_weights")
     name = str(report["teacher"])
-    return name if sha256 is None or name.startswith("packaged:") else f"{name} (sha256 of model.safetensors: {sha256})"
+    return (
+        name
+        if sha256 is None or name.startswith("packaged:")
+        else f"{name} (sha256 of model.safetensors: {sha256})"
+    )
 
 
 def _names(variants: list[str]) -> str:
@@ -62,7 +98,8 @@ def _names(variants: list[str]) -> str:
 
 
 def _judgements(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> list[str]:
-    """The paper's claims, again by the variants of other circumstances, the comparisons of our own, and how verdicts are reached."""
+    """The paper's claims, again by the variants of other circumstances, the comparisons of our own, and how
+    verdicts are reached."""
     claims = [pair for pair in pairs if not pair[0].ranking.control]
     controls = [pair for pair in pairs if pair[0].ranking.control]
     lines = [_counted("with this teacher, corpus and student", [first for first, _ in claims]), ""]
@@ -70,7 +107,11 @@ def _judgements(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -
         lines += [_counted(f"of `{other.name}`", [second for _, second in claims if second]), ""]
     lines += _tables(claims, other.name if other else None)
     if controls:
-        lines += ["Comparisons of our own, which the paper does not make. They are judged alike and not counted above:", ""]
+        lines += [
+            "Comparisons of our own, which the paper does not make. They are judged alike and not counted "
+            "above:",
+            "",
+        ]
         lines += _tables(controls, other.name if other else None)
     return [*lines, *_method([each for pair in pairs for each in pair if each is not None]), ""]
 
@@ -90,8 +131,14 @@ def _tables(pairs: list[tuple[Judgement, Judgement | None]], other: str | None) 
 
 def _table(pairs: list[tuple[Judgement, Judgement | None]], other: str | None = None) -> list[str]:
     """A table of claims. other: the name of the circumstances whose verdicts stand in a last column."""
-    columns = "| claim | the paper reports | suite | difference ± standard error | over seeds | over test items | seeds | verdict |"
-    lines = [columns + (f" `{other}` |" if other else ""), "|---|---|---|---:|---:|---:|---:|---|" + ("---|" if other else "")]
+    columns = (
+        "| claim | the paper reports | suite | difference ± standard error | over seeds | over test "
+        "items | seeds | verdict |"
+    )
+    lines = [
+        columns + (f" `{other}` |" if other else ""),
+        "|---|---|---|---:|---:|---:|---:|---|" + ("---|" if other else ""),
+    ]
     for first, second in pairs:
         ranking = first.ranking
         suite = first.suite if ranking.at_step is None else f"selection, step {ranking.at_step:,}"
@@ -105,12 +152,19 @@ def _result(judgement: Judgement) -> str:
     if judgement.missing:
         return f" | | | 0 | **not run**: no reports for {_names(judgement.missing)} |"
     error = "" if np.isnan(judgement.error) else f" ± {judgement.error:.2f}"
-    intervals = ["" if each is None else "{:+.2f} … {:+.2f}".format(*each) for each in (judgement.over_seeds, judgement.over_items)]
-    return f" {judgement.mean:+.2f}{error} | {' | '.join(intervals)} | {judgement.seeds} | **{judgement.verdict}** |"
+    intervals = [
+        "" if each is None else "{:+.2f} … {:+.2f}".format(*each)
+        for each in (judgement.over_seeds, judgement.over_items)
+    ]
+    return (
+        f" {judgement.mean:+.2f}{error} | {' | '.join(intervals)} | {judgement.seeds} | "
+        f"**{judgement.verdict}** |"
+    )
 
 
 def _notes(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> list[str]:
-    """The section on verdicts that need a word: those with a note, contradicted ones, and those that differ between circumstances."""
+    """The section on verdicts that need a word: those with a note, contradicted ones, and those that differ
+    between circumstances."""
     lines = []
     for first, second in pairs:
         both = [first, *([second] if second is not None else [])]
@@ -118,10 +172,18 @@ def _notes(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> lis
         unlike = decided and len({each.verdict for each in both}) > 1
         if not (first.ranking.note or unlike or any(each.verdict == "contradicted" for each in both)):
             continue
-        verdicts = first.verdict + (f", `{paper.circumstances.name}` {second.verdict}" if second and paper.circumstances else "")
-        too_few = unlike and any(each.verdict == "inconclusive" for each in both) and len({each.mean > 0 for each in both}) == 1
+        verdicts = first.verdict + (
+            f", `{paper.circumstances.name}` {second.verdict}" if second and paper.circumstances else ""
+        )
+        too_few = (
+            unlike
+            and any(each.verdict == "inconclusive" for each in both)
+            and len({each.mean > 0 for each in both}) == 1
+        )
         note = first.ranking.note or (
-            "One of them does not decide it; both differences have the same sign." if too_few else "Cause not yet known."
+            "One of them does not decide it; both differences have the same sign."
+            if too_few
+            else "Cause not yet known."
         )
         lines.append(f"* {first.ranking.claim} ({verdicts}): {note}")
     return ["## Notes on the verdicts", "", *lines, ""] if lines else []
@@ -130,28 +192,40 @@ def _notes(paper: Paper, pairs: list[tuple[Judgement, Judgement | None]]) -> lis
 def _method(judgements: list[Judgement]) -> list[str]:
     """How the verdicts are reached, as a list."""
     lines = [
-        "* **difference**: the score of the variant that should rank higher minus that of the other, × 100, for each seed that both have:",
+        "* **difference**: the score of the variant that should rank higher minus that of the other, × 100, "
+        "for each seed that both have:",
         "  the mean over seeds, and the standard error of that mean.",
-        "* **over seeds**: the 95% confidence interval of that mean (Student's t: ± 4.30 standard errors for three seeds).",
-        "  **over test items**: 95% of a paired bootstrap over the suite's test items, with the same samples for all runs.",
-        "* **reproduced**: both intervals lie above 0. **contradicted**: both lie below 0. **inconclusive**: neither.",
+        "* **over seeds**: the 95% confidence interval of that mean (Student's t: ± 4.30 standard errors for "
+        "three seeds).",
+        "  **over test items**: 95% of a paired bootstrap over the suite's test items, with the same samples "
+        "for all runs.",
+        "* **reproduced**: both intervals lie above 0. **contradicted**: both lie below 0. **inconclusive**: "
+        "neither.",
         f"  **not yet**: below {SEEDS} seeds. **not run**: a variant has no reports.",
     ]
     if any(each.verdict.startswith("at chance") for each in judgements):
         lines += [
-            "* **at chance**: a variant's own mean correlation is not above 0, by its interval over seeds. Nothing shows that it learned",
+            "* **at chance**: a variant's own mean correlation is not above 0, by its interval over seeds. "
+            "Nothing shows that it learned",
             "  in this budget, which says nothing about the paper's claim.",
         ]
-    lines.append("* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the student.")
+    lines.append(
+        "* Only rankings are compared with the paper: scores depend on the teacher, the corpus and the "
+        "student."
+    )
     if any(len(each.ranking.contrast) > 2 for each in judgements):
         lines.append("* A claim about a gap compares two such differences.")
     if any(each.ranking.at_step is not None for each in judgements):
-        lines.append("* **selection, step N**: the score on the selection suite at that step of training, judged by the seeds alone.")
+        lines.append(
+            "* **selection, step N**: the score on the selection suite at that step of training, judged by "
+            "the seeds alone."
+        )
     return lines
 
 
 def _data(paper: Paper, reports: Reports) -> list[str]:
-    """The section on the texts that the variants were trained on, by the fingerprint of the corpus, and the files that stages read."""
+    """The section on the texts that the variants were trained on, by the fingerprint of the corpus, and the
+    files that stages read."""
     corpora: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for variant, found in reports.items():
         for corpus in (each["corpus"] for each in found if each["corpus"]):
@@ -160,11 +234,18 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
     lines = []
     for fingerprint, (corpus, names) in corpora.items():
         who = _names(names) if len(names) <= NAMED else f"{len(names)} variants, among them `{names[0]}`"
-        sources = ", ".join(f"{each['name']} ({each.get('trained', each.get('texts')):,})" for each in corpus["sources"])
+        sources = ", ".join(
+            f"{each['name']} ({each.get('trained', each.get('texts')):,})" for each in corpus["sources"]
+        )
         kind = "pairs" if "pairs" in corpus["sources"][0] else "texts"
         counts = f"{corpus['texts'] - corpus['held_out']:,} {kind}, and {corpus['held_out']:,} held out"
         lines.append(f"* {who}: {counts}. {sources}; fingerprint {fingerprint[:16]}.")
-    named = {name for variant, found in reports.items() if found for name in files_read(variant_recipe(paper, variant, 0, Path("runs")))}
+    named = {
+        name
+        for variant, found in reports.items()
+        if found
+        for name in files_read(variant_recipe(paper, variant, 0, Path("runs")))
+    }
     if named:
         lines.append(f"* Files that stages read: {', '.join(f'`{name}`' for name in sorted(named))}.")
     return ["## Data", "", *lines, ""] if lines else []
@@ -172,7 +253,10 @@ def _data(paper: Paper, reports: Reports) -> list[str]:
 
 def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     """A table of the variants on one suite: mean ± deviation over seeds, and how they were trained."""
-    measured = {variant: [(each, part) for each in found if (part := part_of(each, suite))] for variant, found in reports.items()}
+    measured = {
+        variant: [(each, part) for each in found if (part := part_of(each, suite))]
+        for variant, found in reports.items()
+    }
     measured = {variant: found for variant, found in measured.items() if found}
     if not measured:
         return [f"There are no reports on {suite} yet."]
@@ -180,22 +264,29 @@ def _variants(paper: Paper, reports: Reports, suite: str) -> list[str]:
     measure, title = MEASURES[first["kind"]]
     tasks = list(first["tasks"])
     columns = ["average", "seeds", "texts embedded", "minutes", "parameters", "dtype", "temperature"]
-    lines = [f"| {suite}, {title} | {' | '.join([*tasks, *columns])} |", "|---|" + "---:|" * (len(tasks) + len(columns))]
+    lines = [
+        f"| {suite}, {title} | {' | '.join([*tasks, *columns])} |",
+        "|---|" + "---:|" * (len(tasks) + len(columns)),
+    ]
     for variant, found in measured.items():
-        cells = [_spread([part["tasks"].get(task, {}).get(measure, np.nan) for _, part in found]) for task in tasks]
+        cells = [
+            _spread([part["tasks"].get(task, {}).get(measure, np.nan) for _, part in found]) for task in tasks
+        ]
         average = _spread([part["average"] for _, part in found])
         whole = [each for each, _ in found]
         minutes = np.median([each["seconds"] for each in whole]) / 60
         recipe = "" if variant in paper.counterparts else f" (`{paper.variants[variant].recipe}`)"
         lines.append(
             f"| {variant}{recipe} | {' | '.join(cells)} | **{average}** | {len(found)} | "
-            f"{_embedded(paper, variant, whole)} | {minutes:.1f} | {_parameters(whole[0])} | {_dtypes(whole)} | {_temperatures(whole)} |"
+            f"{_embedded(paper, variant, whole)} | {minutes:.1f} | {_parameters(whole[0])} | "
+            f"{_dtypes(whole)} | {_temperatures(whole)} |"
         )
     return lines
 
 
 def _embedded(paper: Paper, variant: str, found: list[dict[str, Any]]) -> str:
-    """Mean texts that the student embedded; — where a report only counts samples, and the stages embed unlike numbers of texts for one."""
+    """Mean texts that the student embedded; — where a report only counts samples, and the stages embed unlike
+    numbers of texts for one."""
     each_embeds = {texts_embedded(stage) for stage in variant_recipe(paper, variant, 0, Path("runs")).stages}
     texts = each_embeds.pop() if len(each_embeds) == 1 else None
     counts = [each.get("student_samples", each["passes"] * texts if texts else None) for each in found]
@@ -219,21 +310,30 @@ def _temperatures(found: list[dict[str, Any]]) -> str:
 
 
 def _older(paper: Paper, older: list[dict[str, Any]]) -> list[str]:
-    """Reports of arms as they were composed before: they stand for no arm of the paper, and enter no verdict."""
+    """Reports of arms as they were composed before: they stand for no arm of the paper, and enter no
+    verdict."""
     if not older:
         return []
-    composed: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}  # an arm's reports of one composition
+    composed: dict[
+        tuple[str, tuple[str, ...]], list[dict[str, Any]]
+    ] = {}  # an arm's reports of one composition
     for report in older:
-        composed.setdefault((report["arm"], tuple(changes_since(paper, report["arm"], report))), []).append(report)
+        composed.setdefault((report["arm"], tuple(changes_since(paper, report["arm"], report))), []).append(
+            report
+        )
     known = [changes for _, changes in composed if changes]
-    common = [change for change in known[0] if all(change in each for each in known)] if len(known) > 1 else []
+    common = (
+        [change for change in known[0] if all(change in each for each in known)] if len(known) > 1 else []
+    )
     lines = ["", "## Older compositions", ""]
     lines.append(
-        "These runs were trained with other settings than the variants above. They stand for no arm of the paper and enter no verdict."
+        "These runs were trained with other settings than the variants above. They stand for no arm of the "
+        "paper and enter no verdict."
     )
     if any(report.get("settings_reconstructed") for report in older):
         lines.append(
-            "Their settings were reconstructed from the file of that time; where they give steps, they agree with the samples counted."
+            "Their settings were reconstructed from the file of that time; where they give steps, they agree "
+            "with the samples counted."
         )
     if common:
         lines += ["", f"In all of them: {'; '.join(common)}."]
@@ -254,8 +354,12 @@ def _spread(values: list[float]) -> str:
 
 @app.command(epilog="Example: python bench/reproduction/table.py --only distilcse")
 def main(
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="PAPER", help="Repeatable. Default: all papers.")] = None,
-    reports: Annotated[Path, typer.Option("--reports", help="Folder of the reports that run.py wrote.")] = FOLDER / "reports",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PAPER", help="Repeatable. Default: all papers.")
+    ] = None,
+    reports: Annotated[
+        Path, typer.Option("--reports", help="Folder of the reports that run.py wrote.")
+    ] = FOLDER / "reports",
     out: Annotated[Path, typer.Option("--out", help="Folder of the pages.")] = FOLDER,
     resamples: Annotated[int, typer.Option("--resamples", min=10, help="Bootstrap samples.")] = RESAMPLES,
     folder: Annotated[Path, typer.Option("--papers", help="Folder of the papers' YAML files.")] = FOLDER,

@@ -1,4 +1,5 @@
-"""`adapt`: texts and a finished student -> a recipe, a run, a bundle, and what the student knew of the texts before and after."""
+"""`adapt`: texts and a finished student -> a recipe, a run, a bundle, and what the student knew of the texts
+before and after."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ MOST_MEASURED = 3_000  # held-out texts
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. student: a shipped name, a bundle or a run. texts: globs. out: the bundle's folder; runs: where runs lie.
+    """What is asked for. student: a shipped name, a bundle or a run. texts: globs. out: the bundle's folder;
+    runs: where runs lie.
 
-    teacher: another than the student's own, or None. minutes: about the most that all of it may take. overwrite: replace an earlier
+    teacher: another than the student's own, or None. minutes: about the most that all of it may take.
+        overwrite: replace an earlier
     run and bundle.
     """
 
@@ -57,7 +60,8 @@ class Request:
 
 
 def adapt(request: Request, session: Session, resume: bool = False) -> dict[str, Any]:
-    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds, before, after, weak, table}.
+    """Adapt a finished student to texts and export it. Returns {recipe, run, bundle, texts, steps, seconds,
+    before, after, weak, table}.
 
     resume: continue an interrupted adaptation. Raises UserError: an unknown student or precision, too few
     texts, a student without its teacher.
@@ -94,7 +98,9 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "before": before,
         "after": after,
         "weak": weak,
-        "table": "\n".join(each for each in (before_and_after.table(before, after, len(held_out.texts)), weak) if each),
+        "table": "\n".join(
+            each for each in (before_and_after.table(before, after, len(held_out.texts)), weak) if each
+        ),
     }
 
 
@@ -109,12 +115,17 @@ def _planned(request: Request, source: run.Run, session: Session, time_left: Tim
     wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
     session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
-    whole = with_weights(open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session), "--teacher")
+    whole = with_weights(
+        open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session), "--teacher"
+    )
     if (weak := _weak(whole, own.sample)) is not None:
         session.log(weak)
     tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
-        session.log(f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} before)")
+        session.log(
+            f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} "
+            "before)"
+        )
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
     texts = request.texts if session.data not in (None, Path()) else file_patterns.from_here(request.texts)
     choices = Choices(request.out.name, request.student, texts, request.column, teacher, tokens)
@@ -138,7 +149,9 @@ def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) ->
     """Texts that were held out, evenly drawn, with the teacher's embeddings from the cache."""
     assert isinstance(spec.corpus, recipe.Files)
     built = corpus.build(spec.corpus, session, spec.seed)
-    rows = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MOST_MEASURED, len(built.held_out))).astype(int)]
+    rows = built.held_out[
+        np.linspace(0, len(built.held_out) - 1, min(MOST_MEASURED, len(built.held_out))).astype(int)
+    ]
     return HeldOutTexts(built.texts(rows), embed_corpus(teacher, built, session)[rows])
 
 

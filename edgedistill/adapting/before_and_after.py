@@ -1,4 +1,5 @@
-"""How well a student agrees with its teacher before and after an adaptation, on texts that it was not trained on."""
+"""How well a student agrees with its teacher before and after an adaptation, on texts that it was not trained
+on."""
 
 from __future__ import annotations
 
@@ -22,14 +23,23 @@ class HeldOutTexts(NamedTuple):
 
 
 def measure(encode: Encode, held_out: HeldOutTexts) -> dict[str, float | None]:
-    """{cosine, spearman, top10_overlap} of a student and its teacher on the held-out texts, and {mini} on the suite that ships.
+    """{cosine, spearman, top10_overlap} of a student and its teacher on the held-out texts, and {mini} on the
+    suite that ships.
 
-    cosine: mean over the texts, None where the two have different dimensions; spearman: of the cosines of pairs of texts;
+    cosine: mean over the texts, None where the two have different dimensions; spearman: of the cosines of
+        pairs of texts;
     top10_overlap: share of the teacher's ten nearest neighbours that are the student's.
     """
-    found = teacher_agreement.agreement(encode(held_out.texts), held_out.teacher, np.ones(len(held_out.texts), int))
+    found = teacher_agreement.agreement(
+        encode(held_out.texts), held_out.teacher, np.ones(len(held_out.texts), int)
+    )
     mini = scoring.evaluate(scoring.suite("mini"), encode)["average"]
-    return {"cosine": found["cosine_mean"], "spearman": found["spearman"], "top10_overlap": found["top10_overlap"], "mini": mini}
+    return {
+        "cosine": found["cosine_mean"],
+        "spearman": found["spearman"],
+        "top10_overlap": found["top10_overlap"],
+        "mini": mini,
+    }
 
 
 NAMES = {

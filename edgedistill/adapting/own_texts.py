@@ -1,4 +1,5 @@
-"""What somebody's own texts are like: how many there are, how long, and whether the lines of their files are texts or parts of one."""
+"""What somebody's own texts are like: how many there are, how long, and whether the lines of their files are
+texts or parts of one."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ SAMPLE = 500  # texts that their language is judged by
 
 
 class OwnTexts(NamedTuple):
-    """files: how many; wrapped: of them, with wrapped lines, which are read as paragraphs; texts: how many distinct ones; words: their
-    mean number of words, and that of the longest tenth's shortest one; sample: a few of the texts.
+    """files: how many; wrapped: of them, with wrapped lines, which are read as paragraphs; texts: how many
+    distinct ones; words: their mean number of words, and that of the longest tenth's shortest one; sample: a
+    few of the texts.
     """
 
     files: int
@@ -44,13 +46,21 @@ def examine(patterns: list[str], data: Path | None, column: str) -> OwnTexts:
     for path in paths:
         of_file, paragraphs = 0, readers.is_wrapped(path)
         wrapped += paragraphs
-        for text in map(readers.normalize, readers.texts_in(path, column, "--column", "paragraph" if paragraphs else "line")):
+        for text in map(
+            readers.normalize,
+            readers.texts_in(path, column, "--column", "paragraph" if paragraphs else "line"),
+        ):
             if text:
                 lengths[hash(text)] = text.count(" ") + 1
                 of_file += 1
                 if of_file <= max(1, SAMPLE // len(paths)):
                     sample.append(text)
     if len(lengths) < FEWEST:
-        raise UserError(f"--texts: {len(lengths):,} texts in {len(paths):,} file(s), at least {FEWEST} are needed; add texts")
+        raise UserError(
+            f"--texts: {len(lengths):,} texts in {len(paths):,} file(s), at least {FEWEST} are needed; add "
+            "texts"
+        )
     words = list(lengths.values())
-    return OwnTexts(len(paths), wrapped, len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), sample)
+    return OwnTexts(
+        len(paths), wrapped, len(lengths), float(np.mean(words)), float(np.quantile(words, 0.9)), sample
+    )

@@ -1,7 +1,8 @@
-"""Texts that are added to a corpus: paragraphs joined from its lines, passages of its long texts, general sentences.
+"""Texts that are added to a corpus: paragraphs joined from its lines, passages of its long texts, general
+sentences.
 
-A student that has seen sentences alone embeds documents badly; queries are short where documents are long; and what a student knew of
-general texts it keeps where some are trained on.
+A student that has seen sentences alone embeds documents badly; queries are short where documents are long;
+and what a student knew of general texts it keeps where some are trained on.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from edgedistill.data import readers
 from edgedistill.data.deduplicate import digest
 from edgedistill.data.disk_spool import BUFFER, RowSet, Spool, row_blocks, sample_evenly
 
-# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations end sentences too: a passage
+# White space behind the end of a sentence, or none behind a full stop of Chinese or Japanese. Abbreviations
+# end sentences too: a passage
 # that is too short is joined to the next, and the teacher embeds any passage.
 _END = re.compile(r"(?<=[.!?…][)\"'”’])\s+(?=\S)|(?<=[.!?…])\s+(?=[^\s,;:])|(?<=[。！？])")
 
 
-def joined_lines(spec: recipe.Paragraphs, spool: Spool, kept: RowSet, usable: RowSet, seed: int) -> Iterator[bytes]:
+def joined_lines(
+    spec: recipe.Paragraphs, spool: Spool, kept: RowSet, usable: RowSet, seed: int
+) -> Iterator[bytes]:
     """Join usable lines until they have as many words as were drawn, about `spec.texts` times.
 
-    A paragraph begins at a kept line, so that limits per source hold for paragraphs too, and continues with any usable line
-    of the same source. Where the source ends first, two lines or more still make a paragraph.
+    A paragraph begins at a kept line, so that limits per source hold for paragraphs too, and continues with
+    any usable line of the same source. Where the source ends first, two lines or more still make a paragraph.
     """
     random = np.random.default_rng([seed, 1])
     starts = sample_evenly(kept, [(0, len(kept), spec.texts)])
@@ -34,15 +38,23 @@ def joined_lines(spec: recipe.Paragraphs, spool: Spool, kept: RowSet, usable: Ro
             growing: list[tuple[int, list[bytes]]] = []  # (words to reach, lines so far)
             for block in row_blocks(start, end):
                 rows = np.arange(block.start, block.stop)
-                for good, first, line in zip(usable.contains(rows), starts.contains(rows), lines, strict=False):  # more lines follow
+                for good, first, line in zip(
+                    usable.contains(rows), starts.contains(rows), lines, strict=False
+                ):  # more lines follow
                     if not good:
                         continue
                     if first:
                         growing.append((int(random.integers(*spec.words, endpoint=True)), []))
                     for _, parts in growing:
                         parts.append(line[:-1])
-                    done = [sum(part.count(b" ") + 1 for part in parts) >= wanted for wanted, parts in growing]
-                    yield from (b" ".join(parts) for (_, parts), full in zip(growing, done, strict=True) if full and len(parts) > 1)
+                    done = [
+                        sum(part.count(b" ") + 1 for part in parts) >= wanted for wanted, parts in growing
+                    ]
+                    yield from (
+                        b" ".join(parts)
+                        for (_, parts), full in zip(growing, done, strict=True)
+                        if full and len(parts) > 1
+                    )
                     growing = [each for each, full in zip(growing, done, strict=True) if not full]
             yield from (b" ".join(parts) for _, parts in growing if len(parts) > 1)
 
@@ -62,7 +74,8 @@ def sentences(text: str, min_words: int) -> list[str]:
 
 
 class PassageCutter:
-    """Cuts texts into passages, of which each is given once, whatever texts it occurs in; excluded ones (digests) never are."""
+    """Cuts texts into passages, of which each is given once, whatever texts it occurs in; excluded ones
+    (digests) never are."""
 
     def __init__(self, spec: recipe.Passages, seed: int, excluded: set[bytes]) -> None:
         self.spec, self.random, self.seen = spec, np.random.default_rng([seed, 2]), set(excluded)
@@ -83,7 +96,8 @@ class PassageCutter:
                     yield passage.encode("utf-8")
 
     def _cut(self, text: str) -> Iterator[str]:
-        """The sentences of a text that has several, then a run of neighbouring ones for every four of them."""
+        """The sentences of a text that has several, then a run of neighbouring ones for every four of
+        them."""
         parts = sentences(text, self.spec.min_words)
         if len(parts) > 1:
             yield from parts
@@ -100,7 +114,8 @@ def _words(text: str) -> int:
 
 
 def general_sentences(count: int) -> Iterator[bytes]:
-    """Sentences of the general corpus, spread evenly over it; of a length that `corpus: {kind: documentation}` takes, too."""
+    """Sentences of the general corpus, spread evenly over it; of a length that `corpus: {kind:
+    documentation}` takes, too."""
     limits = recipe.Documentation(kind="documentation")
     words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
     found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]

@@ -17,7 +17,8 @@ RECORD = "files.json"  # in a cached folder: the sha256 of each of its other fil
 def cached_folder(folder: Path, write: Callable[[Path], Any], log: Log) -> Path:
     """The folder, with its files as they were written.
 
-    `write` is called with an empty folder to fill where there is none yet, and again where a file has changed since.
+    `write` is called with an empty folder to fill where there is none yet, and again where a file has changed
+        since.
     """
     if not _intact(folder, log):
         with files.new_folder(folder) as temporary:
@@ -41,12 +42,15 @@ def _intact(folder: Path, log: Log) -> bool:
 
 
 def recorded(path: Path) -> dict[str, str]:
-    """The hashes of files as they were recorded, name -> sha256; none where the record is missing or damaged."""
+    """The hashes of files as they were recorded, name -> sha256; none where the record is missing or
+    damaged."""
     try:
         found = files.read_json(path)
     except (OSError, UserError):
         return {}
-    return found if isinstance(found, dict) and all(isinstance(sha256, str) for sha256 in found.values()) else {}
+    return (
+        found if isinstance(found, dict) and all(isinstance(sha256, str) for sha256 in found.values()) else {}
+    )
 
 
 def is_unchanged(path: Path, sha256: str) -> bool:
@@ -60,5 +64,6 @@ def is_unchanged(path: Path, sha256: str) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _sha256(path: Path, size: int, changed_ns: int, inode: int) -> str:
-    """Computed once a process, for as long as size, time and inode stay: a command opens a cache of gigabytes several times."""
+    """Computed once a process, for as long as size, time and inode stay: a command opens a cache of gigabytes
+    several times."""
     return files.sha256_file(path)

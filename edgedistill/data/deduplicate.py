@@ -24,7 +24,9 @@ def digest(text: str) -> bytes:
 
 def excluded_digests(paths: list[Path]) -> set[bytes]:
     """Digests of every text in those files, whatever its column: texts that must not be trained on."""
-    return {digest(readers.normalize(text)) for path in paths for text in readers.texts_in_every_column(path)} - {digest("")}
+    return {
+        digest(readers.normalize(text)) for path in paths for text in readers.texts_in_every_column(path)
+    } - {digest("")}
 
 
 class DigestBuckets:
@@ -51,7 +53,8 @@ class DigestBuckets:
         self.waiting = 0
 
     def drain(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(records sorted by digest, then row; which of them is the first of its digest, bool) of each bucket.
+        """(records sorted by digest, then row; which of them is the first of its digest, bool) of each
+        bucket.
 
         Each bucket's file is deleted once its records were used, and the folder at the end.
         """
@@ -79,5 +82,7 @@ def first_row_of_each(buckets: DigestBuckets, rows: int, path: Path) -> np.memma
     """For every row, the first row with the same digest: (rows,) int64, memory-mapped at `path`."""
     found = np.memmap(path, dtype=np.int64, mode="w+", shape=(rows,))
     for records, first in buckets.drain():
-        found[records["row"]] = records["row"][np.maximum.accumulate(np.where(first, np.arange(len(records)), 0))]
+        found[records["row"]] = records["row"][
+            np.maximum.accumulate(np.where(first, np.arange(len(records)), 0))
+        ]
     return found

@@ -53,7 +53,9 @@ class RowSet:
         """The rows in the set from start to end − 1, ascending, a block at a time: (n,) int64 each."""
         for block in row_blocks(start, self.size if end is None else end):
             bits = np.unpackbits(self.bits[block.start >> 3 : -(-block.stop // 8)], bitorder="little")
-            yield block.start + np.flatnonzero(bits[block.start & 7 : (block.start & 7) + block.stop - block.start])
+            yield block.start + np.flatnonzero(
+                bits[block.start & 7 : (block.start & 7) + block.stop - block.start]
+            )
 
     def count(self, start: int = 0, end: int | None = None) -> int:
         return sum(len(rows) for rows in self.blocks(start, end))
@@ -68,20 +70,24 @@ class RowSet:
 
 
 def sample_evenly(rows: RowSet, spans: list[tuple[int, int, int]]) -> RowSet:
-    """Of each span (start, end, limit), at most `limit` of its rows in the set, spread evenly over the span."""
+    """Of each span (start, end, limit), at most `limit` of its rows in the set, spread evenly over the
+    span."""
     sample = RowSet(len(rows))
     for start, end, limit in spans:
         total, rank = rows.count(start, end), 0
         for block in rows.blocks(start, end):
             ranks = np.arange(rank, rank + len(block))
-            nearest = -(-ranks * limit // total) if total > limit else ranks  # the only i for which i * total // limit can be this rank
+            nearest = (
+                -(-ranks * limit // total) if total > limit else ranks
+            )  # the only i for which i * total // limit can be this rank
             sample.add(block[nearest * total // limit == ranks] if total > limit else block)
             rank += len(block)
     return sample
 
 
 class Spool(NamedTuple):
-    """The usable lines of all sources in one file, in the order they were read; `counts`: lines per source."""
+    """The usable lines of all sources in one file, in the order they were read; `counts`: lines per
+    source."""
 
     path: Path
     counts: list[int]

@@ -12,22 +12,30 @@ from edgedistill.errors import UserError
 
 
 def matching_files(patterns: list[str], data: Path | None, place: str) -> list[Path]:
-    """The files that match any of the globs, in order, each once. `data`: the folder that relative globs start from.
+    """The files that match any of the globs, in order, each once. `data`: the folder that relative globs
+    start from.
 
-    `**` stands for a folder and all below it, linked ones too. `place`: the option that names the globs, for errors. Raises UserError:
+    `**` stands for a folder and all below it, linked ones too. `place`: the option that names the globs, for
+        errors. Raises UserError:
     no file matches, unknown file type, no data folder.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
         absolute = Path(pattern).is_absolute()
         if not absolute and data is None:
-            raise UserError(f"{place}: {pattern!r} is relative, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
+            raise UserError(
+                f"{place}: {pattern!r} is relative, and there is no data folder; give --data DIR or set "
+                "EDGEDISTILL_DATA"
+            )
         root = Path(pattern).anchor if absolute else data or ""
         parts = Path(pattern).relative_to(root).parts if absolute else Path(pattern).parts
         paths = sorted(path for path in set(_expanded(Path(root), parts)) if os.path.isfile(path))
         if not paths:
             if os.path.isdir(Path(root, *parts)):
-                raise UserError(f"{place}: {pattern!r} is a folder; give a pattern of files, such as {str(Path(pattern) / '**/*.txt')!r}")
+                raise UserError(
+                    f"{place}: {pattern!r} is a folder; give a pattern of files, such as "
+                    f"{str(Path(pattern) / '**/*.txt')!r}"
+                )
             where, also = ("", "") if absolute else (f" in {root}", " and --data")
             raise UserError(f"{place}: no file matches {pattern!r}{where}; check the pattern{also}")
         for path in paths:

@@ -1,4 +1,5 @@
-"""Open a file of texts: its type by ending and content, its numbered lines, and what its reader raises for a damaged one as UserError."""
+"""Open a file of texts: its type by ending and content, its numbered lines, and what its reader raises for a
+damaged one as UserError."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ MAX_LINE_BYTES = 16_000_000  # of a .jsonl, .tsv or .csv row, which may hold mor
 
 KINDS = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 WHOLE_TEXT = (".txt", ".md", ".rst")  # all of it is text; the others have columns
-NUMBERED = {".parquet": "row", ".json": "item", ".rst": "paragraph"}  # what is counted in a file of that kind, where it is not lines
+NUMBERED = {
+    ".parquet": "row",
+    ".json": "item",
+    ".rst": "paragraph",
+}  # what is counted in a file of that kind, where it is not lines
 
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 _UTF16 = ("UTF-16 or UTF-32", "save it as UTF-8, for example with iconv")
@@ -36,8 +41,8 @@ MOST_NULS = 0.1  # of a file's first line; UTF-16 without a byte order mark has 
 def kind(path: Path) -> str:
     """The type of a file, one of KINDS but for .ndjson, which is .jsonl.
 
-    By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without ending, such as /dev/stdin,
-    is .txt. Raises UserError for any other.
+    By its ending in any case, without .gz. A .json file that is no array is read as .jsonl. A stream without
+    ending, such as /dev/stdin, is .txt. Raises UserError for any other.
     """
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     suffix = plain.suffix.lower()
@@ -60,7 +65,8 @@ def numbered(path: Path) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked where they are gzip, whatever its ending. Raises UserError for a .gz that is not."""
+    """The bytes of a file, unpacked where they are gzip, whatever its ending. Raises UserError for a .gz that
+    is not."""
     with path.open("rb") as file:
         packed = file.peek(2)[:2] == GZIP
         if not packed and path.suffix.lower() == ".gz" and file.peek(1):
@@ -69,7 +75,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a file, decoded, without line ends and byte order mark. Raises UserError as `stream_lines`."""
+    """The numbered lines of a file, decoded, without line ends and byte order mark. Raises UserError as
+    `stream_lines`."""
     with opened(path) as file:
         yield from stream_lines(file, str(path), max_bytes)
 
@@ -77,8 +84,8 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
 def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
     """The same of a stream. `name`: the stream's, for errors.
 
-    Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a carriage return, as all of
-    a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
+    Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a
+    carriage return, as all of a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
     """
     number = 1
     with damage_as_user_error(name, lambda: f"line {number}"):
@@ -86,10 +93,15 @@ def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[i
             if number == 1:
                 _refuse_binary(line, name)
             if len(line) > max_bytes:
-                raise UserError(f"{name}: line {number} is over {max_bytes:,} bytes; split the file into lines")
+                raise UserError(
+                    f"{name}: line {number} is over {max_bytes:,} bytes; split the file into lines"
+                )
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if "\r" in text:
-                raise UserError(f"{name}: line {number} holds a carriage return; save the file with line ends of LF or CR LF")
+                raise UserError(
+                    f"{name}: line {number} holds a carriage return; save the file with line ends of LF or "
+                    "CR LF"
+                )
             yield number, text
             number += 1
 
@@ -105,7 +117,8 @@ def _refuse_binary(line: bytes, name: str) -> None:
 
 @contextmanager
 def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
-    """The one border to zlib, json, csv, pyarrow and numpy: what they raise for a damaged file is raised as UserError.
+    """The one border to zlib, json, csv, pyarrow and numpy: what they raise for a damaged file is raised as
+    UserError.
 
     `place`: where in the file the reader is. Errors of the file system, and our own, pass.
     """
@@ -131,7 +144,13 @@ def _damage(error: Exception) -> str | None:
         return f"{error}; is this a .csv file?"
     if isinstance(error, ValueError) and "integer string conversion" in str(error):
         return "a number of too many digits; write it as a string"
-    of_pyarrow = type(error).__module__.startswith("pyarrow")  # pyarrow is optional, so its classes are not imported
-    if of_pyarrow or isinstance(error, EOFError | zlib.error) or (isinstance(error, OSError) and error.errno is None):
+    of_pyarrow = type(error).__module__.startswith(
+        "pyarrow"
+    )  # pyarrow is optional, so its classes are not imported
+    if (
+        of_pyarrow
+        or isinstance(error, EOFError | zlib.error)
+        or (isinstance(error, OSError) and error.errno is None)
+    ):
         return f"damaged ({first_line(error)}); fetch the file again"
     return None

@@ -1,4 +1,5 @@
-"""Labelled tasks: texts or pairs of texts with a label each; read, checked split against split, and sampled by label."""
+"""Labelled tasks: texts or pairs of texts with a label each; read, checked split against split, and sampled
+by label."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class LabelledRows(NamedTuple):
 
 
 class LabelledTask(NamedTuple):
-    """A whole task. `labels`: every label, numbers by value, words by alphabet; a classifier's outputs come in this order."""
+    """A whole task. `labels`: every label, numbers by value, words by alphabet; a classifier's outputs come
+    in this order."""
 
     train: LabelledRows
     dev: LabelledRows
@@ -44,9 +46,11 @@ class LabelledTask(NamedTuple):
 
 
 def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: str) -> LabelledTask:
-    """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its training rows.
+    """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
+    training rows.
 
-    `place`: where the recipe names the task, for errors. Raises UserError: no such file or column, a blank label, one label only,
+    `place`: where the recipe names the task, for errors. Raises UserError: no such file or column, a blank
+        label, one label only,
     label sets that differ between splits, too few rows.
     """
     train = read_split(spec, "train", data, place)
@@ -56,7 +60,10 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
     if dev is None:
         assert spec.dev_rows is not None
         if spec.dev_rows >= len(train.labels):
-            raise UserError(f"{place}.dev_rows: {spec.dev_rows:,} of {len(train.labels):,} rows leave none to train on; lower it")
+            raise UserError(
+                f"{place}.dev_rows: {spec.dev_rows:,} of {len(train.labels):,} rows leave none to train on; "
+                "lower it"
+            )
         is_dev = stratified_mask(train.labels, spec.dev_rows / len(train.labels), seed)
         train, dev = train.select(~is_dev), train.select(is_dev)
     for name, rows in (("train", train), ("dev", dev), ("test", test)):
@@ -67,12 +74,20 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
 
 
 def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
-    """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or column."""
-    rows = _file_rows(spec, name, data, place) if isinstance(spec, recipe.TaskFiles) else _hub_rows(spec, name, place)
+    """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
+    column."""
+    rows = (
+        _file_rows(spec, name, data, place)
+        if isinstance(spec, recipe.TaskFiles)
+        else _hub_rows(spec, name, place)
+    )
     items, labels = [], []
     for number, cells in enumerate(rows, 1):
         if not cells[-1]:
-            raise UserError(f"{place}.{name}: row {number:,} has a blank {spec.label!r}; give it a label, or remove the row")
+            raise UserError(
+                f"{place}.{name}: row {number:,} has a blank {spec.label!r}; give it a label, or remove the "
+                "row"
+            )
         items.append(cells[:-1])
         labels.append(cells[-1])
     if not labels:
@@ -93,9 +108,15 @@ def ordered_labels(labels: list[str], place: str) -> list[str]:
     """
     names = sorted(set(labels))
     if len(names) < 2:
-        raise UserError(f"{place}: all {len(labels):,} rows have the label {names[0]!r}, and a classifier needs two; give the whole set")
+        raise UserError(
+            f"{place}: all {len(labels):,} rows have the label {names[0]!r}, and a classifier needs two; "
+            "give the whole set"
+        )
     if 2 * len(names) > len(labels):
-        raise UserError(f"{place}: {len(names):,} different labels in {len(labels):,} rows; name the column of the labels with `label`")
+        raise UserError(
+            f"{place}: {len(names):,} different labels in {len(labels):,} rows; name the column of the "
+            "labels with `label`"
+        )
     try:
         return sorted(names, key=int)
     except ValueError:
@@ -103,7 +124,8 @@ def ordered_labels(labels: list[str], place: str) -> list[str]:
 
 
 def stratified_mask(labels: list[str], fraction: float, seed: int) -> np.ndarray:
-    """Draw a fraction of the rows of each label, at least one: (n,) bool. With one seed, a smaller fraction lies in a larger one."""
+    """Draw a fraction of the rows of each label, at least one: (n,) bool. With one seed, a smaller fraction
+    lies in a larger one."""
     names = np.array(labels)
     random, mask = np.random.default_rng([seed, 2_002]), np.zeros(len(names), bool)
     for name in sorted(set(labels)):
@@ -113,26 +135,35 @@ def stratified_mask(labels: list[str], fraction: float, seed: int) -> np.ndarray
 
 
 def _check_labels(labels: list[str], found: list[str], place: str) -> None:
-    for more, fewer, fact in ((found, labels, "does not occur in train"), (labels, found, "is missing, and occurs in train")):
+    for more, fewer, fact in (
+        (found, labels, "does not occur in train"),
+        (labels, found, "is missing, and occurs in train"),
+    ):
         odd = sorted(set(more) - set(fewer))
         if odd:
             what = f"the label {odd[0]!r} {fact}"
             raise UserError(
-                f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the files, or change `label`"
+                f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the "
+                "files, or change `label`"
             )
 
 
 def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
     patterns = spec.train if name == "train" else [str(getattr(spec, name))]
     for path in file_patterns.matching_files(patterns, data, f"{place}.{name}"):
-        yield from readers.columns_in(path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,))
+        yield from readers.columns_in(
+            path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,)
+        )
 
 
 def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:
     table = readers.hub_table(spec, getattr(spec, name), place)
     for column in (*spec.texts, spec.label):
         if column not in table.features:
-            raise UserError(f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `texts` and `label`")
+            raise UserError(
+                f"{place}: {spec.dataset}: {unknown_name('column', column, table.features)}; set `texts` and "
+                "`label`"
+            )
     names = getattr(table.features[spec.label], "names", None)
     for number, row in enumerate(table, 1):
         yield (
@@ -146,7 +177,9 @@ def _label_name(value: Any, names: list[str] | None, place: str) -> str:
     if names is None or value is None:
         return "" if value is None else readers.normalize(str(value))
     if not 0 <= value < len(names):
-        raise UserError(f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out")
+        raise UserError(
+            f"{place} has the label {value}: labels are hidden, as in GLUE's test sets; leave that split out"
+        )
     return names[value]
 
 

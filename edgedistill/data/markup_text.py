@@ -1,4 +1,5 @@
-"""The prose of documents with markup, Markdown and reStructuredText: without markup, code and tables' borders."""
+"""The prose of documents with markup, Markdown and reStructuredText: without markup, code and tables'
+borders."""
 
 from __future__ import annotations
 
@@ -50,16 +51,33 @@ def _plain(tokens: list[Token]) -> str:
 _RULE = re.compile(r"([^\w\s])\1{2,}")  # ------ under a title
 _TABLE = re.compile(r"[+|].*|={2,} +={2,}.*|.*\S {3,}\S.*")
 _DIRECTIVE = re.compile(r"\.\. +([\w:-]+)::\s*(.*)")  # .. name:: argument
-_MARKED = re.compile(r"(?:[-*+•]|\(?(?:\d{1,2}|#|[a-z])[.)]) +(?=\S)|:\w[^:`]*:(?: +|$)")  # an item of a list, a field
+_MARKED = re.compile(
+    r"(?:[-*+•]|\(?(?:\d{1,2}|#|[a-z])[.)]) +(?=\S)|:\w[^:`]*:(?: +|$)"
+)  # an item of a list, a field
 _NOT_PROSE = set(
-    "code code-block sourcecode parsed-literal literalinclude include raw math doctest testcode testsetup testoutput "
-    "productionlist toctree image figure table csv-table list-table highlight index tabularcolumns graphviz".split()
+    "code code-block sourcecode parsed-literal literalinclude include raw math doctest testcode testsetup "
+    "testoutput "
+    "productionlist toctree image figure table csv-table list-table highlight index "
+    "tabularcolumns graphviz".split()
 )
-_BEGIN_WITH_TEXT = {"note", "warning", "tip", "important", "caution", "hint", "versionadded", "versionchanged", "deprecated"}
+_BEGIN_WITH_TEXT = {
+    "note",
+    "warning",
+    "tip",
+    "important",
+    "caution",
+    "hint",
+    "versionadded",
+    "versionchanged",
+    "deprecated",
+}
 _INLINE = [  # (pattern, replacement)
     (re.compile(r"``(.+?)``"), r"\1"),
     (re.compile(r"`~[^`]*\.(?=[^`.]+`)"), "`"),  # :func:`~a.b.c`
-    (re.compile(r"(?::[\w:+.-]+:)?`!?([^`<]*?)\s*(?:<[^`>]*>)?`_{0,2}"), r"\1"),  # :ref:`text <target>`, `text <address>`_
+    (
+        re.compile(r"(?::[\w:+.-]+:)?`!?([^`<]*?)\s*(?:<[^`>]*>)?`_{0,2}"),
+        r"\1",
+    ),  # :ref:`text <target>`, `text <address>`_
     (re.compile(r"(?<![\w*])\*{1,2}([^*\s](?:[^*]*[^*\s])?)\*{1,2}(?![\w*])"), r"\1"),
     (re.compile(r"\|([\w ]+)\|_{0,2}"), r"\1"),
     (re.compile(r"\s*\[[\w#*-]+\]_|\\ "), ""),  # a footnote's number, an escaped space
@@ -67,11 +85,13 @@ _INLINE = [  # (pattern, replacement)
 
 
 def restructured(document: str, titles: bool = True) -> Passages:
-    """Every title, paragraph, list item and field's text, in their order; what stands in a directive is read, tables are not.
+    """Every title, paragraph, list item and field's text, in their order; what stands in a directive is read,
+    tables are not.
 
     titles: False leaves them out, such as the names of a docstring's sections.
 
-    This knows what prose is made of, not the whole of reStructuredText: what is no prose to it, it leaves out.
+    This knows what prose is made of, not the whole of reStructuredText: what is no prose to it, it leaves
+    out.
     """
     gathered: list[str] = []
     first = indent = 0

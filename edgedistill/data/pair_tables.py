@@ -1,4 +1,5 @@
-"""Tables of texts and their translations, read pair by pair: files with one column per language, and hub data sets."""
+"""Tables of texts and their translations, read pair by pair: files with one column per language, and hub data
+sets."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Pair = tuple[str, str]
 
 
 class PairTable(NamedTuple):
-    """One table of pairs. `part`: its entry in the recipe; `content_id` identifies its content; `limit`: the most pairs to keep."""
+    """One table of pairs. `part`: its entry in the recipe; `content_id` identifies its content; `limit`: the
+    most pairs to keep."""
 
     name: str
     part: str
@@ -33,7 +35,9 @@ def open_tables(spec: recipe.Parallel, data: Path | None) -> list[PairTable]:
         if part.dataset is not None:
             content_id = [part.dataset, part.config, part.split, part.revision]
             pairs = functools.partial(_hub_pairs, part, place)
-            found.append(PairTable(f"{part.dataset}@{part.revision}", name, part.of_columns, content_id, pairs, limit))
+            found.append(
+                PairTable(f"{part.dataset}@{part.revision}", name, part.of_columns, content_id, pairs, limit)
+            )
         for path in file_patterns.matching_files(part.files, data, f"{place}.files"):
             pairs = functools.partial(_file_pairs, path, part, place)
             found.append(PairTable(path.name, name, part.of_columns, files.sha256_file(path), pairs, limit))
@@ -66,21 +70,29 @@ def _check_width(path: Path, place: str) -> None:
 
 
 def _rows_by_number(path: Path, columns: list[str | int], place: str) -> Iterator[tuple[str, ...]]:
-    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are distributed."""
+    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
+    distributed."""
     rows = readers.numbered_rows(path)
     if rows is None:
-        raise UserError(f"{place}.columns: column numbers are for .tsv and .csv files, {path} names its columns; give names")
+        raise UserError(
+            f"{place}.columns: column numbers are for .tsv and .csv files, {path} names its columns; give "
+            "names"
+        )
     last = max(int(column) for column in columns)
     for number, cells in rows:
         if len(cells) <= last:
-            fact = f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+            fact = (
+                f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+            )
             raise UserError(f"{path}: {fact}; correct the line, or {place}.columns")
         yield tuple(readers.normalize(cells[int(column)]) for column in columns)
 
 
 def _hub_pairs(part: recipe.Pairs, place: str) -> Iterator[Pair]:
     rows = readers.hub_rows(part, part.split, f"{place}.dataset")
-    cells = (tuple(_cell(row, str(column), f"{part.dataset}", place) for column in _columns(part)) for row in rows)
+    cells = (
+        tuple(_cell(row, str(column), f"{part.dataset}", place) for column in _columns(part)) for row in rows
+    )
     return _above_min_score(cells, part, str(part.dataset), place)
 
 
@@ -95,7 +107,9 @@ def _cell(row: dict[str, Any], column: str, name: str, place: str) -> str:
     return readers.normalize("" if value is None else str(value))
 
 
-def _above_min_score(rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, place: str) -> Iterator[Pair]:
+def _above_min_score(
+    rows: Iterable[tuple[str, ...]], part: recipe.Pairs, name: str, place: str
+) -> Iterator[Pair]:
     """The two texts of each row whose score is high enough."""
     for number, row in enumerate(rows, 1):
         if part.score_column is not None and part.min_score is not None:

@@ -1,7 +1,8 @@
 """Parallel corpora: texts and their translations, deduplicated, split and kept on disk.
 
-The distinct texts of each side form a corpus of their own, so that a teacher embeds a source text once, however many languages it
-was translated to; pair i is a row of each side. Held out are source texts with all their translations.
+The distinct texts of each side form a corpus of their own, so that a teacher embeds a source text once,
+however many languages it was translated to; pair i is a row of each side. Held out are source texts with all
+their translations.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ SIDES = ("first", "second")  # folder names of the source and the target side
 
 
 class ParallelCorpus:
-    """Source texts, target texts and pairs of their rows; pairs 0 … training_count − 1 are for training, the rest are held out.
+    """Source texts, target texts and pairs of their rows; pairs 0 … training_count − 1 are for training, the
+    rest are held out.
 
-    `index` (n, 2) int64: for each pair, its row in `source_side` and in `target_side`. `sources`: name, part of the recipe,
+    `index` (n, 2) int64: for each pair, its row in `source_side` and in `target_side`. `sources`: name, part
+        of the recipe,
     languages, pairs and training pairs of each table.
     """
 
@@ -61,14 +64,20 @@ class ParallelCorpus:
         if parts is None:
             return self.index[: self.training_count]
         offsets = row_offsets([source["trained"] for source in self.sources])
-        spans = [span for source, span in zip(self.sources, pairwise(offsets), strict=True) if source["part"] in parts]
+        spans = [
+            span
+            for source, span in zip(self.sources, pairwise(offsets), strict=True)
+            if source["part"] in parts
+        ]
         return np.concatenate([self.index[:0], *(self.index[start:end] for start, end in spans)])
 
 
 def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
-    """Open the parallel corpus that a recipe describes; build it first where the cache has none of the same content, options and seed.
+    """Open the parallel corpus that a recipe describes; build it first where the cache has none of the same
+    content, options and seed.
 
-    Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8, nothing left to train on.
+    Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8,
+        nothing left to train on.
     """
     seed = seed if spec.seed is None else spec.seed
     tables = pair_tables.open_tables(spec, session.data)
@@ -82,7 +91,10 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
         session.log(f"reading pairs from {len(tables)} table(s)")
         meta = _build(spec, tables, excluded, seed, temporary)
         counts = f"{meta['pairs']:,} of {meta['read']:,} pairs kept, {meta['leaked']:,} excluded"
-        session.log(f"parallel corpus {meta['fingerprint'][:12]}: {counts}, {meta['pairs'] - meta['trained']:,} held out")
+        session.log(
+            f"parallel corpus {meta['fingerprint'][:12]}: {counts}, {meta['pairs'] - meta['trained']:,} held "
+            "out"
+        )
 
     return ParallelCorpus(cached_folder(folder, write, session.log))
 
@@ -93,9 +105,11 @@ def languages(spec: recipe.Parallel) -> list[str]:
 
 
 class _Side(NamedTuple):
-    """One side of the kept pairs: `column` in the spooled lines, its distinct texts, and where they are in its corpus.
+    """One side of the kept pairs: `column` in the spooled lines, its distinct texts, and where they are in
+    its corpus.
 
-    `first_pair` (n,): for each pair, the first pair with the same text. `rows` (n,): for each pair, the row of its text.
+    `first_pair` (n,): for each pair, the first pair with the same text. `rows` (n,): for each pair, the row
+        of its text.
     """
 
     column: int
@@ -104,23 +118,42 @@ class _Side(NamedTuple):
     training_count: int
 
 
-def _build(spec: recipe.Parallel, tables: list[PairTable], excluded: list[Path], seed: int, folder: Path) -> dict[str, Any]:
+def _build(
+    spec: recipe.Parallel, tables: list[PairTable], excluded: list[Path], seed: int, folder: Path
+) -> dict[str, Any]:
     buckets = DigestBuckets(folder / "buckets")
-    spool, read, leaked = _spool(spec, tables, deduplicate.excluded_digests(excluded), folder / "spool", buckets)
+    spool, read, leaked = _spool(
+        spec, tables, deduplicate.excluded_digests(excluded), folder / "spool", buckets
+    )
     kept = deduplicate.first_occurrences(buckets, spool.size)
-    kept = sample_evenly(kept, [(*span, table.limit or len(kept)) for span, table in zip(spool.spans(), tables, strict=True)])
+    kept = sample_evenly(
+        kept, [(*span, table.limit or len(kept)) for span, table in zip(spool.spans(), tables, strict=True)]
+    )
     kept = sample_evenly(kept, [(0, len(kept), spec.limit or len(kept))])
     counts = [kept.count(*span) for span in spool.spans()]
     sides = _split(_first_pairs(spool, kept, sum(counts), folder), spec.held_out, seed, folder)
     held_out = sides[0].rows >= sides[0].training_count
-    sources: list[dict[str, Any]] = [{"name": table.name, "part": table.part, "languages": list(table.languages)} for table in tables]
+    sources: list[dict[str, Any]] = [
+        {"name": table.name, "part": table.part, "languages": list(table.languages)} for table in tables
+    ]
     for side, name in zip(sides, SIDES, strict=True):
         (folder / name).mkdir()
-        corpus.write(folder / name, _texts(spool, kept, side), side.training_count, [{"name": table.name} for table in tables])
+        corpus.write(
+            folder / name,
+            _texts(spool, kept, side),
+            side.training_count,
+            [{"name": table.name} for table in tables],
+        )
     fingerprint = _write_index(sides, held_out, folder)
     for source, (start, end) in zip(sources, pairwise(row_offsets(counts)), strict=True):
         source |= {"pairs": end - start, "trained": int((~held_out[start:end]).sum())}
-    meta = {"format": FORMAT, "fingerprint": fingerprint, "read": read, "leaked": leaked, "pairs": len(held_out)}
+    meta = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "read": read,
+        "leaked": leaked,
+        "pairs": len(held_out),
+    }
     meta |= {"trained": int((~held_out).sum()), "sources": sources}
     for name in ("spool", *(f"{part}-{side}" for part in ("same", "rows") for side in SIDES)):
         (folder / name).unlink(missing_ok=True)
@@ -129,8 +162,11 @@ def _build(spec: recipe.Parallel, tables: list[PairTable], excluded: list[Path],
 
 
 def _write_index(sides: list[_Side], held_out: np.ndarray, folder: Path) -> str:
-    """Write index.bin, training pairs first. Returns the fingerprint: of the texts of both sides and of the index."""
-    fingerprint = hashlib.sha256("".join(files.read_json(folder / side / "corpus.json")["fingerprint"] for side in SIDES).encode())
+    """Write index.bin, training pairs first. Returns the fingerprint: of the texts of both sides and of the
+    index."""
+    fingerprint = hashlib.sha256(
+        "".join(files.read_json(folder / side / "corpus.json")["fingerprint"] for side in SIDES).encode()
+    )
     with (folder / "index.bin").open("wb") as index:
         for wanted in (False, True):
             for block in row_blocks(0, len(held_out)):
@@ -143,7 +179,8 @@ def _write_index(sides: list[_Side], held_out: np.ndarray, folder: Path) -> str:
 def _spool(
     spec: recipe.Parallel, tables: list[PairTable], excluded: set[bytes], path: Path, buckets: DigestBuckets
 ) -> tuple[Spool, int, int]:
-    """Write every usable pair as a line, and its digest into a bucket. Returns the spool, pairs read, and pairs with an excluded text."""
+    """Write every usable pair as a line, and its digest into a bucket. Returns the spool, pairs read, and
+    pairs with an excluded text."""
     counts: list[int] = []
     read = leaked = row = 0
     with path.open("wb") as lines:
@@ -182,7 +219,10 @@ def _first_pairs(spool: Spool, kept: RowSet, pairs: int, folder: Path) -> list[n
     for rank, texts in _kept_pairs(spool, kept):
         for side, text in zip(buckets, texts, strict=True):
             side.add(hashlib.blake2b(text, digest_size=8).digest(), rank)
-    return [deduplicate.first_row_of_each(side, pairs, folder / f"same-{name}") for side, name in zip(buckets, SIDES, strict=True)]
+    return [
+        deduplicate.first_row_of_each(side, pairs, folder / f"same-{name}")
+        for side, name in zip(buckets, SIDES, strict=True)
+    ]
 
 
 def _split(first_pairs: list[np.memmap], held_out: int, seed: int, folder: Path) -> list[_Side]:
@@ -193,7 +233,9 @@ def _split(first_pairs: list[np.memmap], held_out: int, seed: int, folder: Path)
     count = _distinct(first_pairs[0])
     if count <= held_out:
         fact = f"{count:,} source texts are left, {held_out:,} are to be held out"
-        raise corpus.NothingToTrainOn(f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", count)
+        raise corpus.NothingToTrainOn(
+            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", count
+        )
     source_late = np.zeros(count, bool)
     source_late[np.random.default_rng(seed).choice(count, held_out, replace=False, shuffle=False)] = True
     source_rows = _number(first_pairs[0], source_late, folder / "rows-first")

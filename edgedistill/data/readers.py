@@ -1,4 +1,5 @@
-"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz) and from hub data sets.
+"""Read texts and table rows from files (.txt, .md, .rst, .tsv, .csv, .jsonl, .json, .parquet, each also .gz)
+and from hub data sets.
 
 Everything but .md, .rst and a .json array is streamed: memory does not grow with the file.
 """
@@ -18,13 +19,17 @@ from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, li
 from edgedistill.errors import UserError, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
-MAX_DOCUMENT = 8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
+MAX_DOCUMENT = (
+    8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
+)
 BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
 LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
-WRAPPED = 0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+WRAPPED = (
+    0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+)
 
 _TEXT_OR_NUMBER = (str, int, float)
 
@@ -32,13 +37,21 @@ Numbered = Iterator[tuple[int, str]]
 
 
 def texts_in(
-    path: Path, column: str = "text", field: str | None = None, unit: str = "line", longest: int = MAX_TEXT_CHARACTERS
+    path: Path,
+    column: str = "text",
+    field: str | None = None,
+    unit: str = "line",
+    longest: int = MAX_TEXT_CHARACTERS,
 ) -> Iterator[str]:
-    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column of any other.
+    """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column
+    of any other.
 
-    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file up to a blank one, `auto`
-    does where they are wrapped. `longest`: the most characters of a text. Raises UserError, which names file and line or row: unknown
-    file type, no such column, no text there, bytes that are not UTF-8, a damaged file, a text that is too long.
+    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file
+        up to a blank one, `auto`
+    does where they are wrapped. `longest`: the most characters of a text. Raises UserError, which names file
+        and line or row: unknown
+    file type, no such column, no text there, bytes that are not UTF-8, a damaged file, a text that is too
+    long.
     """
     numbered: Numbered
     match input_file.kind(path):
@@ -54,14 +67,19 @@ def texts_in(
     return (checked(text, str(path), number, longest, word) for number, text in numbered)
 
 
-def columns_in(path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def columns_in(
+    path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
-    `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files may hold as numbers
+    `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files
+        may hold as numbers
     (scores, labels). Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
-        raise UserError(f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file")
+        raise UserError(
+            f"{path}: a text file has no columns; give {field} a .tsv, .csv, .jsonl or .parquet file"
+        )
     word = input_file.numbered(path)
     for number, row in _cells(path, columns, field, numeric):
         yield tuple(normalize(checked(text, str(path), number, MAX_TEXT_CHARACTERS, word)) for text in row)
@@ -73,8 +91,8 @@ def is_text_file(path: Path) -> bool:
 
 
 def is_wrapped(path: Path) -> bool:
-    """Whether a .txt file is prose with wrapped lines: most that are followed by another one end inside a sentence, and blank lines
-    divide paragraphs.
+    """Whether a .txt file is prose with wrapped lines: most that are followed by another one end inside a
+    sentence, and blank lines divide paragraphs.
     """
     followed = inside = blank = 0
     numbered = lines(path, 4 * MAX_TEXT_CHARACTERS) if input_file.kind(path) == ".txt" else iter(())
@@ -87,19 +105,28 @@ def is_wrapped(path: Path) -> bool:
 
 
 def texts_in_every_column(path: Path) -> Iterator[str]:
-    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises UserError as `texts_in`."""
+    """Every text of a file, whatever its column; for files of texts that must not be trained on. Raises
+    UserError as `texts_in`."""
     if is_text_file(path):
         yield from texts_in(path)
         return
     table = numbered_rows(path)
-    for _, row in table or (_parquet(path, None, None) if input_file.kind(path) == ".parquet" else objects(path)):
-        yield from (value for value in (row.values() if isinstance(row, dict) else row) if isinstance(value, str))
+    for _, row in table or (
+        _parquet(path, None, None) if input_file.kind(path) == ".parquet" else objects(path)
+    ):
+        yield from (
+            value for value in (row.values() if isinstance(row, dict) else row) if isinstance(value, str)
+        )
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
-    """The text. Raises UserError where it is too long, or holds half a surrogate pair, which no UTF-8 file can."""
+    """The text. Raises UserError where it is too long, or holds half a surrogate pair, which no UTF-8 file
+    can."""
     if len(text) > longest:
-        raise UserError(f"{name}: {word} {number} is a text of {len(text):,} characters, the limit is {longest:,}; split it into sentences")
+        raise UserError(
+            f"{name}: {word} {number} is a text of {len(text):,} characters, the limit is {longest:,}; split "
+            "it into sentences"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -109,12 +136,14 @@ def checked(text: str, name: str, number: int, longest: int, word: str = "line")
 
 
 def normalize(text: str) -> str:
-    """The text on one line: white space and control characters become single spaces, and the ends are trimmed."""
+    """The text on one line: white space and control characters become single spaces, and the ends are
+    trimmed."""
     return " ".join(text.replace("\0", " ").split())
 
 
 def _paragraphs(path: Path, longest: int) -> Numbered:
-    """The lines up to a blank one, joined by spaces; a word that a hyphen divides at a line's end stays divided."""
+    """The lines up to a blank one, joined by spaces; a word that a hyphen divides at a line's end stays
+    divided."""
     gathered: list[str] = []
     first = size = 0
     for number, line in lines(path, min(4 * longest, MAX_LINE_BYTES)):
@@ -137,27 +166,38 @@ def _passages(path: Path, kind: str) -> Numbered:
         gathered.append(line)
         size += len(line) + 1
         if size > MAX_DOCUMENT:
-            raise UserError(f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it")
+            raise UserError(
+                f"{path}: over {MAX_DOCUMENT:,} characters, and a {kind} file is read whole; split it"
+            )
     with damage_as_user_error(str(path), lambda: "its markup"):
         from edgedistill.data import markup_text
 
         yield from (markup_text.markdown if kind == ".md" else markup_text.restructured)("\n".join(gathered))
 
 
-def _cells(path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without text."""
+def _cells(
+    path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
+    text."""
     table = numbered_rows(path)
     if table is not None:
         yield from _of_header(table, path, columns, field)
         return
     word = input_file.numbered(path)
     kinds = [_TEXT_OR_NUMBER if column in numeric else (str,) for column in columns]
-    rows = _parquet(path, columns, field) if input_file.kind(path) == ".parquet" else _of_objects(path, columns, kinds, word, field)
+    rows = (
+        _parquet(path, columns, field)
+        if input_file.kind(path) == ".parquet"
+        else _of_objects(path, columns, kinds, word, field)
+    )
     for number, values in rows:
         for column, value, allowed in zip(columns, values, kinds, strict=True):
             if not isinstance(value, allowed):
                 found = "is null" if value is None else f"holds {type(value).__name__}, not text"
-                way_out = "choose another column" if value is not None else "give it a text, or remove the row"
+                way_out = (
+                    "choose another column" if value is not None else "give it a text, or remove the row"
+                )
                 raise UserError(f"{path}: {word} {number}: column {column!r} {found}; {way_out}")
         yield number, tuple(map(str, values))
 
@@ -189,7 +229,8 @@ def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows, each with the number of its first line. A quote that is not closed is an error, not the rest of the file."""
+    """The rows, each with the number of its first line. A quote that is not closed is an error, not the rest
+    of the file."""
     first, size = 1, 0
 
     def row_lines() -> Iterator[str]:
@@ -197,7 +238,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         for _, line in lines(path):
             size += len(line) + 1
             if size > MAX_LINE_BYTES:
-                raise UserError(f"{path}: line {first}: a row of over {MAX_LINE_BYTES:,} characters; is a quote not closed?")
+                raise UserError(
+                    f"{path}: line {first}: a row of over {MAX_LINE_BYTES:,} characters; is a quote not "
+                    "closed?"
+                )
             yield line + "\n"
 
     csv.field_size_limit(2 * MAX_LINE_BYTES)
@@ -211,7 +255,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             if "unexpected end of data" not in str(error):
                 raise
-            raise UserError(f'{path}: line {first}: a quote (") that opens in this row is not closed; close it, or double it') from None
+            raise UserError(
+                f'{path}: line {first}: a quote (") that opens in this row is not closed; close it, or '
+                "double it"
+            ) from None
 
 
 def _of_header(
@@ -224,12 +271,15 @@ def _of_header(
     places = _find_columns(path, columns, header, field)
     for number, row in rows:
         if len(row) != len(header):
-            raise UserError(f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line")
+            raise UserError(
+                f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line"
+            )
         yield number, tuple(row[at] for at in places)
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an object's `text`."""
+    """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
+    object's `text`."""
     if input_file.kind(path) == ".json":
         yield from _array(path)
         return
@@ -239,7 +289,9 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if line.strip():
                 row = json.loads(line)
                 if not isinstance(row, dict):
-                    raise UserError(f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object")
+                    raise UserError(
+                        f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object"
+                    )
                 yield number, row
 
 
@@ -247,11 +299,17 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "the array"):
         data = file.read(MAX_LINE_BYTES + 1)
         if len(data) > MAX_LINE_BYTES:
-            raise UserError(f"{path}: over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole; save it as .jsonl, an object a line")
+            raise UserError(
+                f"{path}: over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole; save it as .jsonl, "
+                "an object a line"
+            )
         items = json.loads(data.decode("utf-8-sig"))
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict | str):
-            raise UserError(f"{path}: item {number}: a JSON {type(item).__name__}; every item must be an object or a string")
+            raise UserError(
+                f"{path}: item {number}: a JSON {type(item).__name__}; every item must be an object or a "
+                "string"
+            )
         yield number, item if isinstance(item, dict) else {"text": item}
 
 
@@ -266,7 +324,9 @@ def _of_objects(
         yield number, [row[column] for column in columns]
 
 
-def parquet_batches(path: Path, columns: tuple[str, ...] | None, field: str | None, size: int = BATCH) -> Iterator[Any]:
+def parquet_batches(
+    path: Path, columns: tuple[str, ...] | None, field: str | None, size: int = BATCH
+) -> Iterator[Any]:
     """Batches of those columns of a .parquet file, pyarrow.RecordBatch each; None: of all columns.
 
     Raises UserError: no or damaged parquet file, no such column, pyarrow is not installed.
@@ -280,12 +340,16 @@ def parquet_batches(path: Path, columns: tuple[str, ...] | None, field: str | No
             table = parquet.ParquetFile(file)
             if columns is not None:
                 _find_columns(path, columns, table.schema_arrow.names, field)
-            for batch in table.iter_batches(batch_size=size, columns=None if columns is None else list(columns)):
+            for batch in table.iter_batches(
+                batch_size=size, columns=None if columns is None else list(columns)
+            ):
                 yield batch
                 done += batch.num_rows
 
 
-def _parquet(path: Path, columns: tuple[str, ...] | None, field: str | None) -> Iterator[tuple[int, list[Any]]]:
+def _parquet(
+    path: Path, columns: tuple[str, ...] | None, field: str | None
+) -> Iterator[tuple[int, list[Any]]]:
     """(number, the values of those columns) of every row."""
     number = 0
     with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
@@ -306,7 +370,8 @@ def _value(scalar: Any) -> Any:
 
 
 def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
-    """The rows of a hub data set, streamed. `spec` has `dataset`, `config` and `revision`; `place`: where the recipe names it.
+    """The rows of a hub data set, streamed. `spec` has `dataset`, `config` and `revision`; `place`: where the
+    recipe names it.
 
     Raises UserError: no such data set, configuration, split or revision, no network.
     """
@@ -320,20 +385,29 @@ def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any
     """A `datasets` data set, opened. Arguments and errors are those of `hub_rows`."""
     datasets = require("datasets", "train", "train")
     try:
-        return datasets.load_dataset(spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming)
+        return datasets.load_dataset(
+            spec.dataset, spec.config, split=split, revision=spec.revision, streaming=streaming
+        )
     except (OSError, ValueError) as error:
         raise _not_fetched(spec, split, place, error) from None
 
 
 def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserError:
     fact = " ".join(str(error).split())[:200]
-    return UserError(f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the network")
+    return UserError(
+        f"{place}: {spec.dataset!r} at {spec.revision!r}, split {split!r}: {fact}; check all three, and the "
+        "network"
+    )
 
 
 def hub_texts(spec: recipe.Hub) -> Iterator[str]:
-    """The texts of a hub data set, streamed. Raises UserError as `hub_rows`, and for a row without a text in `spec.column`."""
+    """The texts of a hub data set, streamed. Raises UserError as `hub_rows`, and for a row without a text in
+    `spec.column`."""
     for number, row in enumerate(hub_rows(spec, spec.split, "corpus.dataset")):
         if not isinstance(row.get(spec.column), str):
             known = [name for name, value in row.items() if isinstance(value, str)]
-            raise UserError(f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set corpus.column")
+            raise UserError(
+                f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set "
+                "corpus.column"
+            )
         yield row[spec.column]

@@ -20,10 +20,13 @@ COUNT_BLOCK = 1 << 24  # tokens counted at a time
 
 
 class TokenCache:
-    """Token ids of every text, special tokens included: those of row i are ids[offsets[i] : offsets[i + 1]]."""
+    """Token ids of every text, special tokens included: those of row i are ids[offsets[i] : offsets[i +
+    1]]."""
 
     def __init__(self, folder: Path, pad_id: int) -> None:
-        self.ids = np.memmap(folder / "ids.bin", dtype=np.dtype(files.read_json(folder / "tokens.json")["dtype"]), mode="r")
+        self.ids = np.memmap(
+            folder / "ids.bin", dtype=np.dtype(files.read_json(folder / "tokens.json")["dtype"]), mode="r"
+        )
         self.offsets = np.memmap(folder / "offsets.bin", dtype=np.int64, mode="r")
         self.pad_id = pad_id
 
@@ -46,7 +49,8 @@ class TokenCache:
         return total
 
     def batch(self, rows: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Right-padded (ids, mask), each (n, T) int64, T ≤ max_tokens; a truncated text keeps its last token, the closing special one."""
+        """Right-padded (ids, mask), each (n, T) int64, T ≤ max_tokens; a truncated text keeps its last token,
+        the closing special one."""
         starts, lengths = np.asarray(self.offsets[rows]), self.lengths(rows)
         truncated = np.minimum(lengths, max_tokens)
         positions = np.arange(truncated.max())
@@ -58,8 +62,11 @@ class TokenCache:
         return ids, mask.astype(np.int64)
 
 
-def tokenize(corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad_id: int, session: Session = QUIET) -> TokenCache:
-    """Tokenize a whole corpus, truncated to max_tokens, or open the cache of the same corpus and tokenizer."""
+def tokenize(
+    corpus: Corpus, tokenizer: Tokenizer, max_tokens: int, pad_id: int, session: Session = QUIET
+) -> TokenCache:
+    """Tokenize a whole corpus, truncated to max_tokens, or open the cache of the same corpus and
+    tokenizer."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     folder = session.cache / "tokens" / _cache_key(corpus, tokenizer)
@@ -95,9 +102,11 @@ def _dtype(tokenizer: Tokenizer) -> np.dtype:
 
 
 class WordTokenCache:
-    """Token ids of every text, not truncated and without special tokens, and the number of tokens in each word.
+    """Token ids of every text, not truncated and without special tokens, and the number of tokens in each
+    word.
 
-    Lets words be removed from a batch of texts without tokenizing it again. Words are separated by single spaces.
+    Lets words be removed from a batch of texts without tokenizing it again. Words are separated by single
+    spaces.
     """
 
     def __init__(self, folder: Path, pad_id: int) -> None:
@@ -113,7 +122,8 @@ class WordTokenCache:
         return np.asarray(self.word_offsets[rows + 1] - self.word_offsets[rows])
 
     def batch(self, rows: np.ndarray, kept: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Right-padded (ids, mask), each (n, T) int64, of the kept words between the special tokens, truncated to max_tokens.
+        """Right-padded (ids, mask), each (n, T) int64, of the kept words between the special tokens,
+        truncated to max_tokens.
 
         `kept`: one bool per word, for the words of all the rows, concatenated.
         """
@@ -142,14 +152,19 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def tokenizes_words_independently(tokenizer: Tokenizer) -> bool:
-    """Whether a text's ids are those of its words, concatenated, whatever their neighbours: true for BERT's WordPiece."""
+    """Whether a text's ids are those of its words, concatenated, whatever their neighbours: true for BERT's
+    WordPiece."""
     spec = json.loads(tokenizer.to_str())
     kinds = [(spec[part] or {}).get("type") for part in ("model", "pre_tokenizer", "normalizer")]
     spaced = any(" " in token["content"] for token in spec["added_tokens"])
-    return kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in ("BertNormalizer", None) and not spaced
+    return (
+        kinds[:2] == ["WordPiece", "BertPreTokenizer"] and kinds[2] in ("BertNormalizer", None) and not spaced
+    )
 
 
-def tokenize_by_word(corpus: Corpus, tokenizer: Tokenizer, pad_id: int, session: Session = QUIET) -> WordTokenCache:
+def tokenize_by_word(
+    corpus: Corpus, tokenizer: Tokenizer, pad_id: int, session: Session = QUIET
+) -> WordTokenCache:
     """Tokenize a whole corpus word by word, or open the cache of the same corpus and tokenizer.
 
     Correct only for a tokenizer of which `tokenizes_words_independently` is true.
@@ -177,15 +192,23 @@ def _write_words(corpus: Corpus, raw: Tokenizer, folder: Path) -> None:
         words = [text.split(" ") for text in texts]
         known = known if len(known) < 1 << 18 else {}
         new = list({word for row in words for word in row} - known.keys())
-        known.update((word, len(e.ids)) for word, e in zip(new, raw.encode_batch_fast(new, add_special_tokens=False), strict=True))
+        known.update(
+            (word, len(e.ids))
+            for word, e in zip(new, raw.encode_batch_fast(new, add_special_tokens=False), strict=True)
+        )
         rows = [encoding.ids for encoding in raw.encode_batch_fast(texts, add_special_tokens=False)]
         sizes = [[known[word] for word in row] for row in words]
-        assert [sum(row) for row in sizes] == [len(row) for row in rows], "a word's tokens depend on its neighbours"
+        assert [sum(row) for row in sizes] == [len(row) for row in rows], (
+            "a word's tokens depend on its neighbours"
+        )
         flat: list[np.ndarray] = [
             np.array([token for row in rows for token in row], dtype),
             np.array([size for row in sizes for size in row], np.uint32),
         ]
-        offsets = [end + np.cumsum([len(row) for row in each], dtype=np.int64) for end, each in zip(ends, (rows, sizes), strict=True)]
+        offsets = [
+            end + np.cumsum([len(row) for row in each], dtype=np.int64)
+            for end, each in zip(ends, (rows, sizes), strict=True)
+        ]
         ends = [int(each[-1]) for each in offsets]
         for name, values in zip(parts, (*flat, *offsets), strict=True):
             with (folder / f"{name}.bin").open("ab") as file:

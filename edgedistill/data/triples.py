@@ -1,4 +1,5 @@
-"""Triples of texts (anchor, entailment, contradiction): distinct, without excluded texts, each column kept on disk as a corpus."""
+"""Triples of texts (anchor, entailment, contradiction): distinct, without excluded texts, each column kept on
+disk as a corpus."""
 
 from __future__ import annotations
 
@@ -34,26 +35,44 @@ class Triples:
         return len(self.columns[0])
 
 
-def build(spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str) -> Triples:
-    """Open the triples that a stage names; build them first where the cache has none of the same content and options.
+def build(
+    spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str
+) -> Triples:
+    """Open the triples that a stage names; build them first where the cache has none of the same content and
+    options.
 
-    `exclude`: globs of files whose texts must not be trained on; a triple with one of them is left out. `place`: where the recipe
+    `exclude`: globs of files whose texts must not be trained on; a triple with one of them is left out.
+        `place`: where the recipe
     names the triples, for errors. Raises UserError: no file matches, a missing column, nothing left.
     """
-    tables = file_patterns.matching_files(spec.files, session.data, f"{place}.files") if isinstance(spec, recipe.TripleFiles) else []
+    tables = (
+        file_patterns.matching_files(spec.files, session.data, f"{place}.files")
+        if isinstance(spec, recipe.TripleFiles)
+        else []
+    )
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
     content = [[files.sha256_file(path) for path in paths] for paths in (tables, excluded)]
-    folder = session.cache / "triples" / files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
+    folder = (
+        session.cache
+        / "triples"
+        / files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
+    )
 
     def write(temporary: Path) -> None:
         meta = _build(spec, tables, excluded_digests(excluded), place, temporary)
-        session.log(f"triples: {meta['kept']:,} of {meta['read']:,} kept, {meta['leaked']:,} with an excluded text")
+        session.log(
+            f"triples: {meta['kept']:,} of {meta['read']:,} kept, {meta['leaked']:,} with an excluded text"
+        )
 
     return Triples(cached_folder(folder, write, session.log))
 
 
 def _build(
-    spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], excluded: set[bytes], place: str, folder: Path
+    spec: recipe.TripleFiles | recipe.TripleHub,
+    tables: list[Path],
+    excluded: set[bytes],
+    place: str,
+    folder: Path,
 ) -> dict[str, Any]:
     seen: set[bytes] = set()
     read = leaked = 0
@@ -88,7 +107,9 @@ def _column(spool: Path, column: int, rows: int, kept: int) -> Iterator[str]:
                 yield line.rstrip("\n").split("\t")[column]
 
 
-def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place: str) -> Iterator[tuple[str, ...]]:
+def _rows(
+    spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place: str
+) -> Iterator[tuple[str, ...]]:
     if isinstance(spec, recipe.TripleFiles):
         for path in tables:
             yield from readers.columns_in(path, spec.columns, f"{place}.columns")
@@ -97,5 +118,7 @@ def _rows(spec: recipe.TripleFiles | recipe.TripleHub, tables: list[Path], place
         for column in spec.columns:
             if not isinstance(row.get(column), str):
                 known = [name for name, value in row.items() if isinstance(value, str)]
-                raise UserError(f"{spec.dataset}: {unknown_name('text column', column, known)}; set {place}.columns")
+                raise UserError(
+                    f"{spec.dataset}: {unknown_name('text column', column, known)}; set {place}.columns"
+                )
         yield tuple(readers.normalize(row[column]) for column in spec.columns)

@@ -1,3 +1,13 @@
 """Bundles or encoders go in; scores, latencies, reports, tables, plots and pages come out."""
 
-__all__ = ["bench", "classification_metrics", "html_report", "plots", "report", "scoring", "speed", "tables", "teacher_agreement"]
+__all__ = [
+    "bench",
+    "classification_metrics",
+    "html_report",
+    "plots",
+    "report",
+    "scoring",
+    "speed",
+    "tables",
+    "teacher_agreement",
+]

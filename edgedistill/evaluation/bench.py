@@ -1,4 +1,5 @@
-"""Measure bundles on suites: accuracy, agreement with the teacher, speed and size; write reports and check the recipes' requirements."""
+"""Measure bundles on suites: accuracy, agreement with the teacher, speed and size; write reports and check
+the recipes' requirements."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ NO_FILES = Outputs()
 class Measured:
     """One bundle in one precision, and what has been measured of it so far.
 
-    name: its name in reports; by default that of its folder, because several bundles can be exported from one recipe.
+    name: its name in reports; by default that of its folder, because several bundles can be exported from one
+        recipe.
     """
 
     folder: Path
@@ -76,11 +78,12 @@ def bench(
     outputs: Outputs = NO_FILES,
     plan: speed.MeasurementPlan = speed.PLAN,
 ) -> dict[str, Any]:
-    """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the recipes' requirements.
+    """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
+    recipes' requirements.
 
     threads: default $OMP_NUM_THREADS, else the processors this process may use.
-    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where possible, and CheckFailed
-    with the result, after the files are written, when a requirement is not met.
+    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
+    possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
@@ -98,7 +101,9 @@ def bench(
         _accuracy(measured, opened, session, _opener(threads, session.device), progress)
         texts = opened[0].sample(plan.queries, plan.seed)
         timed = [speed.Target(target.folder, target.precision, target.name) for target in measured]
-        for target, found in zip(measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True):
+        for target, found in zip(
+            measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True
+        ):
             target.speed = found
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
@@ -107,8 +112,16 @@ def bench(
     if outputs.html is not None:
         page.write(outputs.html, reports)
     session.log(tables.terminal(reports))
-    checks = [check for target, each in zip(measured, reports, strict=True) for check in requirement_check.check(target.manifest, each)]
-    result = {"schema": report.SCHEMA, "reports": [report.without_samples(each) for each in reports], "requirements": checks}
+    checks = [
+        check
+        for target, each in zip(measured, reports, strict=True)
+        for check in requirement_check.check(target.manifest, each)
+    ]
+    result = {
+        "schema": report.SCHEMA,
+        "reports": [report.without_samples(each) for each in reports],
+        "requirements": checks,
+    }
     requirement_check.conclude(checks, result, session.log)
     return result
 
@@ -129,21 +142,34 @@ def distinguishable(measured: list[Measured]) -> list[Measured]:
     folders: dict[str, set[Path]] = {}
     for target in measured:
         folders.setdefault(target.name, set()).add(target.folder.resolve())
-    return [replace(target, name=str(target.folder)) if len(folders[target.name]) > 1 else target for target in measured]
+    return [
+        replace(target, name=str(target.folder)) if len(folders[target.name]) > 1 else target
+        for target in measured
+    ]
 
 
 def reference(measured: list[Measured]) -> Measured | None:
     """The teacher that students are compared with: in fp32, where that is measured."""
-    return min((target for target in measured if target.is_teacher), key=lambda target: target.precision != "fp32", default=None)
+    return min(
+        (target for target in measured if target.is_teacher),
+        key=lambda target: target.precision != "fp32",
+        default=None,
+    )
 
 
-def assemble(target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]) -> dict[str, Any]:
-    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were timed. described: the machine."""
+def assemble(
+    target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
+) -> dict[str, Any]:
+    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were
+    timed. described: the machine."""
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
     device = target.speed["device"]
     drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
     teacher = reference(measured)
-    kept = {name: _share(found, teacher.quality.get(name) if teacher else None) for name, found in target.quality.items()}
+    kept = {
+        name: _share(found, teacher.quality.get(name) if teacher else None)
+        for name, found in target.quality.items()
+    }
     return {
         "schema": report.SCHEMA,
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -163,21 +189,29 @@ def assemble(target: Measured, measured: list[Measured], suite_of_texts: str, de
         "quality": target.quality,
         "kept": kept,
         "single": {**target.speed["single"], "texts_of": suite_of_texts},
-        **{key: target.speed[key] for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")},
+        **{
+            key: target.speed[key]
+            for key in ("offline", "load_ms", "load", "peak_rss_bytes", "memory", "noise")
+        },
         "drift": {key: drift.get(key) for key in ("mean", "min")},
         "agreement": target.agreement,
     }
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
-    """How much of a suite the vocabulary lacks. Returns {texts: with unknown tokens, tokens: their share of all, first: text or None}."""
+    """How much of a suite the vocabulary lacks. Returns {texts: with unknown tokens, tokens: their share of
+    all, first: text or None}."""
     unknown = opened.unknown_id
     if unknown is None:
         return {"texts": 0, "tokens": 0.0, "first": None}
     tokenized = opened.tokenize(suite.texts)
     counts, total = [int((ids == unknown).sum()) for ids in tokenized], sum(len(ids) for ids in tokenized)
     affected = [text for text, count in zip(suite.texts, counts, strict=True) if count]
-    return {"texts": len(affected), "tokens": round(sum(counts) / max(1, total), 6), "first": affected[0] if affected else None}
+    return {
+        "texts": len(affected),
+        "tokens": round(sum(counts) / max(1, total), 6),
+        "first": affected[0] if affected else None,
+    }
 
 
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
@@ -187,7 +221,10 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
     """
     label_sets = {tuple(target.manifest.get("labels", ())) for target in measured}
     if len(label_sets) > 1:
-        raise UserError("edgedistill bench: some bundles return different labels, or embeddings; measure them in separate runs")
+        raise UserError(
+            "edgedistill bench: some bundles return different labels, or embeddings; measure them in "
+            "separate runs"
+        )
     classifies = bool(next(iter(label_sets)))
     bundle_name = measured[0].name
     found = []
@@ -195,17 +232,24 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
         own, _, file = name.partition(":")
         suite = scoring.task_suite(measured[0].manifest, file, data) if own == "task" and classifies else None
         if suite is None and own == "task" and not Path(name).exists():
-            raise UserError(f"--suite {name}: needs labels, {bundle_name} returns embeddings; fine-tune it, or choose another suite")
+            raise UserError(
+                f"--suite {name}: needs labels, {bundle_name} returns embeddings; fine-tune it, or choose "
+                "another suite"
+            )
         suite = suite or scoring.suite(name, data)
         if (suite.kind == "task") != classifies:
             needed, returned = ("labels", "embeddings") if suite.kind == "task" else ("embeddings", "labels")
-            raise UserError(f"--suite {name}: needs {needed}, {bundle_name} returns {returned}; use --suite task for labels")
+            raise UserError(
+                f"--suite {name}: needs {needed}, {bundle_name} returns {returned}; use --suite task for "
+                "labels"
+            )
         found.append(suite)
     return found
 
 
 def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
-    """Without a teacher among the bundles: log that the share retained is not shown, and how to make the teacher's bundle."""
+    """Without a teacher among the bundles: log that the share retained is not shown, and how to make the
+    teacher's bundle."""
     if reference(measured) is not None or measured[0].manifest.get("labels"):
         return
     manifest = measured[0].manifest
@@ -213,16 +257,22 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     model, revision = teacher.get("model", manifest["teacher"]), teacher.get("revision")
     source = shlex.join([model, *(["--revision", revision] if revision else [])])
     log(
-        f"no teacher among the bundles, so the share retained is not shown; to compare with {manifest['teacher']}, "
-        f"run `edgedistill export {source} --out bundles/teacher` and add bundles/teacher:fp32 to this command"
+        "no teacher among the bundles, so the share retained is not shown; to compare with "
+        f"{manifest['teacher']}, "
+        f"run `edgedistill export {source} --out bundles/teacher` and add bundles/teacher:fp32 to this "
+        "command"
     )
 
 
 def _opener(threads: int | None, device: str) -> Open:
-    return lambda target: bundles_.load(target.folder, precision=target.precision, threads=threads, device=device)
+    return lambda target: bundles_.load(
+        target.folder, precision=target.precision, threads=threads, device=device
+    )
 
 
-def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, progress: Log) -> None:
+def _accuracy(
+    measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, progress: Log
+) -> None:
     """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
     references = ReferenceEmbeddings(lambda: load(teacher), suites, session) if teacher is not None else None
@@ -234,13 +284,19 @@ def _accuracy(measured: list[Measured], suites: list[scoring.Suite], session: Se
             found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode)
             target.quality[suite.name] = {**found, "unknown": unknown}
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
-                fact = f"{unknown['texts']:,} of {len(suite.texts):,} texts have tokens that are not in its vocabulary"
+                fact = (
+                    f"{unknown['texts']:,} of {len(suite.texts):,} texts have tokens that are not in its "
+                    "vocabulary"
+                )
                 session.log(
-                    f'{target.title} on {suite.name}: {fact}, {unknown["tokens"]:.1%} of all tokens, first "{unknown["first"][:60]}"'
+                    f"{target.title} on {suite.name}: {fact}, {unknown['tokens']:.1%} of all tokens, first "
+                    f'"{unknown["first"][:60]}"'
                 )
         if references is not None and target is not teacher and not opened.labels:
             held_out = references.of(target.manifest, target.name)
-            found = teacher_agreement.agreement(opened.encode(held_out.texts), held_out.embeddings, held_out.lengths)
+            found = teacher_agreement.agreement(
+                opened.encode(held_out.texts), held_out.embeddings, held_out.lengths
+            )
             target.agreement = {**found, "source": held_out.source}
 
 
@@ -250,17 +306,35 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 def _size_bytes(target: Measured) -> int:
     """What a device needs for this precision: the whole folder without the other graphs."""
-    others = {target.folder / graph["file"] for name, graph in target.manifest["precisions"].items() if name != target.precision}
-    return sum(path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others)
+    others = {
+        target.folder / graph["file"]
+        for name, graph in target.manifest["precisions"].items()
+        if name != target.precision
+    }
+    return sum(
+        path.stat().st_size for path in target.folder.rglob("*") if path.is_file() and path not in others
+    )
 
 
 class _Progress:
-    """A bar on a terminal, elsewhere at most one line per LOG_INTERVAL_S; drawn between measurements, never during one."""
+    """A bar on a terminal, elsewhere at most one line per LOG_INTERVAL_S; drawn between measurements, never
+    during one."""
 
     def __init__(self, steps: int, log: Log) -> None:
         self.log, self.logged_at, self.steps = log, time.perf_counter(), steps
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, disable=not sys.stderr.isatty())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        self.bar = Progress(
+            *columns,
+            console=Console(stderr=True),
+            auto_refresh=False,
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
         self.task = self.bar.add_task("", total=steps)
         self.done = -1
 

@@ -44,12 +44,26 @@ def millions(count: int | None) -> str:
 
 def megabytes(size_bytes: int | None) -> str:
     """10⁶ bytes, two decimals below 100."""
-    return "–" if size_bytes is None else f"{size_bytes / 1e6:.2f}" if size_bytes < 1e8 else f"{size_bytes / 1e6:.0f}"
+    return (
+        "–"
+        if size_bytes is None
+        else f"{size_bytes / 1e6:.2f}"
+        if size_bytes < 1e8
+        else f"{size_bytes / 1e6:.0f}"
+    )
 
 
 def milliseconds(value: float | None) -> str:
     """Three significant digits or the next whole number."""
-    return "–" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    return (
+        "–"
+        if value is None
+        else f"{value:.3f}"
+        if value < 1
+        else f"{value:.2f}"
+        if value < 100
+        else f"{value:.0f}"
+    )
 
 
 def p50(report_: Report) -> str:

@@ -20,7 +20,8 @@ MAX_TEXTS = 5000  # drawn evenly from the held-out texts, because the teacher ha
 
 
 class Reference(NamedTuple):
-    """n texts with the teacher's embeddings (n, d), their lengths (n,) in the teacher's tokens, and where they come from."""
+    """n texts with the teacher's embeddings (n, d), their lengths (n,) in the teacher's tokens, and where
+    they come from."""
 
     texts: list[str]
     embeddings: np.ndarray
@@ -31,12 +32,15 @@ class Reference(NamedTuple):
 class ReferenceEmbeddings:
     """Embeds the held-out texts of each recipe's corpus with the teacher, once per corpus and seed."""
 
-    def __init__(self, open_teacher: Callable[[], bundle.Bundle], suites: list[scoring.Suite], session: Session) -> None:
+    def __init__(
+        self, open_teacher: Callable[[], bundle.Bundle], suites: list[scoring.Suite], session: Session
+    ) -> None:
         self.open_teacher, self.suites, self.session = open_teacher, suites, session
         self.by_corpus: dict[str, Reference] = {}
 
     def of(self, manifest: dict[str, Any], name: str) -> Reference:
-        """The reference for a bundle: texts that its recipe held out from training, else the texts of the suites. `name`: for the log."""
+        """The reference for a bundle: texts that its recipe held out from training, else the texts of the
+        suites. `name`: for the log."""
         described = manifest.get("recipe") or {}
         key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
         if key not in self.by_corpus:
@@ -58,11 +62,17 @@ class ReferenceEmbeddings:
                     built = parallel_corpus.build(spec.corpus, session, spec.seed).source_side
                 else:
                     built = corpus.build(spec.corpus, session, spec.seed)
-                at = built.held_out[np.linspace(0, len(built.held_out) - 1, min(MAX_TEXTS, len(built.held_out))).astype(int)]
+                at = built.held_out[
+                    np.linspace(0, len(built.held_out) - 1, min(MAX_TEXTS, len(built.held_out))).astype(int)
+                ]
                 return built.texts(at), "held-out texts of its recipe's corpus"
         except UserError as error:
             needs_data = (described.get("corpus") or {}).get("kind", "files") in ("files", "parallel")
-            reason = " without --data" if needs_data and self.session.data is None else f" ({error.problems[0]})"
-            self.session.log(f"{name}: held-out texts not available{reason}; agreement is measured on the suite's texts")
+            reason = (
+                " without --data" if needs_data and self.session.data is None else f" ({error.problems[0]})"
+            )
+            self.session.log(
+                f"{name}: held-out texts not available{reason}; agreement is measured on the suite's texts"
+            )
         texts = list(dict.fromkeys(text for suite in self.suites for text in suite.texts if text))
         return texts[:MAX_TEXTS], f"texts of {', '.join(suite.name for suite in self.suites)}"

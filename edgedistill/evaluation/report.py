@@ -1,4 +1,5 @@
-"""Reports: JSON files with scores, raw latency samples, units, machine and versions, one report per bundle and precision."""
+"""Reports: JSON files with scores, raw latency samples, units, machine and versions, one report per bundle
+and precision."""
 
 from __future__ import annotations
 
@@ -32,17 +33,22 @@ Report = dict[str, Any]
 
 
 def read(path: Path) -> list[Report]:
-    """Read a file of one report or several. Raises UserError: no such file, not a report, a newer schema, a missing key."""
+    """Read a file of one report or several. Raises UserError: no such file, not a report, a newer schema, a
+    missing key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
     value = files.read_json(path, "write it again with edgedistill bench")
-    reports = value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
+    reports = (
+        value["reports"] if isinstance(value, dict) and isinstance(value.get("reports"), list) else [value]
+    )
     for part in [value, *reports]:
         schema = part.get("schema") if isinstance(part, dict) else None
         if not isinstance(schema, int):
             raise UserError(f"{path}: not a report, it has no `schema`; make one with edgedistill bench")
         if schema > SCHEMA:
-            raise UserError(f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill")
+            raise UserError(
+                f"{path}: schema {schema}, this edgedistill reads up to {SCHEMA}; upgrade edgedistill"
+            )
     problems = [
         f"{path}: reports[{at}]: no `{key}`; write it again with edgedistill bench"
         for at, each in enumerate(reports)
@@ -59,16 +65,26 @@ def write(path: Path, reports: list[Report]) -> None:
 
 
 def dumps(reports: list[Report]) -> str:
-    """Indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and infinity."""
+    """Indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and
+    infinity."""
     value = reports[0] if len(reports) == 1 else {"schema": SCHEMA, "reports": reports}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text) + "\n"
+    return (
+        re.sub(r"\[\n\s+([-+.\deE,\s]+?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+        + "\n"
+    )
 
 
 def missing_keys(report: Report) -> list[str]:
     """The required KEYS that a report lacks, dotted."""
     lost = [key for key in KEYS if key not in report]
-    return lost + [f"{key}.{part}" for key, parts in KEYS.items() if key not in lost for part in parts if part not in (report[key] or {})]
+    return lost + [
+        f"{key}.{part}"
+        for key, parts in KEYS.items()
+        if key not in lost
+        for part in parts
+        if part not in (report[key] or {})
+    ]
 
 
 def title(report: Report) -> str:
@@ -105,7 +121,9 @@ def retained(report: Report, suite: str) -> float | None:
 
 def without_samples(report: Report) -> Report:
     """A copy without the raw latency samples."""
-    parts = {key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")}
+    parts = {
+        key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")
+    }
     return {**report, **parts}
 
 

@@ -1,4 +1,5 @@
-"""A report compared with the requirements of its bundle's recipe: which are met, which are not, which could not be checked."""
+"""A report compared with the requirements of its bundle's recipe: which are met, which are not, which could
+not be checked."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from edgedistill.session import Log
 def check(manifest: dict[str, Any], measured: report.Report) -> list[dict[str, Any]]:
     """Compare a report with the `requirements` of the manifest's recipe.
 
-    Returns one {bundle, requirement, required, found, met} per requirement; `met` is None where it was not measured.
-    `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the graph, in 10⁶ bytes.
+    Returns one {bundle, requirement, required, found, met} per requirement; `met` is None where it was not
+    measured.
+    `sts` and `sts_kept` apply to the named suite, else to every measured suite of kind sts; `size_mb` to the
+        graph, in 10⁶ bytes.
     """
     requirements = (manifest.get("recipe") or {}).get("requirements") or {}
     name, precision = report.title(measured), measured["bundle"]["precision"]
@@ -22,12 +25,18 @@ def check(manifest: dict[str, Any], measured: report.Report) -> list[dict[str, A
 
     def add(what: str, required: float, found: float | None, met: bool) -> None:
         met_or_unknown = None if found is None else met
-        checks.append({"bundle": name, "requirement": what, "required": required, "found": found, "met": met_or_unknown})
+        checks.append(
+            {"bundle": name, "requirement": what, "required": required, "found": found, "met": met_or_unknown}
+        )
 
     named = requirements.get("suite")
     if named and Path(named).is_file():
         named = scoring.title(named)
-    for suite in [named] if named else [each for each, scores in measured["quality"].items() if scores["kind"] == "sts"]:
+    for suite in (
+        [named]
+        if named
+        else [each for each, scores in measured["quality"].items() if scores["kind"] == "sts"]
+    ):
         if (required := requirements.get("sts")) is not None:
             found = (measured["quality"].get(suite) or {}).get("average")
             add(f"sts on {suite}", required, found, found is not None and found >= required)
@@ -44,11 +53,16 @@ def conclude(checks: list[dict[str, Any]], result: dict[str, Any], log: Log) -> 
     """Log every check. Raises CheckFailed with `result` when a requirement is not met."""
     for each in checks:
         state = {True: "met", False: "NOT MET", None: f"not checked, {_reason(each)}"}[each["met"]]
-        log(f"requirement of {each['bundle']}: {each['requirement']}: {_figure(each['found'])}, {_bound(each)}: {state}")
+        log(
+            f"requirement of {each['bundle']}: {each['requirement']}: {_figure(each['found'])}, "
+            f"{_bound(each)}: {state}"
+        )
     failed = [each for each in checks if each["met"] is False]
     if failed:
         lines = [
-            f"{each['bundle']}: {each['requirement']} is {_figure(each['found'])}, its recipe requires {_bound(each)}" for each in failed
+            f"{each['bundle']}: {each['requirement']} is {_figure(each['found'])}, its recipe requires "
+            f"{_bound(each)}"
+            for each in failed
         ]
         raise CheckFailed("\n".join(lines), result)
 

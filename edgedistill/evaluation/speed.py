@@ -1,6 +1,7 @@
 """Latency, throughput, load time and memory of bundles, each measurement in a fresh process (`speed_child`).
 
-The parent sleeps while a child runs. Bundles alternate (A B A B …), so that a machine that slows down affects all of them.
+The parent sleeps while a child runs. Bundles alternate (A B A B …), so that a machine that slows down affects
+all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from edgedistill.evaluation import bootstrap
 from edgedistill.session import QUIET, Session
 
 CHILD_TIMEOUT_S = 3600.0
-IMPORT_ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the package, for the child's PYTHONPATH
+IMPORT_ROOT = (
+    Path(__file__).resolve().parents[2]
+)  # the folder that holds the package, for the child's PYTHONPATH
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class MeasurementPlan:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all measurements share. texts: a JSON list in a file; threads: None for the bundle's own choice."""
+    """What all measurements share. texts: a JSON list in a file; threads: None for the bundle's own
+    choice."""
 
     texts: Path
     threads: int | None = None
@@ -68,9 +72,11 @@ def measure(
     session: Session = QUIET,
     plan: MeasurementPlan = PLAN,
 ) -> list[dict[str, Any]]:
-    """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes, memory, noise, threads, device}.
+    """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes,
+    memory, noise, threads, device}.
 
-    texts: at least one. Each round times `plan.queries` of them one by one, in another order. Times are in ms, memory in bytes.
+    texts: at least one. Each round times `plan.queries` of them one by one, in another order. Times are in
+        ms, memory in bytes.
     Raises UserError for a device that does not exist, or does not start.
     """
     with tempfile.TemporaryDirectory(prefix="edgedistill-speed-") as scratch:
@@ -89,16 +95,52 @@ def measure(
     return [summary(rounds, used, plan) for rounds, used in zip(timed, memory, strict=True)]
 
 
-def run_child(what: str, target: Target, conditions: Conditions, plan: MeasurementPlan, seed: int) -> dict[str, Any]:
+def run_child(
+    what: str, target: Target, conditions: Conditions, plan: MeasurementPlan, seed: int
+) -> dict[str, Any]:
     """Run one measurement (`time` or `memory`) in a fresh process and return its result.
 
-    Raises UserError or CheckFailed with the child's own message; RuntimeError with its stderr when it crashes.
+    Raises UserError or CheckFailed with the child's own message; RuntimeError with its stderr when it
+    crashes.
     """
-    command = [sys.executable, "-m", "edgedistill.evaluation.speed_child", what, str(target.folder), target.precision]
-    command += [str(conditions.texts), "--threads", str(conditions.threads or 0), "--device", conditions.device]
-    command += ["--queries", str(plan.queries), "--warmups", str(plan.warmups), "--seconds", str(plan.seconds), "--seed", str(seed)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, timeout=CHILD_TIMEOUT_S, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "edgedistill.evaluation.speed_child",
+        what,
+        str(target.folder),
+        target.precision,
+    ]
+    command += [
+        str(conditions.texts),
+        "--threads",
+        str(conditions.threads or 0),
+        "--device",
+        conditions.device,
+    ]
+    command += [
+        "--queries",
+        str(plan.queries),
+        "--warmups",
+        str(plan.warmups),
+        "--seconds",
+        str(plan.seconds),
+        "--seed",
+        str(seed),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")])),
+    }
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment,
+        timeout=CHILD_TIMEOUT_S,
+        check=False,
+    )
     if done.returncode not in (0, 1, 2) or not done.stdout.strip():
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -110,7 +152,8 @@ def run_child(what: str, target: Target, conditions: Conditions, plan: Measureme
 
 
 def summary(rounds: list[dict[str, Any]], memory: dict[str, Any], plan: MeasurementPlan) -> dict[str, Any]:
-    """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts per second."""
+    """Pool the rounds of one bundle: medians, quantiles with intervals, and the raw samples, in ms and texts
+    per second."""
     single = np.array([r["single_ms"] for r in rounds])  # (rounds, queries)
     tokenizing = np.array([r["tokenize_ms"] for r in rounds])
     points, intervals = bootstrap.quantiles(single, plan.resamples, plan.seed)

@@ -1,6 +1,7 @@
 """The measuring process: load one bundle, time or weigh it, and print the result as one line of JSON.
 
-`speed` starts it as `python -m edgedistill.evaluation.speed_child`; a fresh process per measurement keeps caches and memory apart.
+`speed` starts it as `python -m edgedistill.evaluation.speed_child`; a fresh process per measurement keeps
+    caches and memory apart.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Calls(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2 UserError, 1 CheckFailed)."""
+    """Measure one bundle. The last line of stdout is compact JSON: the result (exit 0), or {problems} (exit 2
+    UserError, 1 CheckFailed)."""
     parser = argparse.ArgumentParser(prog="edgedistill.evaluation.speed_child")
     parser.add_argument("what", choices=["time", "memory"])
     parser.add_argument("folder", type=Path)
@@ -56,12 +58,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _load(options: argparse.Namespace) -> tuple[Any, dict[str, float]]:
-    """Returns (bundle, {import_ms, load_ms, first_ms}): importing the runtime, opening the bundle, the first answer."""
+    """Returns (bundle, {import_ms, load_ms, first_ms}): importing the runtime, opening the bundle, the first
+    answer."""
     start = time.perf_counter_ns()
     from edgedistill.runtime import bundle
 
     imported = time.perf_counter_ns()
-    opened = bundle.load(options.folder, precision=options.precision, threads=options.threads or None, device=options.device)
+    opened = bundle.load(
+        options.folder, precision=options.precision, threads=options.threads or None, device=options.device
+    )
     loaded = time.perf_counter_ns()
     _calls(opened).run([["a first text", "another"] if opened.pair else "a first text"])
     first = time.perf_counter_ns()
@@ -109,7 +114,8 @@ def _time(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds: float) -> float:
-    """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not counted."""
+    """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not
+    counted."""
     call(texts[:size])
     done, start = 0, time.perf_counter()
     for batch in _endless_batches(texts, size):
@@ -133,7 +139,9 @@ def _memory(options: argparse.Namespace) -> dict[str, Any]:
     loaded = machine.peak_rss_bytes()
     texts: list[Any] = json.loads(options.texts.read_text(encoding="utf-8"))
     run = _calls(opened).run
-    words = " ".join(text for item in texts for text in ([item] if isinstance(item, str) else item)).split() or ["word"]
+    words = " ".join(
+        text for item in texts for text in ([item] if isinstance(item, str) else item)
+    ).split() or ["word"]
     lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     long = [" ".join((words * (length // len(words) + 1))[:length]) for length in lengths]
     varied: list[Any] = [[text, text] for text in long] if opened.pair else long

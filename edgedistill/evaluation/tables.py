@@ -1,4 +1,5 @@
-"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. Never typed by hand."""
+"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. Never typed by
+hand."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Column = tuple[str, Callable[[Report, str], str]]  # a suite, and what is shown 
 
 
 def terminal(reports: list[Report]) -> str:
-    """Cost, accuracy and share of the teacher's score as plain text, one row per report, at most WIDTH columns."""
+    """Cost, accuracy and share of the teacher's score as plain text, one row per report, at most WIDTH
+    columns."""
     return plain(_tables(reports))
 
 
@@ -43,12 +45,16 @@ def plain(sheet: RenderableType, width: int = WIDTH) -> str:
 
 
 def markdown(reports: list[Report]) -> str:
-    """The README's table, one row per report, and below it the conditions; `retained` columns only where a teacher was measured."""
+    """The README's table, one row per report, and below it the conditions; `retained` columns only where a
+    teacher was measured."""
     columns = _score_columns(reports, suites(reports))
     heads = ["bundle", "params", "MB", *_score_heads(columns), "p50 ms", "p99 ms", "texts/s", "RSS MB"]
     rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for report in reports:
-        cells = [f"**{title(report)}**" if is_teacher(report) else title(report), millions(report["parameters"]["total"])]
+        cells = [
+            f"**{title(report)}**" if is_teacher(report) else title(report),
+            millions(report["parameters"]["total"]),
+        ]
         cells += [megabytes(report["size_bytes"]["graph"]), *[show(report, name) for name, show in columns]]
         cells += [p50(report), milliseconds(report["single"]["p99_ms"]), whole(report["offline"]["texts_s"])]
         rows.append([cell.replace("|", "\\|") for cell in [*cells, whole(report["peak_rss_bytes"] / 1e6)]])
@@ -70,7 +76,8 @@ def _score_heads(columns: list[Column], width: int = 1000) -> list[str]:
 
 
 def _tables(reports: list[Report]) -> RenderableType:
-    """One table of costs, with the scores of a single suite in it; the scores of several suites in a second table."""
+    """One table of costs, with the scores of a single suite in it; the scores of several suites in a second
+    table."""
     names = suites(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [_costs(reports, single_suite)]
@@ -104,20 +111,31 @@ def _scores(reports: list[Report], names: list[str]) -> Table:
 def _table(reports: list[Report], heads: list[str], rows: list[list[str]]) -> Table:
     """A table whose first column takes what the others leave of WIDTH."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    widths = [max(len(line) for row in [heads, *rows] for line in row[at].split("\n")) + 2 for at in range(len(heads))]
+    widths = [
+        max(len(line) for row in [heads, *rows] for line in row[at].split("\n")) + 2
+        for at in range(len(heads))
+    ]
     table.add_column("bundle", no_wrap=True, vertical="bottom")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True, vertical="bottom")
     for report, row in zip(reports, rows, strict=True):
-        table.add_row(short_title(report, max(12, WIDTH - 3 - sum(widths))), *row, style="bold" if is_teacher(report) else "")
+        table.add_row(
+            short_title(report, max(12, WIDTH - 3 - sum(widths))),
+            *row,
+            style="bold" if is_teacher(report) else "",
+        )
     return table
 
 
 def _notes(reports: list[Report]) -> list[str]:
     """Conditions and what the columns mean, each line at most WIDTH characters."""
-    notes: list[Any] = [shorten(line, WIDTH) for line in dict.fromkeys(conditions(report) for report in reports)]
+    notes: list[Any] = [
+        shorten(line, WIDTH) for line in dict.fromkeys(conditions(report) for report in reports)
+    ]
     legend = "batch sens.: largest 1 − cosine, single vs. batched."
     notes.append(f"{legend} retained: share of the teacher's score." if _compared(reports) else legend)
     if any(noisy(report) for report in reports):
-        notes.append(f"~ noisy machine: p50 of the same bundle differed by more than {NOISY:.0%} between rounds.")
+        notes.append(
+            f"~ noisy machine: p50 of the same bundle differed by more than {NOISY:.0%} between rounds."
+        )
     return notes

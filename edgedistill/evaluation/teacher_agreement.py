@@ -13,21 +13,29 @@ LENGTH_BUCKETS = ((0, 8), (9, 16), (17, 32), (33, 64), (65, None))  # tokens, bo
 MIN_BUCKET_TEXTS = 2
 
 
-def agreement(student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0) -> dict[str, Any]:
+def agreement(
+    student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
+) -> dict[str, Any]:
     """Compare two sets of embeddings of the same texts.
 
     student (n, d), teacher (n, e), lengths (n,) in tokens. Returns
     `spearman`: of the pairwise cosines of at most `pairs` sampled pairs;
     `cosine_mean`, `cosine_min`: between the two embeddings of a text, None where d != e;
-    `top10_overlap`: share of the teacher's ten nearest neighbours that are also among the student's, over `queries` sampled texts;
+    `top10_overlap`: share of the teacher's ten nearest neighbours that are also among the student's, over
+        `queries` sampled texts;
     `by_length`: the same per bucket of token counts; pairs are within a bucket, neighbours from all texts.
     Raises ValueError where the three differ in length, CheckFailed for embeddings that are not finite.
     """
     if len(student) != len(teacher) or len(student) != len(lengths):
-        raise ValueError(f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths")
+        raise ValueError(
+            f"{len(student)} student embeddings, {len(teacher)} teacher embeddings, {len(lengths)} lengths"
+        )
     for whose, embeddings in (("student", student), ("teacher", teacher)):
         if not np.isfinite(embeddings).all():
-            raise CheckFailed(f"the {whose}'s embeddings are not finite, so they cannot be compared; train or export it again")
+            raise CheckFailed(
+                f"the {whose}'s embeddings are not finite, so they cannot be compared; train or export it "
+                "again"
+            )
     student, teacher, lengths = unit(student), unit(teacher), np.asarray(lengths)
     random = np.random.default_rng(seed)
     sampled = np.sort(random.permutation(len(student))[:queries])
@@ -51,7 +59,11 @@ def agreement(student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_0
         rows = all_rows[(lengths >= low) & (lengths <= (high or lengths.max(initial=0)))]
         if len(rows) >= MIN_BUCKET_TEXTS:
             buckets[f"{low}-{high}" if high else f"{low}+"] = measures(rows)
-    return {**measures(all_rows), "pairs": min(pairs, len(student) * (len(student) - 1) // 2), "by_length": buckets}
+    return {
+        **measures(all_rows),
+        "pairs": min(pairs, len(student) * (len(student) - 1) // 2),
+        "by_length": buckets,
+    }
 
 
 def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:

@@ -1,4 +1,5 @@
-"""run or model -> bundle: graphs in each precision, compared with torch before the folder is written atomically."""
+"""run or model -> bundle: graphs in each precision, compared with torch before the folder is written
+atomically."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ def export(
     revision: str | None = None,
     remote_code: bool = False,
 ) -> dict[str, Any]:
-    """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims}; of a classifier, labels
-    in place of dims.
+    """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
+    of a classifier, labels in place of dims.
 
-    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling`, `revision` and `remote_code`.
-    An existing bundle at `out` is replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
-    tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle is written with the other
-    precisions, or not at all where every precision failed.
+    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling`, `revision` and
+        `remote_code`.
+    An existing bundle at `out` is replaced, anything else is not. Raises UserError: neither run nor model, an
+    unknown precision, the tokenizer of another student. Raises CheckFailed when a graph does not give what
+    torch gives: the bundle is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
     if out.exists() and not (out / "manifest.json").exists():
@@ -63,8 +65,10 @@ class _Content(NamedTuple):
     """What differs between the bundles of encoders and of classifiers.
 
     golden: what torch gives for the golden texts. fp32: the graph that precisions are converted from.
-    convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed. write_files: writes tokenizer
-    and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final manifest -> the model card.
+    convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed.
+        write_files: writes tokenizer
+    and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final
+        manifest -> the model card.
     """
 
     golden: golden_file.Golden
@@ -82,15 +86,23 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
     _check_operators(model, student)
     source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
     if source and not source.is_unit and source.similarity != "cosine":
-        fact = f"the model's embeddings are of any length and compared by {source.similarity} (similarity_fn_name)"
-        log(f"{run.recipe.name}: {fact}; the bundle's have unit length, so they rank by cosine, perhaps in another order")
+        fact = (
+            f"the model's embeddings are of any length and compared by {source.similarity} "
+            "(similarity_fn_name)"
+        )
+        log(
+            f"{run.recipe.name}: {fact}; the bundle's have unit length, so they rank by cosine, perhaps in "
+            "another order"
+        )
 
     def convert(precision: str) -> tuple[onnx.ModelProto, str]:
         quantized, kept = _quantized(model, precision, measured, golden.ids)
         worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
         # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
         if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
-            raise CheckFailed(f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})")
+            raise CheckFailed(
+                f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})"
+            )
         if not kept:
             return quantized, ""
         log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
@@ -102,7 +114,9 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
         convert,
         lambda folder: library_files.write(folder, run, student, precisions),
         {},
-        lambda final: model_card.encoder_card(final, library_files.libraries(student, list(final["precisions"]))),
+        lambda final: model_card.encoder_card(
+            final, library_files.libraries(student, list(final["precisions"]))
+        ),
     )
 
 
@@ -113,9 +127,14 @@ def _classifier(run: Run, out: Path) -> _Content:
     tokenizer: Any = run.tokenizer()
     model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
     measured = sample_texts.samples(parity.reader(run), [row for item in golden.ids for row in item])
-    worst = graph.compare(classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder))
+    worst = graph.compare(
+        classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder)
+    )
     if not worst <= PRECISIONS["fp32"].probability_difference:
-        raise CheckFailed(f"{out} was not written: the graph gives other probabilities than torch on random ids (difference {worst:.4f})")
+        raise CheckFailed(
+            f"{out} was not written: the graph gives other probabilities than torch on random ids "
+            f"(difference {worst:.4f})"
+        )
     return _Content(
         golden,
         model,
@@ -126,14 +145,18 @@ def _classifier(run: Run, out: Path) -> _Content:
     )
 
 
-def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: Log) -> tuple[Found, dict[str, CheckFailed]]:
+def _write(
+    run: Run, content: _Content, precisions: list[str], out: Path, log: Log
+) -> tuple[Found, dict[str, CheckFailed]]:
     """Write the bundle; returns the precisions that passed their checks, and why the others failed."""
     with files.new_folder(out) as folder:
         content.write_files(folder)
 
         def compared(precision: str, quantized: onnx.ModelProto) -> dict[str, Any]:
             entry = _write_graph(folder, quantized, precision)
-            files.write_json(folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries)
+            files.write_json(
+                folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries
+            )
             return entry | parity.compare(bundle.load(folder, precision=precision), content.golden)
 
         def checked(precision: str) -> dict[str, Any]:
@@ -141,7 +164,9 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
             device = quantization.simulated(quantized, precision)
             simulated = compared(precision, device) if device is not None else {}
             entry = compared(precision, quantized)
-            entry |= {key: simulated[key] for key in ("parity", "drift") if key in simulated}  # what the device gives, not this CPU
+            entry |= {
+                key: simulated[key] for key in ("parity", "drift") if key in simulated
+            }  # what the device gives, not this CPU
             entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
             log(parity.summary(precision, entry, content.golden))
             return entry
@@ -149,7 +174,11 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
         found, failed = _each(precisions, checked, folder, out)
         limits = {precision: content.golden.measure.required(PRECISIONS[precision]) for precision in found}
         about = {"labels": run.labels} if run.labels else {"dims": run.dims}
-        files.write_json(folder / "parity.json", golden_file.content(content.golden, about, run.max_tokens, limits), compact=True)
+        files.write_json(
+            folder / "parity.json",
+            golden_file.content(content.golden, about, run.max_tokens, limits),
+            compact=True,
+        )
         final = manifest(folder, run, found) | content.entries
         files.write_text(folder / "README.md", content.card(final))
         seal(folder, final)
@@ -157,15 +186,20 @@ def _write(run: Run, content: _Content, precisions: list[str], out: Path, log: L
     return found, failed
 
 
-def _quantized(model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds) -> tuple[onnx.ModelProto, list[str]]:
+def _quantized(
+    model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds
+) -> tuple[onnx.ModelProto, list[str]]:
     """An encoder's graph in a precision, and of int8 the layers that stay in w8."""
     if precision != "int8":
         return quantization.convert(model, precision, samples), []
     return mixed_precision.int8_with_w8(model, samples, golden)
 
 
-def _each(precisions: list[str], checked: Callable[[str], dict[str, Any]], folder: Path, out: Path) -> tuple[Found, dict[str, CheckFailed]]:
-    """Write and check every precision; the graph of one that fails is removed. Raises CheckFailed where all of them fail."""
+def _each(
+    precisions: list[str], checked: Callable[[str], dict[str, Any]], folder: Path, out: Path
+) -> tuple[Found, dict[str, CheckFailed]]:
+    """Write and check every precision; the graph of one that fails is removed. Raises CheckFailed where all
+    of them fail."""
     found: Found = {}
     failed: dict[str, CheckFailed] = {}
     for precision in precisions:
@@ -176,18 +210,24 @@ def _each(precisions: list[str], checked: Callable[[str], dict[str, Any]], folde
             (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
     if not found:
         reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
-        raise CheckFailed(f"{out} was not written: {reasons}", next(iter(failed.values())).details | _details(failed))
+        raise CheckFailed(
+            f"{out} was not written: {reasons}", next(iter(failed.values())).details | _details(failed)
+        )
     return found, failed
 
 
 def _incomplete(out: Path, found: Found, failed: dict[str, CheckFailed]) -> CheckFailed:
     """The error of an export that wrote some of its precisions."""
     reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
-    return CheckFailed(f"{out} was written with {', '.join(found)}, {reasons}", {"precisions": found} | _details(failed))
+    return CheckFailed(
+        f"{out} was written with {', '.join(found)}, {reasons}", {"precisions": found} | _details(failed)
+    )
 
 
 def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
-    return {"failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}}
+    return {
+        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
+    }
 
 
 def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:
@@ -216,13 +256,20 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
 
 
 def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:
-    """What to add to a precision's description where some products stay in float32. Raises CheckFailed where nearly all of them do."""
+    """What to add to a precision's description where some products stay in float32. Raises CheckFailed where
+    nearly all of them do."""
     left, share = graph_facts.left_in_float32(fp32, quantized)
     if precision == "fp32":
         return ""
-    names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (", …" if len(left) > 3 else "")
+    names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (
+        ", …" if len(left) > 3 else ""
+    )
     if share > MOST_IN_FLOAT32:
-        fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {names}" if left else "it converts nothing"
+        fact = (
+            f"{len(left)} products with {share:.0%} of their weights stay in float32: {names}"
+            if left
+            else "it converts nothing"
+        )
         raise CheckFailed(f"the graph would be {precision} in name only, since {fact}; leave {precision} out")
     if not left:
         return ""
@@ -231,8 +278,11 @@ def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precisio
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:
-    """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their domain."""
-    return sorted({f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node})
+    """The operators that a runtime needs for a graph, sorted; those outside ONNX's own set with their
+    domain."""
+    return sorted(
+        {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node}
+    )
 
 
 def _log_replaced(out: Path, log: Log) -> None:
@@ -241,13 +291,16 @@ def _log_replaced(out: Path, log: Log) -> None:
 
 
 def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity, drift} of each precision."""
+    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity,
+    drift} of each precision."""
     tokenizer: Any = run.tokenizer()
     return {
         "schema": SCHEMA,
         "name": run.recipe.name,
         "kind": run.kind,
-        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))),
+        "made_at": time.strftime(
+            "%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+        ),
         "recipe": run.recipe.model_dump(mode="json", by_alias=True),
         "student": run.shape,
         "teacher": run.recipe.teacher.name,

@@ -20,28 +20,38 @@ from edgedistill.session import Session
 from edgedistill.students import graph
 
 
-def of(source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None) -> dict[str, Any]:
+def of(
+    source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None
+) -> dict[str, Any]:
     """`explain` of a run or a model, as `bundle_writer.export` takes it."""
     with model_source.opened(source, pooling, revision, session.remote_code) as run:
         return explain(run, precision, session)
 
 
 def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
-    """{name, precision, texts, cosine_mean, cosine_min, saved_bytes, layers}: of the whole graph, and of each layer quantized alone.
+    """{name, precision, texts, cosine_mean, cosine_min, saved_bytes, layers}: of the whole graph, and of each
+    layer quantized alone.
 
-    Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an unknown precision, for fp32
-    and for a classifier.
+    Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an
+    unknown precision, for fp32 and for a classifier.
     """
     known_precisions([precision])
     if precision == "fp32":
-        raise UserError("--precision: fp32 converts nothing, so there is nothing to explain; choose another precision")
+        raise UserError(
+            "--precision: fp32 converts nothing, so there is nothing to explain; choose another precision"
+        )
     if run.labels:
-        raise UserError(f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was fine-tuned from")
+        raise UserError(
+            f"{run.folder}: a classifier; --explain compares embeddings: explain the run that it was "
+            "fine-tuned from"
+        )
     reader = parity.reader(run)
     golden_ids = reader.token_ids(reader.golden_texts())
     measured, ids = samples(reader, golden_ids), golden_ids + reader.token_ids(suite_sentences()[::2])
     model = graph.build(run.student())
-    session.log(f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers")
+    session.log(
+        f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers"
+    )
 
     def tracked(names: Sequence[str]) -> Iterator[str]:
         with progress_bar(len(names), session.progress, "quantizing", "layers") as advance:
@@ -50,26 +60,45 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
                 advance(1)
 
     found = sensitivity.costs(model, converter(model, precision, measured), ids, track=tracked)
-    whole, layers = _rounded(found.whole), [_rounded(layer) | {"share": round(layer.share, 4)} for layer in found.layers]
+    whole, layers = (
+        _rounded(found.whole),
+        [_rounded(layer) | {"share": round(layer.share, 4)} for layer in found.layers],
+    )
     shared = {key: whole[key] for key in ("cosine_mean", "cosine_min", "saved_bytes")}
     return {"name": run.recipe.name, "precision": precision, "texts": len(ids), **shared, "layers": layers}
 
 
 def _rounded(cost: sensitivity.LayerCost) -> dict[str, Any]:
-    return {**cost._asdict(), "cosine_mean": round(cost.cosine_mean, 6), "cosine_min": round(cost.cosine_min, 6)}
+    return {
+        **cost._asdict(),
+        "cosine_mean": round(cost.cosine_mean, 6),
+        "cosine_min": round(cost.cosine_min, 6),
+    }
 
 
 def table(found: dict[str, Any]) -> str:
     """An explanation as a table for the terminal."""
-    title = f"{found['name']}, {found['precision']}: each layer quantized alone, cosine to fp32 on {found['texts']} texts"
-    sheet = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    title = (
+        f"{found['name']}, {found['precision']}: each layer quantized alone, cosine to fp32 on "
+        f"{found['texts']} texts"
+    )
+    sheet = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     sheet.add_column("layer", no_wrap=True)
     sheet.add_column("operator", no_wrap=True)
     for head in ("shape", "cosine, mean", "min", "share of the loss", "kB saved"):
         sheet.add_column(head, justify="right", no_wrap=True)
     for layer in found["layers"]:
         shape = " × ".join(map(str, layer["shape"]))
-        sheet.add_row(layer["label"], layer["operator"], shape, *_numbers(layer), f"{layer['share']:.1%}", _kilobytes(layer))
+        sheet.add_row(
+            layer["label"],
+            layer["operator"],
+            shape,
+            *_numbers(layer),
+            f"{layer['share']:.1%}",
+            _kilobytes(layer),
+        )
     sheet.add_section()
     sheet.add_row("all together", "", "", *_numbers(found), "", _kilobytes(found))
     return plain(sheet, 120)

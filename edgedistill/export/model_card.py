@@ -1,4 +1,5 @@
-"""A bundle's model card: its README.md, written from its manifest. Every number on it was measured at export."""
+"""A bundle's model card: its README.md, written from its manifest. Every number on it was measured at
+export."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from edgedistill.students.product_quantization import CENTROIDS
 
 MOST_FILES = 20  # more files without licences are one row
 # Names of sources that records keep, as readers see them.
-SHOWN = {PARAGRAPHS: "paragraphs joined from the lines above", PASSAGES: "sentences of the texts above, and runs of them"}
+SHOWN = {
+    PARAGRAPHS: "paragraphs joined from the lines above",
+    PASSAGES: "sentences of the texts above, and runs of them",
+}
 LICENCES = {**dict.fromkeys(SHOWN, "those of the files above"), DOCUMENTATION: "PSF-2.0"}
 ANY_RUNTIME = "Any ONNX runtime that has onnxruntime's operators (domain `com.microsoft`) can run the graphs."
 
@@ -36,28 +40,39 @@ def classifier_card(manifest: dict[str, Any]) -> str:
     pair, parameters = len(manifest["inputs"]) == 4, manifest["parameters"]
     labels = ", ".join(f"`{label}`" for label in manifest["labels"])
     about = f"{manifest['recipe']['about']}\n\n" if manifest["recipe"].get("about") else ""
-    lines = ["| precision | file | MB | difference of a probability to torch, mean | max |", "|---|---|---|---|---|"]
+    lines = [
+        "| precision | file | MB | difference of a probability to torch, mean | max |",
+        "|---|---|---|---|---|",
+    ]
     for precision, entry in manifest["precisions"].items():
         parity = entry["parity"]
         size = f"{entry['size_bytes'] / 1e6:.2f}"
-        lines.append(f"| {precision} | `{entry['file']}` | {size} | {parity['apart_mean']:.5f} | {parity['apart_max']:.5f} |")
+        lines.append(
+            f"| {precision} | `{entry['file']}` | {size} | {parity['apart_mean']:.5f} | "
+            f"{parity['apart_max']:.5f} |"
+        )
     items = '[("a text", "another")]' if pair else '["a text"]'
     inputs = ", ".join(f"`{name}`" for name in manifest["inputs"])
     use = (
         "## Use\n\n```python\nimport edgedistill\n\n"
         f'labels, probabilities = edgedistill.load("path/to/this/folder").classify({items})\n```\n\n'
-        f"{ANY_RUNTIME} {_tokenize(manifest)} Inputs: {inputs} (int64). Output: `logits`, one per label in the order above. "
-        "`parity.json` holds items, token ids and logits to test a runner with; `edgedistill verify` runs that test."
+        f"{ANY_RUNTIME} {_tokenize(manifest)} Inputs: {inputs} (int64). Output: `logits`, one per label in "
+        "the order above. "
+        "`parity.json` holds items, token ids and logits to test a runner with; `edgedistill verify` runs "
+        "that test."
     )
     parts = [
         f"{_front_matter('text-classification', 'text-classification')}\n\n# {manifest['name']}",
-        f"{about}Predicts one of the labels {labels} for {'a pair of texts' if pair else 'a text'} of up to {manifest['max_tokens']} tokens"
-        f"{', each' if pair else ''}.\n\n{parameters['total']:,} parameters: {parameters['embedding']:,} in the embeddings, "
+        f"{about}Predicts one of the labels {labels} for {'a pair of texts' if pair else 'a text'} of up to "
+        f"{manifest['max_tokens']} tokens"
+        f"{', each' if pair else ''}.\n\n{parameters['total']:,} parameters: {parameters['embedding']:,} in "
+        "the embeddings, "
         f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the classifier head.",
         "\n".join(lines),
         use,
         library_card.graphs(manifest),
-        f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its scores are in `manifest.json`.",
+        f"## Training\n\nFine-tuned by the recipe `{manifest['recipe']['name']}`. The whole recipe and its "
+        "scores are in `manifest.json`.",
         _teachers(manifest),
         _earlier(manifest),
     ]
@@ -79,7 +94,8 @@ def _about(manifest: dict[str, Any]) -> str:
     what = kinds.get(manifest["kind"], f"A student of kind `{manifest['kind']}`, distilled from {teacher}")
     prompt = f" The prompt `{manifest['prompt']}` is prepended to every text." if manifest["prompt"] else ""
     return (
-        f"{about}{what}. A text gives an embedding of {manifest['dims'][0]} dimensions and unit length. Texts are truncated to "
+        f"{about}{what}. A text gives an embedding of {manifest['dims'][0]} dimensions and unit length. "
+        "Texts are truncated to "
         f"{manifest['max_tokens']} tokens.{prompt}\n\n{parameters['total']:,} parameters: "
         f"{parameters['embedding']:,} in the embeddings{_quantized(recipe)}, "
         f"{parameters['encoder']:,} in the encoder, {parameters['head']:,} in the head."
@@ -90,7 +106,11 @@ def _quantized(recipe: dict[str, Any]) -> str:
     """What a parameter of a product-quantized embedding table is."""
     codes, centroids = recipe["student"].get("pq_bytes"), recipe["student"].get("pq_centroids", CENTROIDS)
     size = "one byte" if centroids <= CENTROIDS else "two bytes"
-    return f" (product-quantized: {codes} codes of {size} per token, each counted as a parameter)" if codes else ""
+    return (
+        f" (product-quantized: {codes} codes of {size} per token, each counted as a parameter)"
+        if codes
+        else ""
+    )
 
 
 def _precisions(manifest: dict[str, Any]) -> str:
@@ -101,19 +121,26 @@ def _precisions(manifest: dict[str, Any]) -> str:
     for precision, entry in manifest["precisions"].items():
         parity, drift = entry["parity"], entry["drift"]
         lines.append(
-            f"| {precision} | {PRECISIONS[precision].description} | `{entry['file']}` | {entry['size_bytes'] / 1e6:.2f} "
-            f"| {parity['cosine_mean']:.5f} | {parity['cosine_min']:.5f} | {drift['mean']:.5f} | {drift['min']:.5f} |"
+            f"| {precision} | {PRECISIONS[precision].description} | `{entry['file']}` | "
+            f"{entry['size_bytes'] / 1e6:.2f} "
+            f"| {parity['cosine_mean']:.5f} | {parity['cosine_min']:.5f} | {drift['mean']:.5f} | "
+            f"{drift['min']:.5f} |"
         )
     return "\n".join(lines)
 
 
 def _measured(manifest: dict[str, Any]) -> str:
     measured = (
-        "The cosines are measured on the golden texts in `parity.json`, chosen to be difficult. Cosine to torch compares with the "
-        "trained student in torch; single vs. batched compares a text run by itself with the same text in a batch. `edgedistill bench` "
+        "The cosines are measured on the golden texts in `parity.json`, chosen to be difficult. Cosine to "
+        "torch compares with the "
+        "trained student in torch; single vs. batched compares a text run by itself with the same text in a "
+        "batch. `edgedistill bench` "
         "measures accuracy, latency and memory on your machine."
     )
-    return f"{measured} No precision lets a text's embedding depend on the other texts of its batch.{_preference(manifest)}"
+    return (
+        f"{measured} No precision lets a text's embedding depend on the other texts of its "
+        f"batch.{_preference(manifest)}"
+    )
 
 
 def _preference(manifest: dict[str, Any]) -> str:
@@ -125,13 +152,19 @@ def _preference(manifest: dict[str, Any]) -> str:
     }
     if len(manifest["precisions"]) == 1:
         return ""
-    chosen = (f"{fastest_first(manifest['precisions'], name)[0]} on {where}" for name, where in processors.items())
-    return f"\n\nWhere no precision is named, `edgedistill.load` opens the one measured as the fastest: {'; '.join(chosen)}."
+    chosen = (
+        f"{fastest_first(manifest['precisions'], name)[0]} on {where}" for name, where in processors.items()
+    )
+    return (
+        "\n\nWhere no precision is named, `edgedistill.load` opens the one measured as the fastest: "
+        f"{'; '.join(chosen)}."
+    )
 
 
 def _tokenize(manifest: dict[str, Any]) -> str:
     return (
-        f"Tokenize with `tokenizer.json`, which truncates to {manifest['max_tokens']} tokens (some libraries only do where they are asked)."
+        f"Tokenize with `tokenizer.json`, which truncates to {manifest['max_tokens']} tokens (some "
+        "libraries only do where they are asked)."
     )
 
 
@@ -140,17 +173,24 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
     prompt = f"Prepend `{manifest['prompt']}` to every text. " if manifest["prompt"] else ""
     hidden = ""
     if "optimum" in libraries:
-        pooled = "whose mean is the embedding, up to its length" if "transformers.js pipeline" in libraries else "before pooling"
+        pooled = (
+            "whose mean is the embedding, up to its length"
+            if "transformers.js pipeline" in libraries
+            else "before pooling"
+        )
         hidden = f"; and `last_hidden_state`, the token embeddings, {pooled}"
     parts = [
         "## Use",
         "```python\nimport edgedistill\n\n"
         f'encoder = edgedistill.load("path/to/this/folder", precision="{first}")\n'
-        f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit length\n```',
+        f'embeddings = encoder.encode(["a text", "another"])  # (2, {manifest["dims"][0]}) float32, unit '
+        "length\n```",
         "The same without edgedistill:",
         library_card.plain(manifest, first),
-        f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any batch size, any length up to "
-        f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds texts, token ids and embeddings "
+        f"{ANY_RUNTIME} {prompt}{_tokenize(manifest)} Inputs: `input_ids` and `attention_mask` (int64, any "
+        "batch size, any length up to "
+        f"that limit). Output: `sentence_embedding`, already of unit length{hidden}. `parity.json` holds "
+        "texts, token ids and embeddings "
         "to test a runner with, and which texts were truncated; `edgedistill verify` runs that test.",
         "### Other libraries",
         library_card.other_libraries(manifest, libraries),
@@ -162,20 +202,26 @@ def _use(manifest: dict[str, Any], libraries: list[str]) -> str:
 def _training(manifest: dict[str, Any]) -> str:
     corpus = manifest["run"].get("corpus")
     held_out = f" ({corpus['held_out']:,} more were held out)" if corpus and corpus["held_out"] else ""
-    unit = "pairs of texts" if corpus and any("pairs" in each for each in corpus.get("sources", [])) else "texts"
+    unit = (
+        "pairs of texts" if corpus and any("pairs" in each for each in corpus.get("sources", [])) else "texts"
+    )
     texts = f" on samples of {corpus['texts'] - corpus['held_out']:,} {unit}{held_out}" if corpus else ""
     stages = ", ".join(_stage(stage) for stage in manifest["run"].get("stages", []))
     trained = "Nothing was trained: these are the teacher's own weights."
     if stages:
         trained = f"Trained{texts} by the recipe `{manifest['recipe']['name']}`: {stages}."
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
-    training = f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported {manifest['made_at']} with {versions}."
+    training = (
+        f"## Training\n\n{trained} The whole recipe is in `manifest.json`. Exported "
+        f"{manifest['made_at']} with {versions}."
+    )
     parts = (training, _teachers(manifest), _sources(manifest), _earlier(manifest))
     return "\n\n".join(part for part in parts if part)
 
 
 def _stage(stage: dict[str, Any]) -> str:
-    """A stage's name, its steps and, where that was recorded, its samples: how often a text, pair or triple was read."""
+    """A stage's name, its steps and, where that was recorded, its samples: how often a text, pair or triple
+    was read."""
     samples = f", {stage['texts']:,} samples" if "texts" in stage else ""
     return f"{stage['name']} ({stage['steps']:,} steps{samples})"
 
@@ -195,9 +241,15 @@ def _teachers(manifest: dict[str, Any]) -> str:
     weighted = any(each.get("weight") is not None for each in recorded) and len(recorded) > 1
     head = ["teacher", "revision", "licence, as stated by the recipe or by the model's card"]
     head += ["share of the targets"] if weighted else []
-    rows = [[_teacher_title(each), each.get("revision") or "—", each.get("licence") or "not stated"] for each in recorded]
+    rows = [
+        [_teacher_title(each), each.get("revision") or "—", each.get("licence") or "not stated"]
+        for each in recorded
+    ]
     if weighted:
-        rows = [[*row, f"{each['weight']:.0%}" if each.get("weight") else "—"] for row, each in zip(rows, recorded, strict=True)]
+        rows = [
+            [*row, f"{each['weight']:.0%}" if each.get("weight") else "—"]
+            for row, each in zip(rows, recorded, strict=True)
+        ]
     rule = ["---", "---", "---", *(["---:"] if weighted else [])]
     return "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in [head, rule, *rows])
 
@@ -220,10 +272,14 @@ def _cell(text: str) -> str:
 
 
 def _sources(manifest: dict[str, Any]) -> str:
-    """A row for each text file of the corpus and for what was added to them, where the recipe names licences or adds texts."""
+    """A row for each text file of the corpus and for what was added to them, where the recipe names licences
+    or adds texts."""
     found = (manifest["run"].get("corpus") or {}).get("sources", [])
     licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
-    own, added = [each for each in found if each["name"] not in ADDED], [each for each in found if each["name"] in ADDED]
+    own, added = (
+        [each for each in found if each["name"] not in ADDED],
+        [each for each in found if each["name"] in ADDED],
+    )
     triples = recipe.triples_sources(manifest["recipe"].get("stages", []))
     if not licences and not added and not triples:
         return ""
@@ -233,12 +289,21 @@ def _sources(manifest: dict[str, Any]) -> str:
 
 
 def _earlier(manifest: dict[str, Any]) -> str:
-    """For each training before the last one: its recipe, a row for each of its teachers and for each text file of its corpus."""
+    """For each training before the last one: its recipe, a row for each of its teachers and for each text
+    file of its corpus."""
     trainings = manifest["run"].get("earlier", [])
-    parts = ["### Earlier training", "The student had been trained before; what it learned there is part of it."] if trainings else []
+    parts = (
+        ["### Earlier training", "The student had been trained before; what it learned there is part of it."]
+        if trainings
+        else []
+    )
     for each in trainings:
         parts += [f"By the recipe `{_cell(each['recipe'])}`:", _teachers({"run": each})]
-        parts += [_files(each["sources"], each["triples"])] if each["sources"] or each["triples"] else ["Its text files were not recorded."]
+        parts += (
+            [_files(each["sources"], each["triples"])]
+            if each["sources"] or each["triples"]
+            else ["Its text files were not recorded."]
+        )
     return "\n\n".join(part for part in parts if part)
 
 
@@ -249,10 +314,15 @@ def _count(source: dict[str, Any]) -> int:
 
 def _files(files: list[dict[str, Any]], triples: list[dict[str, Any]]) -> str:
     """A row for each file, then for each stage's triples, whose number is not recorded."""
-    lines = ["| source | texts or pairs, with held-out ones | licence, as stated by the source |", "|---|---:|---|"]
+    lines = [
+        "| source | texts or pairs, with held-out ones | licence, as stated by the source |",
+        "|---|---:|---|",
+    ]
     for each in files:
         name = each["name"]
-        lines.append(_file_row(SHOWN.get(name, name), f"{_count(each):,}", each["licence"] or LICENCES.get(name)))
+        lines.append(
+            _file_row(SHOWN.get(name, name), f"{_count(each):,}", each["licence"] or LICENCES.get(name))
+        )
     return "\n".join([*lines, *(_file_row(each["name"], "", each["licence"]) for each in triples)])
 
 

@@ -1,4 +1,5 @@
-"""What `export` is given: a run, or any sentence encoder's model folder, opened as the run of a recipe without stages."""
+"""What `export` is given: a run, or any sentence encoder's model folder, opened as the run of a recipe
+without stages."""
 
 from __future__ import annotations
 
@@ -22,12 +23,20 @@ from edgedistill.training.load_models import Models
 
 
 class ModelRun(run.Run):
-    """A model folder as the run of its own recipe: nothing trained, nothing copied; `folder` holds only its tokenizer."""
+    """A model folder as the run of its own recipe: nothing trained, nothing copied; `folder` holds only its
+    tokenizer."""
 
     def __init__(self, folder: Path, spec: recipe.Recipe, teacher: teachers.TeacherEncoder) -> None:
         assert isinstance(spec.student, recipe.TeacherItself)
         counts = {"dims": teacher.dims, "parameters": kinds.parameters(teacher.module)}
-        info: dict[str, Any] = {**run.provenance(), "seconds": 0.0, "stages": [], "selected": None, "corpus": None, **counts}
+        info: dict[str, Any] = {
+            **run.provenance(),
+            "seconds": 0.0,
+            "stages": [],
+            "selected": None,
+            "corpus": None,
+            **counts,
+        }
         info["teachers"] = teacher_record.record(spec, Models(teacher))
         super().__init__(folder, spec, teachers.teacher_shape(spec.student, teacher), info)
         self._teacher = teacher
@@ -39,18 +48,25 @@ class ModelRun(run.Run):
 
 
 @contextmanager
-def opened(source: str, pooling: str | None = None, revision: str | None = None, remote_code: bool = False) -> Iterator[run.Run]:
-    """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers), packaged:NAME, or a hub id.
+def opened(
+    source: str, pooling: str | None = None, revision: str | None = None, remote_code: bool = False
+) -> Iterator[run.Run]:
+    """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
+    packaged:NAME, or a hub id.
 
     pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
     remote_code: whether Python code that comes with the model may run.
-    Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or pooling.
+    Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or
+        pooling.
     """
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     found = resolve.resolve(source)
     if isinstance(found, resolve.BundleFolder):
-        raise UserError(f"{source}: a bundle already, which has no weights to export; give the run or the model that it was made from")
+        raise UserError(
+            f"{source}: a bundle already, which has no weights to export; give the run or the model that it "
+            "was made from"
+        )
     if not _is_model(found):
         yield run.open_run(Path(source), remote_code=remote_code)
         return
@@ -64,7 +80,8 @@ def opened(source: str, pooling: str | None = None, revision: str | None = None,
 
 
 def name_of(source: str) -> str:
-    """What a bundle of this source is called: a run's folder, or the last part of a model's name in the letters of a recipe's name."""
+    """What a bundle of this source is called: a run's folder, or the last part of a model's name in the
+    letters of a recipe's name."""
     if resolve.is_run(source):
         return Path(source).resolve().name
     last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
@@ -72,16 +89,21 @@ def name_of(source: str) -> str:
 
 
 def _is_model(found: resolve.Resolved) -> bool:
-    """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where there is no such folder."""
+    """Whether this names a model: a folder with a config or modules, a packaged teacher, or a hub id where
+    there is no such folder."""
     if isinstance(found, resolve.ModelFolder):
-        return any((found.folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json"))
+        return any(
+            (found.folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json")
+        )
     return isinstance(found, resolve.Packaged) or (isinstance(found, resolve.HubId) and found.possible)
 
 
 def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Recipe:
     teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
     given = {key: value for key, value in teacher.items() if value is not None}
-    return recipe.parse({"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}")
+    return recipe.parse(
+        {"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}"
+    )
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
@@ -92,11 +114,19 @@ def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str =
     opened = model_folder.read(folder)
     found = _decoder(opened.config)
     if found:
-        raise UserError(f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as packaged:all-MiniLM-L6-v2")
+        raise UserError(
+            f"{source}: {found}, and only encoders can {purpose}; give a sentence encoder such as "
+            "packaged:all-MiniLM-L6-v2"
+        )
     if not opened.chain and pooling is None:
-        raise UserError(f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max or last)")
+        raise UserError(
+            f"{source}: a plain model does not define its pooling; add --pooling (mean, cls, cls_pooler, max "
+            "or last)"
+        )
     if opened.chain and pooling is not None:
-        raise UserError(f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out")
+        raise UserError(
+            f"{source}: a sentence-transformers model brings its own pooling; leave --pooling out"
+        )
 
 
 def _decoder(config: dict[str, Any]) -> str | None:
@@ -105,5 +135,8 @@ def _decoder(config: dict[str, Any]) -> str | None:
     named = f"{', '.join(config.get('architectures') or [])} (model_type {kind})".strip()
     if config.get("is_encoder_decoder") or kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         return f"an encoder with a decoder, {named}"
-    generates = kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    generates = (
+        kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
     return f"a decoder, {named}" if config.get("is_decoder") or generates else None

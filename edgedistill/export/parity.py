@@ -28,9 +28,9 @@ def reader(run: Run) -> Reader:
 def by_torch(run: Run, module: Any) -> Golden:
     """The golden texts by the run's own tokenizer, in transformers, and its student or classifier, in torch.
 
-    A classifier of pairs gets each text with the next but one. Raises CheckFailed where torch itself gives a row that is not finite or an
-    embedding of zeros, UserError where an empty text has no tokens, and where a token's id, or one that the tokenizer adds to every text,
-    has no row in the student's embedding table.
+    A classifier of pairs gets each text with the next but one. Raises CheckFailed where torch itself gives a
+    row that is not finite or an embedding of zeros, UserError where an empty text has no tokens, and where a
+    token's id, or one that the tokenizer adds to every text, has no row in the student's embedding table.
     """
     read, encoder, pair = reader(run), module, False
     if run.labels:
@@ -41,12 +41,16 @@ def by_torch(run: Run, module: Any) -> Golden:
         raise UserError(f"{run.tokenizer_folder}: {fact}; restore this student's tokenizer")
     if not read.tokenizer(run.prompt)["input_ids"]:
         fact = "adds no special tokens to a text, so an empty text has no tokens to embed"
-        raise UserError(f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that")
+        raise UserError(
+            f"tokenizer: {fact}; train a student with another `student.tokenizer`, and export that"
+        )
     texts = read.golden_texts()
     items = [(text, texts[(at + 2) % len(texts)])[: 1 + pair] for at, text in enumerate(texts)]
     ids = [read.token_ids(list(item)) for item in items]
     truncated = [any(read.is_truncated(text) for text in item) for item in items]
-    fails = opening(type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there")
+    fails = opening(
+        type(module).__name__, "torch cannot embed with it", "open it in transformers, and see there"
+    )
     with fails, torch.inference_mode():
         rows = torch.cat([module(*(each for row in item for each in _inputs(row))) for item in ids])
     if run.labels:
@@ -63,8 +67,10 @@ def by_torch(run: Run, module: Any) -> Golden:
     short = rows.norm(dim=-1) <= SHORTEST
     if short.any() and not run.labels:
         raise CheckFailed(
-            f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which has no "
-            "direction; restore the model's weights, or choose one whose last layer cannot be all zero (behind a ReLU it can)"
+            f"{golden.name(int(short.int().argmax()))} has an embedding of only zeros in torch too, which "
+            "has no "
+            "direction; restore the model's weights, or choose one whose last layer cannot be all zero "
+            "(behind a ReLU it can)"
         )
     return golden
 
@@ -74,14 +80,16 @@ def _inputs(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
-    """{parity, drift} of one precision of a bundle: its values to torch's, each text by itself, and to those in one padded batch.
+    """{parity, drift} of one precision of a bundle: its values to torch's, each text by itself, and to those
+    in one padded batch.
 
-    Raises CheckFailed where token ids differ, or a value is worse than PRECISIONS requires. Token ids are compared first and apart from
-    rows, so that a failure names the side that is wrong.
+    Raises CheckFailed where token ids differ, or a value is worse than PRECISIONS requires. Token ids are
+    compared first and apart from rows, so that a failure names the side that is wrong.
     """
     for at, found, expected in golden_file.different_ids(opened, golden):
         raise CheckFailed(
-            f"{golden.name(at)} has other token ids in the bundle ({_short(found)}) than in the run ({_short(expected)}); "
+            f"{golden.name(at)} has other token ids in the bundle ({_short(found)}) than in the run "
+            f"({_short(expected)}); "
             f"nothing else was compared: tokenizer.json lacks a part of the run's tokenizer",
             {"text": at, "ids": found, "expected": expected},
         )
@@ -92,7 +100,9 @@ def compare(opened: Bundle, golden: Golden) -> dict[str, Any]:
     for each, where in ((values, ""), (others, " in a batch with the others")):
         at = measure.worst_of(each)
         if fact := measure.problem(each[at], threshold, precision, where):
-            reason = f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}"
+            reason = (
+                f"{golden.name(at)} {fact}; token ids agree, so the loss is in the arithmetic: {row.remedy}"
+            )
             raise CheckFailed(reason, {"text": at, measure.name: float(each[at]), "needed": threshold})
     drift = measure.agreement(measure.between(single, batched))
     if not drift.min() >= measure.required_drift(row):
@@ -118,7 +128,8 @@ def summary(precision: str, found: dict[str, Any], golden: Golden) -> str:
     parity, measure = found["parity"], golden.measure
     worst = parity[f"{measure.name}_{measure.worst}"]
     return (
-        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch {parity[f'{measure.name}_mean']:.5f} mean, "
+        f"{precision}: {found['size_bytes'] / 1e6:.2f} MB; {measure.about} to torch "
+        f"{parity[f'{measure.name}_mean']:.5f} mean, "
         f"{worst:.5f} {measure.worst}; single vs. batched cosine {found['drift']['min']:.5f} min"
     )
 

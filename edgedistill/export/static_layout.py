@@ -1,8 +1,11 @@
-"""A static student as model2vec and sentence-transformers (StaticEmbedding) open it: its table, and a tokenizer that stands for theirs.
+"""A static student as model2vec and sentence-transformers (StaticEmbedding) open it: its table, and a
+tokenizer that stands for theirs.
 
-Both tokenize without special tokens, while a student's mean holds the rows of [CLS] and [SEP]. So the tokenizer written here puts one
-token of its own in front of every text, whose row is the sum of theirs; at unit length a sum equals the mean. Three sorts of text still
-differ: without any token (both give zeros), with a special token spelt out, and, in model2vec, with unknown tokens, which it leaves out.
+Both tokenize without special tokens, while a student's mean holds the rows of [CLS] and [SEP]. So the
+tokenizer written here puts one token of its own in front of every text, whose row is the sum of theirs; at
+unit length a sum equals the mean. Three sorts of text still
+differ: without any token (both give zeros), with a special token spelt out, and, in model2vec, with unknown
+    tokens, which it leaves out.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from edgedistill.students.model_folder import ModelFolder
 from edgedistill.students.static import StaticStudent
 
 FOLDER = "0_StaticEmbedding"  # where both libraries look
-MARK = "\u2402\u2403"  # the pictures of "start of text" and "end of text": normalizers keep them, texts do not have them
+# the pictures of "start of text" and "end of text": normalizers keep them, texts do not have them
+MARK = "\u2402\u2403"
 
 
 def applies(student: Any, precisions: list[str]) -> bool:
-    """Whether the layout is written: a mean of rows behind a linear head at most, and as exact as an fp32 graph beside it."""
+    """Whether the layout is written: a mean of rows behind a linear head at most, and as exact as an fp32
+    graph beside it."""
     return isinstance(student, StaticStudent) and not student.tanh and "fp32" in precisions
 
 
@@ -39,7 +44,11 @@ def write(folder: Path, run: Run, student: StaticStudent) -> None:
         raw = _with_mark(raw, len(table) - 1)
     (folder / FOLDER).mkdir()
     save_file({"embedding.weight": table.contiguous()}, folder / FOLDER / "model.safetensors")
-    files.write_json(folder / FOLDER / "tokenizer.json", {**raw, "truncation": truncation(limit), "padding": None}, compact=True)
+    files.write_json(
+        folder / FOLDER / "tokenizer.json",
+        {**raw, "truncation": truncation(limit), "padding": None},
+        compact=True,
+    )
     (folder / "1_Normalize").mkdir()
     files.write_json(folder / "1_Normalize" / "config.json", {})
     modules = [(FOLDER, "StaticEmbedding"), ("1_Normalize", "Normalize")]
@@ -55,15 +64,19 @@ def write(folder: Path, run: Run, student: StaticStudent) -> None:
 
 
 def sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, Any]:
-    """config_sentence_transformers.json: the prompts, which of them comes before every text, and how embeddings are compared.
+    """config_sentence_transformers.json: the prompts, which of them comes before every text, and how
+    embeddings are compared.
 
-    source: the model that the student is, whose named prompts stay usable, and whose way to compare embeddings where it gives the
+    source: the model that the student is, whose named prompts stay usable, and whose way to compare
+        embeddings where it gives the
     same order for embeddings of unit length.
     """
     prompts = source.prompts if source else {}
     if run.prompt and run.prompt not in prompts.values():
         prompts = {**prompts, "default": run.prompt}
-    default = next((name for name, text in prompts.items() if text == run.prompt), None) if run.prompt else None
+    default = (
+        next((name for name, text in prompts.items() if text == run.prompt), None) if run.prompt else None
+    )
     similarity = source.similarity if source and source.is_unit else "cosine"
     return {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
 
@@ -74,7 +87,8 @@ def truncation(max_tokens: int, side: str = "right") -> dict[str, Any]:
 
 
 def _rows(student: StaticStudent) -> torch.Tensor:
-    """The embedding table with token weights and head applied to each row: (V, d) float32, whose mean over a text is its embedding."""
+    """The embedding table with token weights and head applied to each row: (V, d) float32, whose mean over a
+    text is its embedding."""
     ids = torch.arange(student.embedding.num_embeddings)
     with torch.inference_mode():
         rows = student.embedding(ids) * student.weights.unsqueeze(-1)
@@ -83,7 +97,15 @@ def _rows(student: StaticStudent) -> torch.Tensor:
 
 def _with_mark(raw: dict[str, Any], number: int) -> dict[str, Any]:
     """A tokenizer.json that puts MARK, the token of that id, in front of every text."""
-    token = {"id": number, "content": MARK, "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    token = {
+        "id": number,
+        "content": MARK,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": True,
+        "special": False,
+    }
     # the token's own text goes through the normalizers too, hence "unless it is there"
     front = {"type": "Replace", "pattern": {"Regex": rf"\A(?!{MARK})"}, "content": MARK}
     normalizers = [raw["normalizer"], front] if raw.get("normalizer") else [front]

@@ -47,7 +47,12 @@ class Score:
 
     def as_data(self) -> dict[str, Any]:
         kept = {} if self.kept is None else {"kept": round(self.kept, 5)}
-        plain = {"neighbours": self.neighbours, "cosines": self.cosines, "agreement": self.agreement, "score": self.value}
+        plain = {
+            "neighbours": self.neighbours,
+            "cosines": self.cosines,
+            "agreement": self.agreement,
+            "score": self.value,
+        }
         return {**{name: round(value, 5) for name, value in plain.items()}, **kept}
 
 
@@ -56,14 +61,22 @@ class Judge:
     is one.
     """
 
-    def __init__(self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session) -> None:
-        rows = corpus.held_out[np.linspace(0, len(corpus.held_out) - 1, min(MOST_TEXTS, len(corpus.held_out))).astype(int)]
+    def __init__(
+        self, teacher: TeacherEncoder, corpus: Corpus, suite: scoring.Suite | None, session: Session
+    ) -> None:
+        rows = corpus.held_out[
+            np.linspace(0, len(corpus.held_out) - 1, min(MOST_TEXTS, len(corpus.held_out))).astype(int)
+        ]
         self.texts = corpus.texts(rows)
         self.embeddings = embedding_cache.embed_corpus(teacher, corpus, session)[rows]
         ids = token_batches.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
         self.lengths = np.array([len(row) for row in ids])
         self.suite = suite
-        self.suite_score = _suite_score(suite, lambda texts: teacher.embed(texts, session.device)) if suite is not None else None
+        self.suite_score = (
+            _suite_score(suite, lambda texts: teacher.embed(texts, session.device))
+            if suite is not None
+            else None
+        )
 
     def score(self, encode: Encode) -> Score:
         """The score of an encoder; one whose embeddings are not finite has 0."""
@@ -71,7 +84,11 @@ class Judge:
         if not np.isfinite(found).all():
             return Score(0.0, 0.0, None if self.suite is None else 0.0)
         compared = teacher_agreement.agreement(found, self.embeddings, self.lengths)
-        kept = _suite_score(self.suite, encode) / self.suite_score if self.suite is not None and self.suite_score else None
+        kept = (
+            _suite_score(self.suite, encode) / self.suite_score
+            if self.suite is not None and self.suite_score
+            else None
+        )
         return Score(float(compared["top10_overlap"]), float(compared["spearman"] or 0.0), kept)
 
     def score_student(self, student: PreparedStudent, precision: str) -> Score:
@@ -85,14 +102,22 @@ def _suite_score(suite: scoring.Suite, encode: Encode) -> float:
 
 def encoder(student: PreparedStudent, precision: str) -> Encode:
     """texts -> (n, d) unit rows, by a student's graph in a precision."""
-    session = onnx_session.open_session(student_cost.in_precision(student, precision).SerializeToString(), 1, "cpu")
+    session = onnx_session.open_session(
+        student_cost.in_precision(student, precision).SerializeToString(), 1, "cpu"
+    )
 
     def forward(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        return session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask}, onnx_session.RUN_OPTIONS)[0]
+        return session.run(
+            ["sentence_embedding"], {"input_ids": ids, "attention_mask": mask}, onnx_session.RUN_OPTIONS
+        )[0]
 
     def encode(texts: list[str]) -> np.ndarray:
-        ids = token_batches.encode_ids(student.tokenizer, [student.prompt + text for text in texts], student.max_tokens)
-        return embed_in_batches(forward, ids, student.tokenizer.pad_token_id or 0, kinds.dims(student.module), BATCH_TOKENS)
+        ids = token_batches.encode_ids(
+            student.tokenizer, [student.prompt + text for text in texts], student.max_tokens
+        )
+        return embed_in_batches(
+            forward, ids, student.tokenizer.pad_token_id or 0, kinds.dims(student.module), BATCH_TOKENS
+        )
 
     return encode
 

@@ -1,6 +1,8 @@
-"""The candidates: every shape that a student of this teacher can have, as data, and the recipe that trains each.
+"""The candidates: every shape that a student of this teacher can have, as data, and the recipe that trains
+each.
 
-A shape is estimated in a moment (`estimated_bytes`, `products`), so that only those near the budget are built and measured.
+A shape is estimated in a moment (`estimated_bytes`, `products`), so that only those near the budget are built
+and measured.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 from edgedistill.planning.preflight import MUON_TORCH
 from edgedistill.precisions import PRECISIONS as ROWS
 
-# What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions where it takes none.
+# What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions
+# where it takes none.
 LAYERS = (1, 2, 3, 4, 6, 8, 12)
 WIDTH_SHARES = (1.0, 2 / 3, 1 / 2, 1 / 3)
 NEURONS = (4.0, 2.5, 1.5)  # feed-forward size, in widths
@@ -25,10 +28,18 @@ ACTIVATIONS = ("", "relu")  # "": the encoder's own
 STATIC_SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 3 / 16, 1 / 8, 1 / 12)  # width of a static student's table
 LSTMS = ((1 / 3, 1 / 3), (1 / 3, 2 / 3))  # (width of the table, hidden units)
 LEAST_SHARE = 0.5  # of a finished student's bytes, that the smallest precision has
-PRECISIONS = tuple(sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu))
+PRECISIONS = tuple(
+    sorted((name for name, row in ROWS.items() if row.bits <= 8), key=lambda name: ROWS[name].rank.int8_cpu)
+)
 # the first of them that keeps to the budget is raced
 
-KIND_ORDER = {"finished": 0, "bert": 1, "static": 2, "recurrent": 3, "bilstm": 4}  # which kinds are tried first
+KIND_ORDER = {
+    "finished": 0,
+    "bert": 1,
+    "static": 2,
+    "recurrent": 3,
+    "bilstm": 4,
+}  # which kinds are tried first
 
 # How each kind learns best, by what has been measured here (bench/LOG.md).
 TRAINING: dict[str, dict[str, Any]] = {
@@ -38,7 +49,10 @@ TRAINING: dict[str, dict[str, Any]] = {
     "bilstm": {"batch": 128, "learning_rate": 2e-3},
     "static": {"batch": 128, "learning_rate": 1e-3},
 }
-WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}  # all layers at full width: nearly the teacher before the first step
+WHOLE = {
+    "learning_rate": 3e-4,
+    "optimizer": "adamw",
+}  # all layers at full width: nearly the teacher before the first step
 WITHOUT_MUON = {"learning_rate": 1e-3, "optimizer": "adamw"}
 MAX_TOKENS = 128
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
@@ -57,9 +71,11 @@ class FinishedStudent:
 class StartingPoint:
     """The encoder that students take layers and token embeddings from, and what it offers.
 
-    weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at random. positions: rows of the
-    position table that students keep, for max_tokens. wordpiece: whether a vocabulary can be learned like its tokenizer's. finished:
-    shipped students that know the texts' words. keeps_heads: narrow students keep all heads, as each has a relative attention bias.
+    weights, tokenizer: as in a recipe; weights "" where no known encoder is at hand, and layers begin at
+        random. positions: rows of the
+    position table that students keep, for max_tokens. wordpiece: whether a vocabulary can be learned like its
+    tokenizer's. finished: shipped students that know the texts' words. keeps_heads: narrow students keep all
+    heads, as each has a relative attention bias.
     """
 
     weights: str
@@ -82,7 +98,8 @@ class StartingPoint:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer that candidates share. section: its keys in a student's section. size_bytes: of its tokenizer.json."""
+    """A tokenizer that candidates share. section: its keys in a student's section. size_bytes: of its
+    tokenizer.json."""
 
     section: Mapping[str, Any]
     size: int
@@ -91,8 +108,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate's shape. table: bytes of a token's embedding, PQ bytes where they are fewer than the width; neurons: feed-forward
-    size, or hidden units of an LSTM; vocabulary: the name of a Vocabulary; dims 0: the teacher's; activation "": the encoder's.
+    """A candidate's shape. table: bytes of a token's embedding, PQ bytes where they are fewer than the width;
+    neurons: feed-forward size, or hidden units of an LSTM; vocabulary: the name of a Vocabulary; dims 0: the
+    teacher's; activation "": the encoder's.
     """
 
     kind: str
@@ -111,7 +129,13 @@ class Choice:
             return f"from-{self.vocabulary}"
         sizes = "x".join(str(size) for size in (self.layers, self.width, self.neurons) if size)
         vocabulary = "" if self.vocabulary == "all" else self.vocabulary.replace(" ", "")
-        parts = [self.kind, sizes, f"t{self.table}" if self.table < self.width else "", vocabulary, self.activation]
+        parts = [
+            self.kind,
+            sizes,
+            f"t{self.table}" if self.table < self.width else "",
+            vocabulary,
+            self.activation,
+        ]
         return "-".join(part for part in [*parts, f"d{self.dims}" if self.dims else ""] if part)
 
     @property
@@ -121,7 +145,12 @@ class Choice:
 
 def choices(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> list[Choice]:
     """Every shape, without duplicates, in a fixed order."""
-    found = [*_berts(start, vocabularies), *_recurrents(start, vocabularies), *_lstms(start, vocabularies), *_statics(start, vocabularies)]
+    found = [
+        *_berts(start, vocabularies),
+        *_recurrents(start, vocabularies),
+        *_lstms(start, vocabularies),
+        *_statics(start, vocabularies),
+    ]
     found += [Choice("finished", vocabulary=each.name) for each in start.finished]
     return list(dict.fromkeys(found))
 
@@ -135,7 +164,9 @@ def _berts(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iter
     for count, width, ratio, share, vocabulary, dims, activation in axes:
         table = math.floor(width * share)
         whole = width == start.width and start.weights
-        if width % table or (whole and ratio != NEURONS[0]):  # neurons are chosen only where layers are projected
+        if width % table or (
+            whole and ratio != NEURONS[0]
+        ):  # neurons are chosen only where layers are projected
             continue
         neurons = start.neurons if whole else min(start.neurons, round(width * ratio))
         yield Choice("bert", count, width, neurons, table, vocabulary, _dims(start, dims), activation)
@@ -149,7 +180,9 @@ def _recurrents(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) ->
     for count, share, vocabulary, dims in product(blocks, TABLE_SHARES[1:4], taken, DIMS_SHARES):
         table = math.floor(start.width * share)
         if start.width % table == 0:
-            yield Choice("recurrent", count, start.width, start.neurons, table, vocabulary, _dims(start, dims))
+            yield Choice(
+                "recurrent", count, start.width, start.neurons, table, vocabulary, _dims(start, dims)
+            )
 
 
 def _lstms(start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> Iterator[Choice]:
@@ -168,15 +201,21 @@ def _dims(start: StartingPoint, share: float) -> int:
     return 0 if share == 1 else round(start.dims * share)
 
 
-def estimated_bytes(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary], precision: str) -> float:
-    """About the bytes of the graph in a precision and of its tokenizer, to a tenth; of a finished student, about the fewest."""
+def estimated_bytes(
+    choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary], precision: str
+) -> float:
+    """About the bytes of the graph in a precision and of its tokenizer, to a tenth; of a finished student,
+    about the fewest."""
     if choice.kind == "finished":
         return LEAST_SHARE * start.student_of(choice).size_bytes
     weight = ROWS[precision].bytes_per_weight
     vocabulary = vocabularies[choice.vocabulary]
     head = choice.width * (choice.dims or start.dims)
     if choice.table < choice.width:  # product-quantized: codes are bytes in every precision
-        table, head = float(vocabulary.size * choice.table + 256 * choice.width), head + MAX_TOKENS * choice.width
+        table, head = (
+            float(vocabulary.size * choice.table + 256 * choice.width),
+            head + MAX_TOKENS * choice.width,
+        )
     else:
         table = vocabulary.size * (choice.width * weight + 4)
     return table + weight * (_layer_weights(choice) + head) + vocabulary.size_bytes
@@ -195,7 +234,8 @@ def _layer_weights(choice: Choice) -> float:
 
 
 def sections(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-    """The recipe's sections that make a candidate: `student`, and `targets` where it has fewer dimensions than its teacher."""
+    """The recipe's sections that make a candidate: `student`, and `targets` where it has fewer dimensions
+    than its teacher."""
     targets = {"targets": {"reduce": {"kind": "pca"}, "dims": choice.dims}} if choice.dims else {}
     return {**targets, "student": _student(choice, start, vocabularies)}
 
@@ -207,13 +247,29 @@ def _student(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vo
     tokenizer = {} if start.tokenizer == "teacher" else {"tokenizer": start.tokenizer}
     shared = {**tokenizer, **vocabularies[choice.vocabulary].section, **head, "max_tokens": start.max_tokens}
     if choice.kind == "static":
-        return {"kind": "static", "width": choice.width, "embeddings": {"from": "teacher", "of": "outputs"}, **shared}
+        return {
+            "kind": "static",
+            "width": choice.width,
+            "embeddings": {"from": "teacher", "of": "outputs"},
+            **shared,
+        }
     if choice.kind == "bilstm":
         return {"kind": "bilstm", "width": choice.width, "hidden": choice.neurons, "readout": "max", **shared}
     compressed = {"pq_bytes": choice.table} if choice.table < choice.width else {}
-    weighted = {"embeddings": {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}} if compressed else {}
+    weighted = (
+        {"embeddings": {"from": "teacher", "weighting": "frequency", "count_exponent": 0.5}}
+        if compressed
+        else {}
+    )
     if choice.kind == "recurrent":
-        return {"kind": "recurrent", "weights": start.weights, "layers": choice.layers, **compressed, **weighted, **shared}
+        return {
+            "kind": "recurrent",
+            "weights": start.weights,
+            "layers": choice.layers,
+            **compressed,
+            **weighted,
+            **shared,
+        }
     section: dict[str, Any] = {"kind": "bert", "weights": start.weights or "random"}
     section |= {"layers": spread(start.depth, choice.layers) if start.weights else choice.layers}
     if choice.width < start.width or not start.weights:
@@ -223,7 +279,8 @@ def _student(choice: Choice, start: StartingPoint, vocabularies: Mapping[str, Vo
 
 
 def spread(depth: int, count: int) -> list[int]:
-    """`count` of an encoder's layers: the first and the last, and between them as evenly as can be, rather later than earlier."""
+    """`count` of an encoder's layers: the first and the last, and between them as evenly as can be, rather
+    later than earlier."""
     return [depth - 1] if count == 1 else [math.ceil(at * (depth - 1) / (count - 1)) for at in range(count)]
 
 
@@ -231,9 +288,17 @@ def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
     """The recipe's stage of a candidate, without its steps. texts: to train on."""
     static = choice.kind == "finished" and start.student_of(choice).kind == "static"  # it has no layers
     settings = dict(TRAINING["static" if static else choice.kind])
-    if choice.kind == "bert" and start.weights and (choice.layers, choice.width) == (start.depth, start.width) and not choice.activation:
+    if (
+        choice.kind == "bert"
+        and start.weights
+        and (choice.layers, choice.width) == (start.depth, start.width)
+        and not choice.activation
+    ):
         settings |= WHOLE
-    if settings.get("optimizer") == "muon" and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
+    if (
+        settings.get("optimizer") == "muon"
+        and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH
+    ):
         settings |= WITHOUT_MUON
     while settings["batch"] > SMALLEST_BATCH and texts < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2

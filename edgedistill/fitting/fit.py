@@ -26,7 +26,9 @@ from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
 
 
-def fit(request: FitRequest, out: Path, session: Session, resume: bool = False, pace: Pace = PACE) -> dict[str, Any]:
+def fit(
+    request: FitRequest, out: Path, session: Session, resume: bool = False, pace: Pace = PACE
+) -> dict[str, Any]:
     """Find the best student that keeps to the budget. Returns the content of fit.json.
 
     out: the fit's folder. resume: go on with a fit that was interrupted, or one that is finished with more
@@ -113,7 +115,13 @@ def _finish(fit: Fit) -> dict[str, Any]:
     """Choose the winner, write fit.json and the page."""
     started = time.time()
     won = winner.choose(fit)
-    names = {"recipe": record.RECIPE, "bundle": winner.BUNDLE, "run": winner.RUN, "page": page.PAGE, "report": winner.REPORT}
+    names = {
+        "recipe": record.RECIPE,
+        "bundle": winner.BUNDLE,
+        "run": winner.RUN,
+        "page": page.PAGE,
+        "report": winner.REPORT,
+    }
     done = {
         "winner": won,
         **{name: str(fit.folder / path) for name, path in names.items()},
@@ -133,7 +141,11 @@ def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
     won, score = done["winner"], done["winner"]["score"]
     parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}" if won["kept"] is not None else ""
+    kept = (
+        f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
+        if won["kept"] is not None
+        else ""
+    )
     size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
     lines = [
         f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms",
@@ -149,4 +161,6 @@ def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Tea
     """The teacher of a command's options. Raises UserError where they do not fit together."""
     options = {"model": model, "revision": revision, "pooling": pooling}
     given = {name: value for name, value in options.items() if value is not None}
-    return recipe.parse({"name": "fit", "teacher": given, "student": {"kind": "teacher"}}, "--teacher").teacher
+    return recipe.parse(
+        {"name": "fit", "teacher": given, "student": {"kind": "teacher"}}, "--teacher"
+    ).teacher

@@ -1,7 +1,8 @@
 """Whether a teacher knows the language of some texts: by how many of their words its tokenizer keeps whole.
 
-Measured with all-MiniLM's tokenizer on 1,500 texts each: 26 English sources .86 to .99, documentation of software .91; French .58,
-Spanish .51, Italian .47, Dutch .41, German .40, Polish .23, Turkish .20, Russian .11, Chinese .28 (most of it unknown), Arabic .00.
+Measured with all-MiniLM's tokenizer on 1,500 texts each: 26 English sources .86 to .99, documentation of
+software .91; French .58, Spanish .51, Italian .47, Dutch .41, German .40, Polish .23, Turkish .20, Russian
+.11, Chinese .28 (most of it unknown), Arabic .00.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 OTHER = 0.65  # below this share of whole words, the texts are in a language that the teacher does not know
 UNSURE = 0.80  # below this one, names and jargon, or texts of several languages
-OF_MANY_LANGUAGES = 90_000  # tokens: a vocabulary of so many cuts words of every language, and only unknown tokens tell
+OF_MANY_LANGUAGES = (
+    90_000  # tokens: a vocabulary of so many cuts words of every language, and only unknown tokens tell
+)
 
 
 def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
-    """The share of words, those with a letter, that are one known token; in a vocabulary of many languages, without an unknown one."""
+    """The share of words, those with a letter, that are one known token; in a vocabulary of many languages,
+    without an unknown one."""
     backend: Any = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -37,4 +41,7 @@ def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
 
 def unknown(whole: float) -> str:
     """What a share of whole words below OTHER says, for messages."""
-    return f"the teacher's tokenizer cuts {1 - whole:.0%} of the texts' words into several tokens, as it does in languages it does not know"
+    return (
+        f"the teacher's tokenizer cuts {1 - whole:.0%} of the texts' words into several tokens, as it "
+        "does in languages it does not know"
+    )

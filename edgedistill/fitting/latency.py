@@ -24,8 +24,12 @@ Ids = Sequence[Sequence[int]]
 
 
 def native(graphs: list[bytes], ids: Ids) -> list[float]:
-    """Milliseconds of a text in each graph, on one thread, as a bundle runs there. ids: the token ids of some texts."""
-    inputs = [{"input_ids": row, "attention_mask": np.ones_like(row)} for row in (np.array([each], np.int64) for each in ids)]
+    """Milliseconds of a text in each graph, on one thread, as a bundle runs there. ids: the token ids of some
+    texts."""
+    inputs = [
+        {"input_ids": row, "attention_mask": np.ones_like(row)}
+        for row in (np.array([each], np.int64) for each in ids)
+    ]
     return [_p50(onnx_session.open_session(graph, 1, "cpu"), inputs) for graph in graphs]
 
 
@@ -52,17 +56,27 @@ def least_median(call: Callable[[Any], object], items: Sequence[Any]) -> float:
 
 
 def web(graphs: list[bytes], ids: Ids) -> list[float]:
-    """Milliseconds of a text in each graph, on one thread of WASM. A graph that WASM cannot run takes an infinite time."""
+    """Milliseconds of a text in each graph, on one thread of WASM. A graph that WASM cannot run takes an
+    infinite time."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.onnx" for number in range(len(graphs))]
         for path, graph in zip(paths, graphs, strict=True):
             path.write_bytes(graph)
-        asked = {"graphs": [str(path) for path in paths], "lengths": [len(row) for row in ids], "rounds": ROUNDS}
+        asked = {
+            "graphs": [str(path) for path in paths],
+            "lengths": [len(row) for row in ids],
+            "rounds": ROUNDS,
+        }
         command = ["node", str(web_folder() / "latency.mjs")]
-        done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, input=json.dumps(asked), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return [each if isinstance(each, int | float) else float("inf") for each in json.loads(done.stdout.splitlines()[-1])]
+    return [
+        each if isinstance(each, int | float) else float("inf")
+        for each in json.loads(done.stdout.splitlines()[-1])
+    ]
 
 
 def web_folder() -> Path:
@@ -72,7 +86,9 @@ def web_folder() -> Path:
 
 def check_target(target: str) -> None:
     """Raise UserError where the target's runner is not installed."""
-    if target == "web" and (shutil.which("node") is None or not (web_folder() / "node_modules" / "onnxruntime-web").is_dir()):
+    if target == "web" and (
+        shutil.which("node") is None or not (web_folder() / "node_modules" / "onnxruntime-web").is_dir()
+    ):
         lacks = "its packages are" if shutil.which("node") else "Node, which measures it, is"
         way_out = f"install Node 20 and run `npm install` in {web_folder()}, or leave --target out"
         raise UserError(f"--target web: {lacks} not installed; {way_out}")

@@ -10,8 +10,10 @@ from edgedistill.evaluation.speed import MeasurementPlan
 
 MEASUREMENT = MeasurementPlan(queries=256, rounds=3, seconds=0.3)  # of the winner and its teacher
 SHARES = (1 / 16, 1 / 4, 1.0)  # of a candidate's whole training: where the rungs are
-# About how many candidates train up to each rung, the thorough races first. Where as many train to the second rung as to the first,
-# the first one is for the growth of their scores only: after so few seconds, the scores themselves say little.
+# About how many candidates train up to each rung, the thorough races first. Where as many train to the second
+# rung as to the first,
+# the first one is for the growth of their scores only: after so few seconds, the scores themselves say
+# little.
 RACES = ((16, 6, 2), (12, 5, 2), (8, 4, 2), (6, 6, 2), (4, 4, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1))
 PROPOSED_SHARE = 1 / 4  # of the candidates of a race of eight or more
 
@@ -109,7 +111,9 @@ def _too_short(counts: tuple[int, ...], seconds: float, setup_s: float, pace: Pa
 
 def steps(schedule: Schedule, step_seconds: float, epoch_steps: float, pace: Pace) -> int:
     """The steps of a candidate's whole training. epoch_steps: of one pass over the texts."""
-    return max(len(SHARES), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps)))
+    return max(
+        len(SHARES), min(int(schedule.seconds / step_seconds), math.ceil(pace.most_epochs * epoch_steps))
+    )
 
 
 def rung_steps(whole: int, rung: int) -> int:

@@ -31,7 +31,9 @@ def write(fit: Fit, winner: dict[str, Any] | None = None) -> None:
         "winner": winner,
         "recipe": (fit.folder / record.RECIPE).read_text(encoding="utf-8") if winner else "",
     }
-    data = json.dumps(found, ensure_ascii=False).replace("<", "\\u003c")  # so that no text of it ends the script
+    data = json.dumps(found, ensure_ascii=False).replace(
+        "<", "\\u003c"
+    )  # so that no text of it ends the script
     files.write_text(fit.folder / PAGE, TEMPLATE.read_text(encoding="utf-8").replace(PLACE, data))
 
 
@@ -72,7 +74,11 @@ def _beats(other: dict[str, Any], row: dict[str, Any]) -> bool:
     them.
     """
     theirs, mine = ((each["score"], -each["size_mb"], -each["p50_ms"]) for each in (other, row))
-    return other["score"] is not None and theirs != mine and all(a >= b for a, b in zip(theirs, mine, strict=True))
+    return (
+        other["score"] is not None
+        and theirs != mine
+        and all(a >= b for a, b in zip(theirs, mine, strict=True))
+    )
 
 
 def not_raced(study: optuna.Study) -> list[dict[str, str]]:

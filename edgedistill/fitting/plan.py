@@ -47,7 +47,8 @@ SUITE = "mini"  # measured on where no other is named
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit at work: what it was asked for, its folder, its study, and the teacher that all candidates share."""
+    """A fit at work: what it was asked for, its folder, its study, and the teacher that all candidates
+    share."""
 
     request: FitRequest
     folder: Path
@@ -62,7 +63,9 @@ class Fit:
 
     @property
     def suite(self) -> scoring.Suite | None:
-        return scoring.suite(self.request.suite, self.request.data) if self.request.suite is not None else None
+        return (
+            scoring.suite(self.request.suite, self.request.data) if self.request.suite is not None else None
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -89,7 +92,9 @@ class Fit:
     def workshop(self) -> Workshop:
         """What candidates are built from, as the plan found it."""
         known = self.known("start")
-        start = StartingPoint(**{**known, "finished": tuple(FinishedStudent(**each) for each in known["finished"])})
+        start = StartingPoint(
+            **{**known, "finished": tuple(FinishedStudent(**each) for each in known["finished"])}
+        )
         vocabularies = {name: Vocabulary(**each) for name, each in self.known("vocabularies").items()}
         folder, target = self.folder / VOCABULARIES, self.request.budget.target
         return Workshop(self.teacher, self.corpus(), start, vocabularies, folder, self.timed_texts(), target)
@@ -119,7 +124,8 @@ class Fit:
 
 
 def open_teacher(request: FitRequest, study: optuna.Study, session: Session) -> TeacherEncoder:
-    """The teacher of a request, a model or a finished run, in the dtype that was chosen when the fit began."""
+    """The teacher of a request, a model or a finished run, in the dtype that was chosen when the fit
+    began."""
     session = replace(session, data=request.data)
     if "teacher" not in study.user_attrs:
         chosen = load_models.quickest(request.teacher, session)
@@ -176,7 +182,10 @@ def _choose_texts(fit: Fit) -> None:
         cost = training_time.seconds_per_given(fit.teacher, joined, session.device, seconds) / rate
     section = texts.training_section(request, found, most, cost)
     if section.get("limit", len(found)) < len(found):
-        session.log(f"texts: {section['limit']:,} of them, spread evenly: what the teacher can embed in its share of the time")
+        session.log(
+            f"texts: {section['limit']:,} of them, spread evenly: what the teacher can embed in its share of "
+            "the time"
+        )
     fit.study.set_user_attr("texts", {"facts": report.facts, "weak": report.weak})
     fit.study.set_user_attr("corpus", section)
 
@@ -220,7 +229,9 @@ def first_choices(survey: Survey) -> list[Choice]:
         return candidates.KIND_ORDER[family[0]], -most
 
     ranked = [families[family] for family in sorted(families, key=order)]
-    return [members[turn] for turn in range(max(map(len, ranked))) for members in ranked if turn < len(members)]
+    return [
+        members[turn] for turn in range(max(map(len, ranked))) for members in ranked if turn < len(members)
+    ]
 
 
 def _bits_rank(choice: Choice, survey: Survey) -> int:
@@ -231,16 +242,24 @@ def _bits_rank(choice: Choice, survey: Survey) -> int:
 def _schedule(fit: Fit, workshop: Workshop, survey: Survey, started: float) -> None:
     """Choose the race, and enter its first candidates with their steps."""
     ranked = first_choices(survey)
-    slowest = next((choice for choice in ranked if choice.kind == "bert"), ranked[0])  # its layers and its table are fitted
+    slowest = next(
+        (choice for choice in ranked if choice.kind == "bert"), ranked[0]
+    )  # its layers and its table are fitted
     setup = _setup_seconds(fit, workshop, slowest)
     left = fit.racing_seconds - (time.time() - started) - fit.pace.timing_s * len(ranked)
     found = pace.schedule(len(ranked), fit.request.minutes, left, setup, fit.pace)
     minutes = f"{found.seconds / 60:.1f} minutes of training for one that gets to the end"
-    fit.session.log(f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}")
+    fit.session.log(
+        f"race: {found.counts[0]} candidates, about {found.counts[-1]} of them to the end; {minutes}"
+    )
     chosen = ranked[: found.counts[0] - found.proposed]
     entered = [attributes(fit, workshop, survey, choice, found) for choice in chosen]
-    _warn_of_few_steps(fit, [each["recipe"]["stages"][0] for each in entered], workshop.corpus.training_count, left)
-    raced = {trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)}  # where it was killed in this loop
+    _warn_of_few_steps(
+        fit, [each["recipe"]["stages"][0] for each in entered], workshop.corpus.training_count, left
+    )
+    raced = {
+        trial.user_attrs["name"] for trial in fit.study.get_trials(deepcopy=False)
+    }  # where it was killed in this loop
     for choice, each in zip(chosen, entered, strict=True):
         if choice.name not in raced:
             enter(fit, survey, choice, each)
@@ -257,7 +276,10 @@ def _warn_of_few_steps(fit: Fit, stages: list[dict[str, Any]], texts: int, left:
     if steps >= min(FEW_STEPS, fit.pace.most_epochs * texts / slowest["batch"]):
         return
     more = math.ceil(fit.request.minutes + left / 60 * (FEW_STEPS / steps - 1))
-    fact = f"there is time for {steps:,} training steps of the slowest candidate, and it has hardly learned before {FEW_STEPS}"
+    fact = (
+        f"there is time for {steps:,} training steps of the slowest candidate, and it has hardly learned "
+        f"before {FEW_STEPS}"
+    )
     weak = f"{fact}; give --minutes {more}, or use `edgedistill adapt`, which needs fewer"
     fit.session.log(f"weak: {weak}")
     known = fit.known("texts")
@@ -267,16 +289,22 @@ def _warn_of_few_steps(fit: Fit, stages: list[dict[str, Any]], texts: int, left:
 def enter(fit: Fit, survey: Survey, choice: Choice, known: dict[str, Any]) -> None:
     """Add a candidate to the race."""
     state, values = TrialState.RUNNING, distributions(survey.choices)
-    fit.study.add_trial(create_trial(state=state, params=choice.params, distributions=values, user_attrs=known))
+    fit.study.add_trial(
+        create_trial(state=state, params=choice.params, distributions=values, user_attrs=known)
+    )
 
 
 def distributions(choices: Iterable[Choice]) -> dict[str, CategoricalDistribution]:
     """All values of each parameter of the shapes, in order."""
-    values = {name: sorted({getattr(choice, name) for choice in choices}) for name in Choice.__dataclass_fields__}
+    values = {
+        name: sorted({getattr(choice, name) for choice in choices}) for name in Choice.__dataclass_fields__
+    }
     return {name: CategoricalDistribution(tuple(each)) for name, each in values.items()}
 
 
-def attributes(fit: Fit, workshop: Workshop, survey: Survey, choice: Choice, schedule: Schedule) -> dict[str, Any]:
+def attributes(
+    fit: Fit, workshop: Workshop, survey: Survey, choice: Choice, schedule: Schedule
+) -> dict[str, Any]:
     """The attributes of a candidate's trial; its steps are timed here."""
     cost = survey.costs[choice]
     batch = candidates.stage(choice, workshop.start, workshop.corpus.training_count)["batch"]
@@ -294,7 +322,9 @@ def _step_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
     opened = Opened(spec, Models(fit.teacher), workshop.corpus, rows, None, workshop.student(choice))
     flush_denormals()
     with torch.random.fork_rng(devices=[]):
-        return training_time.step_seconds(opened, 0, train.accelerator_for(spec, fit.session.device), fit.pace.timing_s)
+        return training_time.step_seconds(
+            opened, 0, train.accelerator_for(spec, fit.session.device), fit.pace.timing_s
+        )
 
 
 def _setup_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:

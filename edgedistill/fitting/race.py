@@ -135,7 +135,10 @@ def why_it_fell(study: optuna.Study, number: int, rung: int) -> str:
     kind = mine.params["kind"]
     compared = [each for each in trials if rung > 0 or each.params["kind"] == kind]
     values = [each.intermediate_values[step] for each in compared if step in each.intermediate_values]
-    at = f"at rung {rung + 1} of {len(SHARES)}, after {score['step']:,} of {score['steps']:,} steps: {score['score']:.3f}"
+    at = (
+        f"at rung {rung + 1} of {len(SHARES)}, after {score['step']:,} of {score['steps']:,} steps: "
+        f"{score['score']:.3f}"
+    )
     expects = f", {value:.3f} to be expected at the end" if rung > 0 else ""
     place = f"place {1 + sum(each > value for each in values)} of {len(values)}"
     among = "" if rung > 0 else f" of kind {kind}"
@@ -180,7 +183,10 @@ def train_to_rung(fit: Fit, candidate: FrozenTrial, rung: int, judge: Judge) -> 
     trained = time.perf_counter() - started
     score = judge.score_student(student, known["precision"])
     before = rung_steps(whole, rung - 1) if rung else 0
-    times = {"seconds": round(time.perf_counter() - started, 2), "step_seconds": trained / max(1, step - before)}
+    times = {
+        "seconds": round(time.perf_counter() - started, 2),
+        "step_seconds": trained / max(1, step - before),
+    }
     return {**score.as_data(), "step": step, "steps": whole, **times}
 
 
@@ -193,7 +199,13 @@ def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> Any:
     if partial.exists() and not (partial / "recipe.yaml").exists():  # killed before the first file
         shutil.rmtree(partial)
     try:
-        train.train(spec, out, replace(fit.session, log=silent), resume=out.exists() or partial.exists(), pause_at=pause_at)
+        train.train(
+            spec,
+            out,
+            replace(fit.session, log=silent),
+            resume=out.exists() or partial.exists(),
+            pause_at=pause_at,
+        )
     except Paused as paused:
         return paused.student
     return open_student(out)
@@ -203,7 +215,8 @@ def _trained(fit: Fit, spec: recipe.Recipe, pause_at: int | None) -> Any:
 
 
 def _propose(fit: Fit) -> bool:
-    """Enter a candidate that the sampler proposes and that keeps to the budget. Returns whether there is one."""
+    """Enter a candidate that the sampler proposes and that keeps to the budget. Returns whether there is
+    one."""
     trials = record.candidates(fit.study)
     if len(trials) >= fit.schedule.candidates(fit.request.minutes):
         return False
@@ -223,7 +236,9 @@ def _propose(fit: Fit) -> bool:
     return False
 
 
-def propose(trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int) -> Choice | None:
+def propose(
+    trials: Sequence[FrozenTrial], survey: Survey, allowed: Collection[Choice], seed: int
+) -> Choice | None:
     """A shape among those allowed, by TPE over what raced; the first allowed where it finds none, None where
     there is none.
 

@@ -55,7 +55,9 @@ def held(folder: Path) -> Iterator[None]:
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError:
         lock.close()
-        raise UserError(f"{folder}: another process works on this fit; wait for it, or give another --out") from None
+        raise UserError(
+            f"{folder}: another process works on this fit; wait for it, or give another --out"
+        ) from None
     try:
         yield
     finally:

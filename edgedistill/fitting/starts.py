@@ -1,4 +1,5 @@
-"""What a teacher makes possible: the encoder whose layers students take, their vocabularies, finished students to go on from."""
+"""What a teacher makes possible: the encoder whose layers students take, their vocabularies, finished
+students to go on from."""
 
 from __future__ import annotations
 
@@ -25,11 +26,17 @@ from edgedistill.training.load_models import Models
 
 KEPT = (3, 12)  # a token is kept where the texts use it so often
 LEARNED = (12_000, 25_000, 40_000)  # sizes of vocabularies learned from the texts
-RANDOM: dict[str, Any] = {"depth": 4, "width": 256, "heads": 4, "neurons": 1024}  # the largest student without an encoder to start from
+RANDOM: dict[str, Any] = {
+    "depth": 4,
+    "width": 256,
+    "heads": 4,
+    "neurons": 1024,
+}  # the largest student without an encoder to start from
 
 
 def find(teacher: TeacherEncoder, texts: list[str], session: Session) -> StartingPoint:
-    """The start that this teacher allows: its own layers, else those of a packaged encoder that knows the texts' words, else random ones.
+    """The start that this teacher allows: its own layers, else those of a packaged encoder that knows the
+    texts' words, else random ones.
 
     texts: a sample of those to train on.
     """
@@ -43,20 +50,40 @@ def find(teacher: TeacherEncoder, texts: list[str], session: Session) -> Startin
         if weights != "teacher" and language.whole_words(loaded, texts) < language.OTHER:
             continue
         config = found.model.config
-        sizes = {"depth": config.num_hidden_layers, "width": config.hidden_size, "heads": config.num_attention_heads}
-        positions = min(MAX_TOKENS + bert_layers.first_position(found.layers.pad), config.max_position_embeddings)
+        sizes = {
+            "depth": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "heads": config.num_attention_heads,
+        }
+        positions = min(
+            MAX_TOKENS + bert_layers.first_position(found.layers.pad), config.max_position_embeddings
+        )
         most = min(teacher.max_tokens, positions - bert_layers.first_position(found.layers.pad))
-        known: dict[str, Any] = {**sizes, "neurons": config.intermediate_size, "positions": positions, "max_tokens": most}
+        known: dict[str, Any] = {
+            **sizes,
+            "neurons": config.intermediate_size,
+            "positions": positions,
+            "max_tokens": most,
+        }
         known |= {"wordpiece": _wordpiece(loaded), "keeps_heads": found.layers.relative_bias is not None}
         return StartingPoint(weights, tokenizer, **known, dims=teacher.dims, finished=finished)
     wordpiece = _wordpiece(teacher.tokenizer)
     most = min(MAX_TOKENS, teacher.max_tokens)
     return StartingPoint(
-        "", "teacher", **RANDOM, positions=most, max_tokens=most, dims=teacher.dims, wordpiece=wordpiece, finished=finished
+        "",
+        "teacher",
+        **RANDOM,
+        positions=most,
+        max_tokens=most,
+        dims=teacher.dims,
+        wordpiece=wordpiece,
+        finished=finished,
     )
 
 
-def _source(weights: str, tokenizer: str, teacher: TeacherEncoder) -> tuple[weight_source.WeightSource, PreTrainedTokenizerBase]:
+def _source(
+    weights: str, tokenizer: str, teacher: TeacherEncoder
+) -> tuple[weight_source.WeightSource, PreTrainedTokenizerBase]:
     """An encoder to start from, and the student's tokenizer. Raises UserError where there is none."""
     spec = recipe.parse(_recipe(teacher, {"kind": "bert", "weights": weights, "tokenizer": tokenizer}), "fit")
     assert isinstance(spec.student, recipe.Bert)
@@ -77,7 +104,9 @@ def _finished_students(texts: list[str]) -> tuple[FinishedStudent, ...]:
         if language.whole_words(opened.tokenizer(), texts) >= language.OTHER:
             graphs = [path.parent / each["file"] for each in files.read_json(path)["precisions"].values()]
             smallest = min(graph.stat().st_size for graph in graphs)
-            found.append(FinishedStudent(name, opened.kind, smallest + (path.parent / "tokenizer.json").stat().st_size))
+            found.append(
+                FinishedStudent(name, opened.kind, smallest + (path.parent / "tokenizer.json").stat().st_size)
+            )
     return tuple(found)
 
 
@@ -86,17 +115,23 @@ def _wordpiece(tokenizer: PreTrainedTokenizerBase) -> bool:
     return isinstance(backend.model, tokenizer_models.WordPiece)
 
 
-def vocabularies(start: StartingPoint, teacher: TeacherEncoder, corpus: Corpus, session: Session, folder: Path) -> dict[str, Vocabulary]:
-    """The vocabularies that candidates choose from, by name: all of the start's tokens, those that the texts use, learned ones.
+def vocabularies(
+    start: StartingPoint, teacher: TeacherEncoder, corpus: Corpus, session: Session, folder: Path
+) -> dict[str, Vocabulary]:
+    """The vocabularies that candidates choose from, by name: all of the start's tokens, those that the texts
+    use, learned ones.
 
-    Of those of one size only the first is kept. folder: where the tokenizers are written, for `tokenizer_folder`.
+    Of those of one size only the first is kept. folder: where the tokenizers are written, for
+    `tokenizer_folder`.
     """
     found: dict[str, Vocabulary] = {}
 
     def add(name: str, section: dict[str, Any]) -> int:
         student = {"kind": "static", "width": 2, "tokenizer": start.tokenizer, **section}
         spec = recipe.parse(_recipe(teacher, student), "fit")
-        tokenizer = student_tokenizer.build(spec, Models(teacher), corpus, session, tokenizer_folder(folder, name))
+        tokenizer = student_tokenizer.build(
+            spec, Models(teacher), corpus, session, tokenizer_folder(folder, name)
+        )
         if len(tokenizer) not in {each.size for each in found.values()}:
             found[name] = Vocabulary(section, len(tokenizer), tokenizer_bytes(tokenizer, start.max_tokens))
         return len(tokenizer)
@@ -126,4 +161,9 @@ def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
 
 def _recipe(teacher: TeacherEncoder, student: dict[str, Any]) -> dict[str, Any]:
     corpus = {"kind": "documentation"}  # named only: nothing reads it
-    return {"name": "fit", "teacher": teacher.spec.model_dump(exclude_defaults=True), "student": student, "corpus": corpus}
+    return {
+        "name": "fit",
+        "teacher": teacher.spec.model_dump(exclude_defaults=True),
+        "student": student,
+        "corpus": corpus,
+    }

@@ -1,4 +1,5 @@
-"""What a candidate costs, before it is trained: its student is built, exported and timed in the runner of the target."""
+"""What a candidate costs, before it is trained: its student is built, exported and timed in the runner of the
+target."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from edgedistill.training.load_models import Models
 
 @dataclass(frozen=True)
 class Cost:
-    """size_bytes: of graph and tokenizer.json together, exact (in int8 to some ten bytes: constants are named by their values).
+    """size_bytes: of graph and tokenizer.json together, exact (in int8 to some ten bytes: constants are named
+    by their values).
 
     p50_ms: of one text, tokenization included.
     """
@@ -44,7 +46,9 @@ class Cost:
 
     def nearest(self, budget: Budget) -> tuple[float, str]:
         """(by how much it exceeds the budget, in which precision): the least."""
-        return min((budget.excess(self.size_bytes[name], self.p50_ms[name]), name) for name in self.size_bytes)
+        return min(
+            (budget.excess(self.size_bytes[name], self.p50_ms[name]), name) for name in self.size_bytes
+        )
 
     def described(self, precision: str) -> str:
         """int8 4.31 MB, 0.52 ms"""
@@ -53,7 +57,8 @@ class Cost:
 
 @dataclass
 class Workshop:
-    """What candidates are built from. folder: of the vocabularies' tokenizers; texts: those that are timed, target: where."""
+    """What candidates are built from. folder: of the vocabularies' tokenizers; texts: those that are timed,
+    target: where."""
 
     teacher: TeacherEncoder
     corpus: Corpus
@@ -65,7 +70,8 @@ class Workshop:
     tokenizers: dict[str, Any] = field(default_factory=dict)
 
     def student(self, choice: Choice) -> PreparedStudent:
-        """The student of a candidate with weights that nothing was fitted to. Raises UserError where it cannot be built."""
+        """The student of a candidate with weights that nothing was fitted to. Raises UserError where it
+        cannot be built."""
         spec = recipe.parse(
             {
                 "name": "candidate",
@@ -80,8 +86,12 @@ class Workshop:
         models = Models(self.teacher, finished=finished)
         if choice.vocabulary not in self.tokenizers:
             folder = starts.tokenizer_folder(self.folder, choice.vocabulary)
-            self.tokenizers[choice.vocabulary] = student_tokenizer.build(spec, models, self.corpus, Session(), folder)
-        return initial_weights.build(spec, models, self.tokenizers[choice.vocabulary], Session(), fitted=False)
+            self.tokenizers[choice.vocabulary] = student_tokenizer.build(
+                spec, models, self.corpus, Session(), folder
+            )
+        return initial_weights.build(
+            spec, models, self.tokenizers[choice.vocabulary], Session(), fitted=False
+        )
 
     def cost(self, choice: Choice) -> Cost:
         """Build, export and measure a candidate. Raises UserError as `student`."""
@@ -93,7 +103,10 @@ def cost(student: PreparedStudent, texts: list[str], target: str) -> Cost:
     reader = Reader(student.tokenizer, "", student.max_tokens)
     fp32 = graph.build(student.module.eval())
     drawn = samples(reader, [])
-    models = {name: quantization.convert(fp32, name, drawn if name == "int8" else ()).SerializeToString() for name in PRECISIONS}
+    models = {
+        name: quantization.convert(fp32, name, drawn if name == "int8" else ()).SerializeToString()
+        for name in PRECISIONS
+    }
     tokenizer_bytes = starts.tokenizer_bytes(student.tokenizer, student.max_tokens)
     ids = reader.token_ids(texts)
     tokenizing, measured = _tokenizing_ms(student, texts), latency.RUNNERS[target](list(models.values()), ids)
@@ -104,7 +117,8 @@ def cost(student: PreparedStudent, texts: list[str], target: str) -> Cost:
 
 
 def _tokenizing_ms(student: PreparedStudent, texts: list[str]) -> float:
-    """Milliseconds of tokenizing a text, in the library that runs here; in a browser it takes about as long."""
+    """Milliseconds of tokenizing a text, in the library that runs here; in a browser it takes about as
+    long."""
     backend: Any = student.tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(student.max_tokens)
@@ -113,7 +127,10 @@ def _tokenizing_ms(student: PreparedStudent, texts: list[str]) -> float:
 
 def in_precision(student: PreparedStudent, precision: str) -> onnx.ModelProto:
     """A trained student's graph in a precision, as `export` makes it."""
-    reader, model = Reader(student.tokenizer, student.prompt, student.max_tokens), graph.build(student.module.eval())
+    reader, model = (
+        Reader(student.tokenizer, student.prompt, student.max_tokens),
+        graph.build(student.module.eval()),
+    )
     golden = reader.token_ids(reader.golden_texts())
     drawn = samples(reader, golden)
     if precision == "int8":

@@ -1,4 +1,5 @@
-"""Which candidates keep to the budget: from the largest shapes downwards, measured one by one until there are enough."""
+"""Which candidates keep to the budget: from the largest shapes downwards, measured one by one until there are
+enough."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ import numpy as np
 from scipy.optimize import nnls
 
 from edgedistill.errors import UserError
-from edgedistill.fitting.candidates import KIND_ORDER, PRECISIONS, Choice, StartingPoint, Vocabulary, estimated_bytes, products
+from edgedistill.fitting.candidates import (
+    KIND_ORDER,
+    PRECISIONS,
+    Choice,
+    StartingPoint,
+    Vocabulary,
+    estimated_bytes,
+    products,
+)
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost
 from edgedistill.precisions import PRECISIONS as ROWS
@@ -28,7 +37,8 @@ Measure = Callable[[Choice], Cost]
 
 @dataclass
 class Survey:
-    """What has been found out about the shapes. costs: of those measured; impossible: why others could not be built."""
+    """What has been found out about the shapes. costs: of those measured; impossible: why others could not be
+    built."""
 
     choices: list[Choice]
     start: StartingPoint
@@ -39,12 +49,19 @@ class Survey:
 
     def __post_init__(self) -> None:
         if not self.choices:
-            raise UserError("no candidate: nothing that this teacher allows can be built; give another teacher")
+            raise UserError(
+                "no candidate: nothing that this teacher allows can be built; give another teacher"
+            )
         self._row = {choice: row for row, choice in enumerate(self.choices)}
         self._bytes = np.array([self._estimated_bytes(choice) for choice in self.choices])
         self._sizes = np.array([self._all_sizes(choice) for choice in self.choices])
         self._work = np.array([self._features(choice) for choice in self.choices])
-        kinds = {kind: number for number, kind in enumerate(dict.fromkeys((each.kind, each.activation) for each in self.choices))}
+        kinds = {
+            kind: number
+            for number, kind in enumerate(
+                dict.fromkeys((each.kind, each.activation) for each in self.choices)
+            )
+        }
         self._kind = np.array([kinds[each.kind, each.activation] for each in self.choices])
 
     def _estimated_bytes(self, choice: Choice) -> list[float]:
@@ -54,10 +71,18 @@ class Survey:
     def _all_sizes(self, choice: Choice) -> list[float]:
         """What makes a shape larger: more of each. What its latency depends on comes first."""
         vocabulary = self.vocabularies[choice.vocabulary].size if choice.kind != "finished" else 0
-        return [choice.layers, choice.width, choice.neurons, choice.table, choice.dims or self.start.dims, vocabulary]
+        return [
+            choice.layers,
+            choice.width,
+            choice.neurons,
+            choice.table,
+            choice.dims or self.start.dims,
+            vocabulary,
+        ]
 
     def _features(self, choice: Choice) -> list[float]:
-        """What the latency of a transformer is the sum of: a part for each text, for each layer, for each product."""
+        """What the latency of a transformer is the sum of: a part for each text, for each layer, for each
+        product."""
         depth = self.start.depth if choice.kind == "recurrent" else choice.layers
         return [1.0, depth, products(choice, self.start)] if choice.kind in TRANSFORMERS else [0.0, 0.0, 0.0]
 
@@ -67,7 +92,8 @@ class Survey:
         return [choice for choice, cost in self.costs.items() if cost.fitting(self.budget)]
 
     def likely(self) -> list[Choice]:
-        """The shapes still to be measured that probably fit, and than which no other that fits, or probably does, is larger.
+        """The shapes still to be measured that probably fit, and than which no other that fits, or probably
+        does, is larger.
 
         Shapes that fit in 4 bits only stand apart: a smaller one in 8 bits may be the better one.
         """
@@ -91,28 +117,43 @@ class Survey:
         found = (probable * bits).max(1)
         found[[self._row[choice] for choice in self.impossible]] = 0
         for choice, cost in self.costs.items():
-            found[self._row[choice]] = max((ROWS[precision].bits for precision in cost.fitting(self.budget)), default=0)
+            found[self._row[choice]] = max(
+                (ROWS[precision].bits for precision in cost.fitting(self.budget)), default=0
+            )
         return found
 
     def _latencies(self) -> np.ndarray:
-        """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite where less is too slow."""
+        """(n, precisions): the least p50 to expect, from those measured; 0 where nothing is known, infinite
+        where less is too slow."""
         found = np.zeros((len(self.choices), len(PRECISIONS)))
         for at, precision in enumerate(PRECISIONS):
             known = [(self._row[choice], cost.p50_ms[precision]) for choice, cost in self.costs.items()]
             for row, p50 in known:
                 if p50 > self.budget.max_p50_ms:
-                    at_least = (self._kind == self._kind[row]) & (self._sizes[:, :3] >= self._sizes[row, :3]).all(1)
+                    at_least = (self._kind == self._kind[row]) & (
+                        self._sizes[:, :3] >= self._sizes[row, :3]
+                    ).all(1)
                     found[at_least, at] = np.inf
             fitted = [(row, p50) for row, p50 in known if self._work[row].any()]
             if len(fitted) >= LEAST_FITTED:
-                factors, _ = nnls(self._work[[row for row, _ in fitted]], np.array([p50 for _, p50 in fitted]))
+                factors, _ = nnls(
+                    self._work[[row for row, _ in fitted]], np.array([p50 for _, p50 in fitted])
+                )
                 found[:, at] = np.maximum(found[:, at], self._work @ factors)
         return found
 
-    def run(self, measure: Measure, wanted: int, seconds: float, each: Callable[[Choice], None] = lambda choice: None) -> None:
-        """Measure until `wanted` shapes fit, none is likely to, or the seconds are over; each: called with every shape measured.
+    def run(
+        self,
+        measure: Measure,
+        wanted: int,
+        seconds: float,
+        each: Callable[[Choice], None] = lambda choice: None,
+    ) -> None:
+        """Measure until `wanted` shapes fit, none is likely to, or the seconds are over; each: called with
+        every shape measured.
 
-        Kinds and depths take turns, so that the race begins with different students. Raises UserError where nothing fits.
+        Kinds and depths take turns, so that the race begins with different students. Raises UserError where
+        nothing fits.
         """
         started = time.perf_counter()
         while len(self.fitting) < wanted and (choices := self.likely()):
@@ -132,7 +173,8 @@ class Survey:
     def _next(self, choices: Iterable[Choice]) -> Choice:
         """Of the kinds and depths measured least, the shape with the most products, then the largest table.
 
-        Those with the usual vocabulary come first: tokens that the texts hardly use cost as much as layers do.
+        Those with the usual vocabulary come first: tokens that the texts hardly use cost as much as layers
+        do.
         """
         fits = Counter((choice.kind, choice.layers) for choice in self.fitting)
         tried = Counter((choice.kind, choice.layers) for choice in [*self.costs, *self.impossible])
@@ -155,7 +197,10 @@ class Survey:
 
     def _nothing_fits(self) -> str:
         if not self.costs:
-            return f"no candidate: none can be built for this teacher: {next(iter(self.impossible.values()))}; give another teacher"
+            return (
+                "no candidate: none can be built for this teacher: "
+                f"{next(iter(self.impossible.values()))}; give another teacher"
+            )
         choice, cost = min(self.costs.items(), key=lambda item: item[1].nearest(self.budget))
         _, precision = cost.nearest(self.budget)
         size, p50 = cost.size_bytes[precision] / 1e6, cost.p50_ms[precision]
@@ -163,7 +208,8 @@ class Survey:
         need += [f"--max-p50-ms {_up(p50)}"] if p50 > self.budget.max_p50_ms else []
         tried = f"{len(self.costs)} candidates measured"
         return (
-            f"budget: nothing fits {self.budget} ({tried}); the nearest is {choice.name}: {cost.described(precision)}, graph and tokenizer "
+            f"budget: nothing fits {self.budget} ({tried}); the nearest is {choice.name}: "
+            f"{cost.described(precision)}, graph and tokenizer "
             f"together; give {' '.join(need)}"
         )
 

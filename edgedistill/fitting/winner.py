@@ -53,12 +53,16 @@ def choose(fit: Fit) -> dict[str, Any]:
             except CheckFailed as error:
                 problems.append(f"{finalist.user_attrs['name']} in {precision}: {error}")
                 fit.session.log(problems[-1])
-    raise CheckFailed(f"{fit.folder}: no finalist passed its checks\n" + "\n".join(problems), {"problems": problems})
+    raise CheckFailed(
+        f"{fit.folder}: no finalist passed its checks\n" + "\n".join(problems), {"problems": problems}
+    )
 
 
 def _precisions(fit: Fit, finalist: dict[str, Any]) -> list[str]:
     """The precisions that keep to the budget: the one that raced, then the others in their order."""
-    others = [each for each in Cost(**finalist["cost"]).fitting(fit.request.budget) if each != finalist["precision"]]
+    others = [
+        each for each in Cost(**finalist["cost"]).fitting(fit.request.budget) if each != finalist["precision"]
+    ]
     return [finalist["precision"], *others]
 
 
@@ -66,11 +70,17 @@ def _write_recipe(fit: Fit, finalist: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
     score, count = finalist["scores"][-1], len(record.candidates(fit.study))
     data = f" --data {fit.request.data}" if fit.request.data is not None else ""
-    parts = f"nearest neighbours in common {score['neighbours']:.4f}, rank correlation of cosines {score['cosines']:.4f}"
+    parts = (
+        f"nearest neighbours in common {score['neighbours']:.4f}, rank correlation of cosines "
+        f"{score['cosines']:.4f}"
+    )
     head = [
-        f"# Found by edgedistill fit: the best of {count} candidates of at most {fit.request.budget} ({finalist['name']}).",
-        f"# Agreement with the teacher on held-out texts in {finalist['precision']}: {score['agreement']:.4f} ({parts}).",
-        f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill train {RECIPE}{data}",
+        f"# Found by edgedistill fit: the best of {count} candidates of at most {fit.request.budget} "
+        f"({finalist['name']}).",
+        f"# Agreement with the teacher on held-out texts in {finalist['precision']}: "
+        f"{score['agreement']:.4f} ({parts}).",
+        f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
+        f"train {RECIPE}{data}",
     ]
     body = yaml.safe_dump(_named(finalist), sort_keys=False, default_flow_style=None)
     files.write_text(fit.folder / RECIPE, "\n".join(head) + "\n" + body)
@@ -122,7 +132,10 @@ def _certified(fit: Fit, finalist: dict[str, Any], precision: str, judge: Judge)
 def _bench(fit: Fit, precision: str, suite: str) -> report.Report:
     """The report of the bundle, measured beside its teacher; both are in bench.json and bench.html."""
     session = Session(data=fit.request.data, log=fit.session.log)
-    targets = [*([f"{fit.folder / TEACHER}:fp32"] if _teacher_bundle(fit) else []), f"{fit.folder / BUNDLE}:{precision}"]
+    targets = [
+        *([f"{fit.folder / TEACHER}:fp32"] if _teacher_bundle(fit) else []),
+        f"{fit.folder / BUNDLE}:{precision}",
+    ]
     outputs = bench.Outputs(fit.folder / REPORT, fit.folder / PAGE)
     bench.bench(targets, [suite], replace(session, device="cpu"), 1, outputs, fit.pace.measurement)
     return report.read(outputs.json or Path())[-1]
@@ -137,7 +150,15 @@ def _teacher_bundle(fit: Fit) -> bool:
         return True
     assert teacher.model is not None
     try:
-        bundle_writer.export(teacher.model, ["fp32"], folder, fit.session.log, teacher.pooling, teacher.revision, fit.session.remote_code)
+        bundle_writer.export(
+            teacher.model,
+            ["fp32"],
+            folder,
+            fit.session.log,
+            teacher.pooling,
+            teacher.revision,
+            fit.session.remote_code,
+        )
     except CheckFailed as error:
         fit.session.log(f"the teacher is not measured: {error}")
         return False
@@ -176,5 +197,12 @@ def check_kept(winner: dict[str, Any], min_kept: float | None, result: dict[str,
     kept = winner["kept"]
     if kept is None or kept < min_kept:
         found = "was not measured" if kept is None else f"is {kept:.4f}"
-        fact = f"{winner['candidate']} in {winner['precision']}: the share of the teacher's score kept on {winner['suite']} {found}"
-        raise CheckFailed(f"{fact}, at least {min_kept:g} was asked for; give it more minutes, a larger budget or more texts", result)
+        fact = (
+            f"{winner['candidate']} in {winner['precision']}: the share of the teacher's score kept on "
+            f"{winner['suite']} {found}"
+        )
+        raise CheckFailed(
+            f"{fact}, at least {min_kept:g} was asked for; give it more minutes, a larger budget or more "
+            "texts",
+            result,
+        )

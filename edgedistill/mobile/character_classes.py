@@ -13,9 +13,11 @@ BLOCK = 256  # characters
 
 @dataclass(frozen=True)
 class CharacterClasses:
-    """Every character of Unicode by what becomes of it before a text is split into words; all others stay as they are.
+    """Every character of Unicode by what becomes of it before a text is split into words; all others stay as
+    they are.
 
-    removed: nothing is left. spaces: it separates words. isolated: it is a word of its own. replaced: what else it becomes, such as
+    removed: nothing is left. spaces: it separates words. isolated: it is a word of its own. replaced: what
+        else it becomes, such as
     `a` for `Á` or ` = ` for `≠`, where a space stands for the end of a word.
     """
 
@@ -29,11 +31,14 @@ class CharacterClasses:
         return replace(self, removed=self.removed - set(characters))
 
     def unchanged(self, character: str) -> bool:
-        return not any(character in group for group in (self.removed, self.spaces, self.isolated, self.replaced))
+        return not any(
+            character in group for group in (self.removed, self.spaces, self.isolated, self.replaced)
+        )
 
 
 def character_classes(tokenizer: Tokenizer) -> CharacterClasses:
-    """The classes of a tokenizer, as if it treated each character without its neighbours; whether it does is for others to check."""
+    """The classes of a tokenizer, as if it treated each character without its neighbours; whether it does is
+    for others to check."""
     removed, spaces, isolated, replaced = set[str](), set[str](), set[str](), dict[str, str]()
     for start in range(0, 0x110000, BLOCK):
         if start in SURROGATES:
@@ -54,17 +59,25 @@ def character_classes(tokenizer: Tokenizer) -> CharacterClasses:
 def without_unknown(classes: CharacterClasses, alphabet: Iterable[str]) -> CharacterClasses:
     """The classes without the replacements that make no difference to WordPiece.
 
-    A word with a character that no token contains becomes the unknown token as a whole, whichever character that is. `alphabet`: the
-    characters of all tokens.
+    A word with a character that no token contains becomes the unknown token as a whole, whichever character
+    that is. `alphabet`: the characters of all tokens.
     """
     known = set(alphabet)
-    replaced = {character: text for character, text in classes.replaced.items() if character in known or " " in text or set(text) <= known}
+    replaced = {
+        character: text
+        for character, text in classes.replaced.items()
+        if character in known or " " in text or set(text) <= known
+    }
     return replace(classes, replaced=replaced)
 
 
 def regex_class(characters: Iterable[str]) -> str:
     """A character class of RE2 in ASCII: `[\\x{41}-\\x{5a}]`."""
-    return "[" + "".join(f"\\x{{{a:x}}}" + (f"-\\x{{{b:x}}}" if b > a else "") for a, b in _ranges(characters)) + "]"
+    return (
+        "["
+        + "".join(f"\\x{{{a:x}}}" + (f"-\\x{{{b:x}}}" if b > a else "") for a, b in _ranges(characters))
+        + "]"
+    )
 
 
 def _ranges(characters: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -77,7 +90,8 @@ def _ranges(characters: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _results(tokenizer: Tokenizer, block: str) -> dict[str, str]:
-    """What becomes of each character of a block; {} where all stay. Most blocks stay or go as a whole, and are asked for once."""
+    """What becomes of each character of a block; {} where all stay. Most blocks stay or go as a whole, and
+    are asked for once."""
     normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer is not None else str
     whole = normalize(block)
     if not whole:
@@ -90,7 +104,8 @@ def _results(tokenizer: Tokenizer, block: str) -> dict[str, str]:
 
 
 def _parts(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]:
-    """Each character as the pre-tokenizer leaves it between two letters: `c` within a word, ` c ` by itself, ` ` as a separator."""
+    """Each character as the pre-tokenizer leaves it between two letters: `c` within a word, ` c ` by itself,
+    ` ` as a separator."""
     words = _words(tokenizer, "a" + "".join([f"{each}a" for each in characters]))
     word = {place: (start, end) for start, end in words for place in range(start, end)}
     found = {}

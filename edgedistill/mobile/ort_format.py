@@ -16,13 +16,19 @@ CONFIG = "required_operators.config"
 
 
 def convert(models: list[Path], folder: Path) -> list[Path]:
-    """Write each X.onnx as X.ort into the folder, and CONFIG with their operators and types. Returns the paths of the .ort files.
+    """Write each X.onnx as X.ort into the folder, and CONFIG with their operators and types. Returns the
+    paths of the .ort files.
 
-    Optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own converter does.
+    Optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own converter
+        does.
     """
     from onnxruntime.tools import convert_onnx_models_to_ort as converter
 
-    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()), _quiet("ort_format_model.utils"):
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        contextlib.redirect_stdout(io.StringIO()),
+        _quiet("ort_format_model.utils"),
+    ):
         source, target = Path(temporary) / "onnx", Path(temporary) / "ort"
         source.mkdir()
         for model in models:
@@ -37,15 +43,23 @@ def convert(models: list[Path], folder: Path) -> list[Path]:
         )
         for path in target.glob("*.ort"):
             (folder / path.name).write_bytes(path.read_bytes())
-        _write_config((target / "required_operators_and_types.config").read_text(encoding="utf-8"), models, folder / CONFIG)
+        _write_config(
+            (target / "required_operators_and_types.config").read_text(encoding="utf-8"),
+            models,
+            folder / CONFIG,
+        )
     return [folder / model.with_suffix(".ort").name for model in models]
 
 
 def _write_config(text: str, models: list[Path], path: Path) -> None:
-    """The converter's file without its paths, and without the operators that onnxruntime-extensions brings itself."""
+    """The converter's file without its paths, and without the operators that onnxruntime-extensions brings
+    itself."""
     kept = [line for line in text.splitlines() if line and not line.startswith(("#", EXTENSIONS))]
     names = ", ".join(model.with_suffix(".ort").name for model in models)
-    path.write_text("\n".join([f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …", *kept, ""]), encoding="utf-8")
+    path.write_text(
+        "\n".join([f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …", *kept, ""]),
+        encoding="utf-8",
+    )
 
 
 @contextlib.contextmanager

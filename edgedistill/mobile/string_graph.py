@@ -16,7 +16,8 @@ class NoSuchGraph(Exception):
 
 
 class StringGraph:
-    """Nodes and constants of a graph that is being built; every method adds a node and returns the name of its output.
+    """Nodes and constants of a graph that is being built; every method adds a node and returns the name of
+    its output.
 
     Names start with `tokenizer/`, so that the graph can be joined with another.
     """
@@ -25,11 +26,15 @@ class StringGraph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
 
-    def node(self, operator: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> list[str]:
+    def node(
+        self, operator: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any
+    ) -> list[str]:
         """Add a node and return the names of all its outputs."""
         name = f"tokenizer/{len(self.nodes)}_{operator}"
         names = [name if at == 0 else f"{name}_{at}" for at in range(outputs)]
-        self.nodes.append(helper.make_node(operator, list(inputs), names, name=name, domain=domain, **attributes))
+        self.nodes.append(
+            helper.make_node(operator, list(inputs), names, name=name, domain=domain, **attributes)
+        )
         return names
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
@@ -50,15 +55,20 @@ class StringGraph:
         return self._constant(helper.make_tensor("", TensorProto.STRING, [1], [value.encode()]), value)
 
     def replace(self, text: str, pattern: str, by: str) -> str:
-        """Replace every match of an RE2 pattern; `by` may refer to groups, `\\1`. The pattern is compiled in every run."""
+        """Replace every match of an RE2 pattern; `by` may refer to groups, `\\1`. The pattern is compiled in
+        every run."""
         return self.strings("StringRegexReplace", text, self.text(pattern), self.text(by))
 
     def split(self, text: str, **how: Any) -> str:
-        """The parts of each text (n): (n, parts). `separators` are patterns of what is left out, `tokenexp` is the pattern of a part.
+        """The parts of each text (n): (n, parts). `separators` are patterns of what is left out, `tokenexp`
+        is the pattern of a part.
 
-        Unlike those of `replace`, these patterns are compiled once. They may match U+0000, where all other operators end a text.
+        Unlike those of `replace`, these patterns are compiled once. They may match U+0000, where all other
+        operators end a text.
         """
-        return self.node("Tokenizer", text, domain="com.microsoft", mark=0, mincharnum=1, pad_value="", **how)[0]
+        return self.node(
+            "Tokenizer", text, domain="com.microsoft", mark=0, mincharnum=1, pad_value="", **how
+        )[0]
 
     def split_and_join(self, text: str, between: str, **how: Any) -> str:
         """Split each text (n) and join its parts again, with another text between them: (n)."""

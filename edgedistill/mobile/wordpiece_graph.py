@@ -1,7 +1,9 @@
-"""A WordPiece tokenizer as a graph: texts to token ids, batches padded, in the operators of onnxruntime-extensions.
+"""A WordPiece tokenizer as a graph: texts to token ids, batches padded, in the operators of
+onnxruntime-extensions.
 
-BertTokenizer of onnxruntime-extensions knows the accents, capitals and punctuation of Latin-1 only. Here every character is treated as
-the bundle's own tokenizer treats it: `character_classes` asks it, and regular expressions and a map do the same in the graph.
+BertTokenizer of onnxruntime-extensions knows the accents, capitals and punctuation of Latin-1 only. Here
+every character is treated as the bundle's own tokenizer treats it: `character_classes` asks it, and regular
+expressions and a map do the same in the graph.
 """
 
 from __future__ import annotations
@@ -12,24 +14,34 @@ from typing import Any
 from onnx import TensorProto
 from tokenizers import Tokenizer
 
-from edgedistill.mobile.character_classes import CharacterClasses, character_classes, regex_class, without_unknown
+from edgedistill.mobile.character_classes import (
+    CharacterClasses,
+    character_classes,
+    regex_class,
+    without_unknown,
+)
 from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph
 
-WORD_LIMIT = 100  # the characters of the longest word that BertTokenizer looks up; tokenizers' own default too
+WORD_LIMIT = (
+    100  # the characters of the longest word that BertTokenizer looks up; tokenizers' own default too
+)
 
 
 def wordpiece_graph(tokenizer: Tokenizer, prompt: str, max_tokens: int, pad_id: int) -> StringGraph:
     """From `texts`, (batch) strings, to `input_ids` and `attention_mask`, both int64 (batch, sequence).
 
-    Raises NoSuchGraph for what has no counterpart in a graph: control characters that are part of words, another limit of a word's
-    length, tokens added to a tokenizer that are matched after normalization or only as whole words, and special tokens in each other.
+    Raises NoSuchGraph for what has no counterpart in a graph: control characters that are part of words,
+    another limit of a word's length, tokens added to a tokenizer that are matched after normalization or only
+    as whole words, and special tokens in each other.
     """
     settings = json.loads(tokenizer.to_str())
     added = _added_tokens(settings)
     classes = character_classes(tokenizer)
     lines = _VocabularyLines(settings, _marks(classes, len(added) + 3), added)
     graph = StringGraph()
-    text = graph.split_and_join("texts", lines.substitute, separators=[regex_class(["\0", *lines.marks])])  # where text would end: U+0000
+    text = graph.split_and_join(
+        "texts", lines.substitute, separators=[regex_class(["\0", *lines.marks])]
+    )  # where text would end: U+0000
     if prompt:
         text = graph.replace(text, "^", prompt.replace("\\", "\\\\"))
     for token, mark in lines.mark_of.items():
@@ -44,9 +56,11 @@ def wordpiece_graph(tokenizer: Tokenizer, prompt: str, max_tokens: int, pad_id: 
 
 
 class _VocabularyLines:
-    """The tokens by id, where characters of their own stand for the added tokens, the end of a word and the end of a text.
+    """The tokens by id, where characters of their own stand for the added tokens, the end of a word and the
+    end of a text.
 
-    marks: these characters, which are in no text when they come in: `substitute` takes their place, which the tokenizer treats alike.
+    marks: these characters, which are in no text when they come in: `substitute` takes their place, which the
+        tokenizer treats alike.
     """
 
     def __init__(self, settings: dict[str, Any], marks: list[str], added: dict[str, int]) -> None:
@@ -62,25 +76,40 @@ class _VocabularyLines:
         self.unknown = tokens[self.unknown_id]
         lines = (tokens.get(number, "") for number in range(max(tokens) + 1))
         # a line for every id; with a space, which no word has, for those that no text leads to
-        self.lines = [line if line and not set(line) & {"\n", "\r"} else f" {number}" for number, line in enumerate(lines)]
+        self.lines = [
+            line if line and not set(line) & {"\n", "\r"} else f" {number}"
+            for number, line in enumerate(lines)
+        ]
 
 
 def _marks(classes: CharacterClasses, count: int) -> list[str]:
     """Control characters that the tokenizer removes from texts, as it does U+0000."""
     free = [chr(code) for code in range(1, 32) if chr(code) in classes.removed]
     if "\0" not in classes.removed or len(free) < count:
-        fact = "U+0000 to U+001F are parts of words" if "\0" not in classes.removed else f"{count - 3} added tokens, too many"
-        raise NoSuchGraph(f"{fact}: a graph uses control characters that are removed from texts to mark what the tokenizer finds")
+        fact = (
+            "U+0000 to U+001F are parts of words"
+            if "\0" not in classes.removed
+            else f"{count - 3} added tokens, too many"
+        )
+        raise NoSuchGraph(
+            f"{fact}: a graph uses control characters that are removed from texts to mark what the tokenizer "
+            "finds"
+        )
     return free[:count]
 
 
 def _look_up(graph: StringGraph, text: str, lines: _VocabularyLines, model: dict[str, Any]) -> str:
-    """The ids of all texts, (n), where one of the unknown token takes the place of a word's ids if a part of it is unknown.
+    """The ids of all texts, (n), where one of the unknown token takes the place of a word's ids if a part of
+    it is unknown.
 
-    BertTokenizer keeps the parts that it has found before; here they are removed, which needs the ends of words.
+    BertTokenizer keeps the parts that it has found before; here they are removed, which needs the ends of
+    words.
     """
     if model["max_input_chars_per_word"] != WORD_LIMIT:
-        raise NoSuchGraph(f"words of up to {model['max_input_chars_per_word']} characters are looked up, in a graph up to {WORD_LIMIT}")
+        raise NoSuchGraph(
+            f"words of up to {model['max_input_chars_per_word']} characters are looked up, in a graph up to "
+            f"{WORD_LIMIT}"
+        )
     names = dict.fromkeys(("unk_token", "sep_token", "pad_token", "cls_token", "mask_token"), lines.unknown)
     settings = {
         "vocab_file": "\n".join(lines.lines),
@@ -89,14 +118,22 @@ def _look_up(graph: StringGraph, text: str, lines: _VocabularyLines, model: dict
         **names,
     }
     ids = graph.strings("BertTokenizer", text, outputs=3, **settings)
-    ids = graph("Slice", ids, graph.integers([1]), graph.integers([-1]))  # without its own first and last token
+    ids = graph(
+        "Slice", ids, graph.integers([1]), graph.integers([-1])
+    )  # without its own first and last token
     ends = graph("Equal", ids, graph.integers(lines.end_of_word_id))
     unknown = graph("Equal", ids, graph.integers(lines.unknown_id))
-    word = graph("CumSum", graph("Cast", ends, to=TensorProto.INT64), graph.integers(0))  # of each token, but one too many for an end
+    word = graph(
+        "CumSum", graph("Cast", ends, to=TensorProto.INT64), graph.integers(0)
+    )  # of each token, but one too many for an end
     seen = graph("CumSum", graph("Cast", unknown, to=TensorProto.INT64), graph.integers(0))
-    seen = graph("Gather", seen, graph("Reshape", graph("NonZero", ends), graph.integers([-1])))  # at the end of each word
+    seen = graph(
+        "Gather", seen, graph("Reshape", graph("NonZero", ends), graph.integers([-1]))
+    )  # at the end of each word
     before = graph("Concat", graph.integers([0]), seen, axis=0)
-    known = graph("Equal", graph("Sub", graph("Concat", seen, graph.integers([0]), axis=0), before), graph.integers(0))
+    known = graph(
+        "Equal", graph("Sub", graph("Concat", seen, graph.integers([0]), axis=0), before), graph.integers(0)
+    )
     kept = graph("And", graph("Not", ends), graph("Or", graph("Gather", known, word), unknown))
     return graph("Gather", ids, graph("Reshape", graph("NonZero", kept), graph.integers([-1])))
 
@@ -107,11 +144,16 @@ def _added_tokens(settings: dict[str, Any]) -> dict[str, int]:
     for token in added:
         if token["normalized"] or token["single_word"]:
             how = "after normalization" if token["normalized"] else "only as a whole word"
-            raise NoSuchGraph(f"the added token {token['content']!r} is matched {how}, which no operator does")
+            raise NoSuchGraph(
+                f"the added token {token['content']!r} is matched {how}, which no operator does"
+            )
     texts = [token["content"] for token in added]
     nested = [(one, other) for one in texts for other in texts if one != other and _overlap(one, other)]
     if nested:
-        raise NoSuchGraph(f"the added tokens {nested[0][0]!r} and {nested[0][1]!r} overlap; which of them is found depends on the order")
+        raise NoSuchGraph(
+            f"the added tokens {nested[0][0]!r} and {nested[0][1]!r} overlap; which of them is found depends "
+            "on the order"
+        )
     return {token["content"]: token["id"] for token in added}
 
 
@@ -130,7 +172,9 @@ def _split_into_words(graph: StringGraph, text: str, classes: CharacterClasses) 
         return text
     kept = regex_class(chr(code) for code in range(1, 128) if chr(code) not in classes.replaced)[1:-1]
     parts = graph.split(text, tokenexp=f"[{kept}]+|[^{kept}]")
-    mapped = graph.strings("StringMapping", parts, map="\n".join(f"{each}\t{new}" for each, new in classes.replaced.items()))
+    mapped = graph.strings(
+        "StringMapping", parts, map="\n".join(f"{each}\t{new}" for each, new in classes.replaced.items())
+    )
     return graph.strings("StringJoin", mapped, graph.text(""), graph.integers([1]))
 
 
@@ -147,11 +191,17 @@ def _quoted(text: str) -> str:
 
 
 def _padded_batch(
-    graph: StringGraph, flat: str, end_of_text: int, template: tuple[list[int], list[int]], max_tokens: int, pad_id: int
+    graph: StringGraph,
+    flat: str,
+    end_of_text: int,
+    template: tuple[list[int], list[int]],
+    max_tokens: int,
+    pad_id: int,
 ) -> None:
     """Add the nodes that make `input_ids` and `attention_mask`, int64 (batch, sequence).
 
-    flat: (n) int64, the ids of all texts of the batch, `end_of_text` after each text. template: the ids before and after
+    flat: (n) int64, the ids of all texts of the batch, `end_of_text` after each text. template: the ids
+        before and after
     those of a text. The number of texts is that of the graph's input `texts`.
     """
     before, after = template
@@ -163,19 +213,30 @@ def _padded_batch(
     ids, rows = graph("Gather", flat, tokens), graph("Gather", row_of_each, tokens)
     texts = graph("Reshape", graph("Shape", "texts"), graph.integers([]))
     numbers = graph("Unsqueeze", graph("Range", zero, texts, one), graph.integers([1]))  # (batch, 1)
-    belongs = graph("Cast", graph("Equal", graph("Unsqueeze", rows, graph.integers([0])), numbers), to=TensorProto.INT64)  # (batch, n)
+    belongs = graph(
+        "Cast", graph("Equal", graph("Unsqueeze", rows, graph.integers([0])), numbers), to=TensorProto.INT64
+    )  # (batch, n)
     counts = graph("ReduceSum", belongs, graph.integers([1]), keepdims=0)
     starts = graph("CumSum", counts, zero, exclusive=1)
     total = graph("Reshape", graph("Shape", ids), graph.integers([]))
     places = graph("Sub", graph("Range", zero, total, one), graph("Gather", starts, rows))
     kept = graph("Reshape", graph("NonZero", graph("Less", places, graph.integers(room))), end)
     ids, rows, places = (graph("Gather", each, kept) for each in (ids, rows, places))
-    lengths = graph("Unsqueeze", graph("Min", counts, graph.integers(room)), graph.integers([1]))  # (batch, 1), without the template
+    lengths = graph(
+        "Unsqueeze", graph("Min", counts, graph.integers(room)), graph.integers([1])
+    )  # (batch, 1), without the template
     longest = graph("ReduceMax", lengths, keepdims=0)
     width = graph("Add", longest, graph.integers(len(before) + len(after)))
     columns = graph("Range", zero, graph("Reshape", width, graph.integers([])), one)
     columns = graph("Unsqueeze", columns, graph.integers([0]))  # (1, sequence)
-    where = graph("Concat", *(graph("Unsqueeze", each, end) for each in (rows, graph("Add", places, graph.integers(len(before))))), axis=1)
+    where = graph(
+        "Concat",
+        *(
+            graph("Unsqueeze", each, end)
+            for each in (rows, graph("Add", places, graph.integers(len(before))))
+        ),
+        axis=1,
+    )
     shape = graph("Concat", graph("Shape", "texts"), graph("Reshape", width, end), axis=0)
     batch = graph("ScatterND", graph("Expand", graph.integers(pad_id), shape), where, ids)
     for column, token in enumerate(before):

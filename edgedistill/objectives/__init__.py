@@ -1,7 +1,20 @@
-"""A recipe's objective goes in, a module comes out that computes a loss from student and teacher embeddings."""
+"""A recipe's objective goes in, a module comes out that computes a loss from student and teacher
+embeddings."""
 
-from edgedistill.objectives.composition import build, fill_queues, learned_temperature, queues_to_bfloat16, update_queues
-from edgedistill.objectives.requirements import check_dimensions, matryoshka_dims, of_unit_length, queue_prefill, reads_teacher
+from edgedistill.objectives.composition import (
+    build,
+    fill_queues,
+    learned_temperature,
+    queues_to_bfloat16,
+    update_queues,
+)
+from edgedistill.objectives.requirements import (
+    check_dimensions,
+    matryoshka_dims,
+    of_unit_length,
+    queue_prefill,
+    reads_teacher,
+)
 
 __all__ = [
     "build",

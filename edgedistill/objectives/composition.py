@@ -1,9 +1,11 @@
-"""A recipe's objective becomes a module: `KINDS` holds every loss by its kind, `COMPOSITES` the objectives made of other objectives.
+"""A recipe's objective becomes a module: `KINDS` holds every loss by its kind, `COMPOSITES` the objectives
+made of other objectives.
 
-Every module is called with (views, teacher): the student's embeddings (B, d) of each view of the texts, and the teacher's embeddings
-(B, e) of the texts. On translation pairs the views are the source and the target side, and `teacher` is (B, 2, e), one target for
-either side. Only `simcse` works without a teacher, and receives None on triples. Queues and a learned temperature are part of a
-module's state; `update_queues` pushes the batch's teacher embeddings after each step.
+Every module is called with (views, teacher): the student's embeddings (B, d) of each view of the texts, and
+the teacher's embeddings (B, e) of the texts. On translation pairs the views are the source and the target
+side, and `teacher` is (B, 2, e), one target for either side. Only `simcse` works without a teacher, and
+receives None on triples. Queues and a learned temperature are part of a module's state; `update_queues`
+pushes the batch's teacher embeddings after each step.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class TwoViewLoss(nn.Module):
 
 
 class PairBatchLoss(nn.Module):
-    """A stateless loss between the source and the target sides of a batch, guided by the teacher's embeddings of the source sides."""
+    """A stateless loss between the source and the target sides of a batch, guided by the teacher's embeddings
+    of the source sides."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -66,24 +69,37 @@ class WeightedSum(nn.Module):
         self.weights, self.parts = weights, nn.ModuleList(parts)
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return torch.stack([weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]).sum()
+        return torch.stack(
+            [weight * part(views, teacher) for weight, part in zip(self.weights, self.parts, strict=True)]
+        ).sum()
 
 
 class DimensionSlice(nn.Module):
-    """An objective over dimensions start to end of the student's embeddings, and of the teacher's unless `slice_teacher` is False.
+    """An objective over dimensions start to end of the student's embeddings, and of the teacher's unless
+    `slice_teacher` is False.
 
     `scale` multiplies both sides: blocks of split targets arrive with the root of their weight as length.
     """
 
-    def __init__(self, part: nn.Module, start: int, end: int, slice_teacher: bool = True, scale: float = 1.0) -> None:
+    def __init__(
+        self, part: nn.Module, start: int, end: int, slice_teacher: bool = True, scale: float = 1.0
+    ) -> None:
         super().__init__()
-        self.part, self.start, self.end, self.slice_teacher, self.scale = part, start, end, slice_teacher, scale
+        self.part, self.start, self.end, self.slice_teacher, self.scale = (
+            part,
+            start,
+            end,
+            slice_teacher,
+            scale,
+        )
 
     def of_teacher(self, teacher: Tensor) -> Tensor:
         return self.scale * (teacher[..., self.start : self.end] if self.slice_teacher else teacher)
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return self.part([self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher))
+        return self.part(
+            [self.scale * view[:, self.start : self.end] for view in views], self.of_teacher(teacher)
+        )
 
 
 class LossTargets(NamedTuple):
@@ -119,10 +135,13 @@ def _seed(spec: recipe.Seed, targets: LossTargets) -> nn.Module:
 
 
 def _mcl_ce(spec: recipe.MclCe, targets: LossTargets) -> nn.Module:
-    return PairBatchLoss(lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction))
+    return PairBatchLoss(
+        lambda source, target, teacher: mcl_ce(source, target, teacher, 1 / spec.temperature, spec.reduction)
+    )
 
 
-# A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it is).
+# A new loss: its function in one of the files here, and one line in this table (and in COORDINATE_FREE, if it
+# is).
 KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
     "mse": _mse,
     "cosine": lambda spec, targets: OneViewLoss(cosine),
@@ -141,24 +160,40 @@ KINDS: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
 
 
 def _sum(spec: recipe.Sum, targets: LossTargets) -> nn.Module:
-    return WeightedSum([term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms])
+    return WeightedSum(
+        [term.weight for term in spec.terms], [_build(term.objective, targets) for term in spec.terms]
+    )
 
 
 def _matryoshka(spec: recipe.Matryoshka, targets: LossTargets) -> nn.Module:
-    return WeightedSum(spec.weights or [1.0] * len(spec.dims), [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims])
+    return WeightedSum(
+        spec.weights or [1.0] * len(spec.dims),
+        [_build(spec.objective, targets._replace(cut=dims)) for dims in spec.dims],
+    )
 
 
 def _each_side(spec: recipe.EachSide, targets: LossTargets) -> nn.Module:
     return WeightedSum([1.0, 1.0], [OneSide(_build(spec.objective, targets), side) for side in (0, 1)])
 
 
-COMPOSITES: dict[str, Callable[[Any, LossTargets], nn.Module]] = {"sum": _sum, "matryoshka": _matryoshka, "each_side": _each_side}
+COMPOSITES: dict[str, Callable[[Any, LossTargets], nn.Module]] = {
+    "sum": _sum,
+    "matryoshka": _matryoshka,
+    "each_side": _each_side,
+}
 
 
-def build(spec: recipe.Objective, dims: int, blocks: list[tuple[int, float]] | None = None, unit_length: bool = False) -> nn.Module:
-    """Build the objective that a recipe names, for targets of `dims` dimensions; random parts are drawn from torch's generator.
+def build(
+    spec: recipe.Objective,
+    dims: int,
+    blocks: list[tuple[int, float]] | None = None,
+    unit_length: bool = False,
+) -> nn.Module:
+    """Build the objective that a recipe names, for targets of `dims` dimensions; random parts are drawn from
+    torch's generator.
 
-    unit_length: whether the targets have length 1. blocks: (dimensions, weight) of each part of split targets; the loss is then
+    unit_length: whether the targets have length 1. blocks: (dimensions, weight) of each part of split
+        targets; the loss is then
     Σ_k w_k L(block k), with every block at unit length.
     """
     if blocks is None:
@@ -176,14 +211,21 @@ def _build(spec: recipe.Objective, targets: LossTargets) -> nn.Module:
         return COMPOSITES[spec.kind](spec, targets)
     if targets.cut is None:
         return KINDS[spec.kind](spec, targets)
-    if spec.kind in COORDINATE_FREE:  # relations among texts follow the whole teacher, wherever the student is cut
+    if (
+        spec.kind in COORDINATE_FREE
+    ):  # relations among texts follow the whole teacher, wherever the student is cut
         return DimensionSlice(KINDS[spec.kind](spec, targets), 0, targets.cut, slice_teacher=False)
     return DimensionSlice(KINDS[spec.kind](spec, targets._replace(dims=targets.cut)), 0, targets.cut)
 
 
 def learned_temperature(objective: nn.Module) -> dict[str, float]:
-    """{temperature} that a `ckd` objective has learned so far, for the report of a stage; empty where nothing is learned."""
-    found = [part.log_scale for part in objective.modules() if isinstance(part, CkdLoss) and part.log_scale.requires_grad]
+    """{temperature} that a `ckd` objective has learned so far, for the report of a stage; empty where nothing
+    is learned."""
+    found = [
+        part.log_scale
+        for part in objective.modules()
+        if isinstance(part, CkdLoss) and part.log_scale.requires_grad
+    ]
     return {"temperature": round((-found[0].detach()).exp().item(), 5)} if found else {}
 
 
@@ -209,7 +251,8 @@ def update_queues(objective: nn.Module, teacher: Tensor) -> None:
 
 
 def _with_targets(objective: nn.Module, teacher: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Every part of an objective, with the teacher embeddings that it compares with: sliced, or of one side."""
+    """Every part of an objective, with the teacher embeddings that it compares with: sliced, or of one
+    side."""
     teacher = objective.of_teacher(teacher) if isinstance(objective, DimensionSlice | OneSide) else teacher
     yield objective, teacher
     for part in objective.children():

@@ -13,10 +13,12 @@ from edgedistill.objectives.queue_cross_entropy import one_positive
 
 
 def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) -> Tensor:
-    """Contrastive knowledge distillation: −log exp(κ s_i·t_i) / (Σ_j exp(κ s_i·t_j) + Σ_q exp(κ s_i·q)), mean over i.
+    """Contrastive knowledge distillation: −log exp(κ s_i·t_i) / (Σ_j exp(κ s_i·t_j) + Σ_q exp(κ s_i·q)), mean
+    over i.
 
-    student, teacher (B, d): scaled to unit rows here; queue (Q, d): unit rows, earlier teacher embeddings, Q may be 0; scale
-    κ = 1/τ. Returns (). DistilCSE, Eq. 5 and 6; with Q = 0 it is InfoNCE between student and teacher.
+    student, teacher (B, d): scaled to unit rows here; queue (Q, d): unit rows, earlier teacher embeddings, Q
+    may be 0; scale κ = 1/τ. Returns (). DistilCSE, Eq. 5 and 6; with Q = 0 it is InfoNCE between student and
+    teacher.
     Relation: `seed` and `congen` replace the single positive by the teacher's own similarities.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
@@ -24,11 +26,12 @@ def ckd(student: Tensor, teacher: Tensor, queue: Tensor, scale: Tensor | float) 
 
 
 def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor | None = None) -> Tensor:
-    """InfoNCE between two views: −log exp(κ a_i·b_i) / Σ_j exp(κ a_i·b_j), with hard negatives among the b_j where given.
+    """InfoNCE between two views: −log exp(κ a_i·b_i) / Σ_j exp(κ a_i·b_j), with hard negatives among the b_j
+    where given.
 
     one, other, negatives (B, d): scaled to unit rows here. Returns ().
-    Gao et al. 2021 (SimCSE): unsupervised with two dropout masks of one text; supervised, DistilCSE Eq. 7, with an entailed text
-    and a contradicting one.
+    Gao et al. 2021 (SimCSE): unsupervised with two dropout masks of one text; supervised, DistilCSE Eq. 7,
+    with an entailed text and a contradicting one.
     """
     one, other = normalize(one, dim=-1), normalize(other, dim=-1)
     keys = other if negatives is None else torch.cat([other, normalize(negatives, dim=-1)])
@@ -36,7 +39,8 @@ def simcse(one: Tensor, other: Tensor, scale: Tensor | float, negatives: Tensor 
 
 
 class CkdLoss(nn.Module):
-    """`ckd` with its queue and its scale 1/τ, learned or fixed. The queue starts empty; a batch is pushed after it is scored."""
+    """`ckd` with its queue and its scale 1/τ, learned or fixed. The queue starts empty; a batch is pushed
+    after it is scored."""
 
     def __init__(self, dims: int, queue: int, temperature: float, learn_temperature: bool) -> None:
         super().__init__()

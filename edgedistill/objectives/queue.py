@@ -10,12 +10,14 @@ from torch.nn.functional import normalize
 class Queue(nn.Module):
     """The last `length` embeddings that were pushed, scaled to unit length and detached.
 
-    MoCo's queue (He et al. 2020), filled with teacher embeddings as in DistilCSE §3.2 and ConGen §3.2. It is a ring buffer, so that a
-    step writes only the new rows. State: ring (length, dims); at, the row that is written next; filled, the rows in use.
+    MoCo's queue (He et al. 2020), filled with teacher embeddings as in DistilCSE §3.2 and ConGen §3.2. It is
+    a ring buffer, so that a
+    step writes only the new rows. State: ring (length, dims); at, the row that is written next; filled, the
+        rows in use.
 
-    The rows are the teacher's, not the student's: they do not age while the student learns, so no second, slowly moving encoder is kept
-    as MoCo does. They are pushed after a step's loss, so that a text is never its own negative. The counters are buffers, because a
-    resumed run must find the queue as it was.
+    The rows are the teacher's, not the student's: they do not age while the student learns, so no second,
+    slowly moving encoder is kept as MoCo does. They are pushed after a step's loss, so that a text is never
+    its own negative. The counters are buffers, because a resumed run must find the queue as it was.
     """
 
     ring: Tensor
@@ -43,7 +45,8 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def push(self, vectors: Tensor) -> None:
-        """Append embeddings (n, d), the last row newest, scaled to unit length; the oldest rows are overwritten."""
+        """Append embeddings (n, d), the last row newest, scaled to unit length; the oldest rows are
+        overwritten."""
         length = len(self.ring)
         new = normalize(vectors.detach(), dim=-1)[-length:] if length else vectors[:0]
         if len(new) == 0:

@@ -1,7 +1,10 @@
-"""Cross-entropy over the similarities to a queue and to the batch, with a hand-written gradient that only the rows receive.
+"""Cross-entropy over the similarities to a queue and to the batch, with a hand-written gradient that only the
+rows receive.
 
-The logits are kept as two blocks: the queue's columns and the batch's own. The queue's block is multiplied in the queue's dtype
-(float32 or bfloat16). The batch's block holds the positives, where small differences matter; it and all sums use the rows' dtype.
+The logits are kept as two blocks: the queue's columns and the batch's own. The queue's block is multiplied in
+    the queue's dtype
+(float32 or bfloat16). The batch's block holds the positives, where small differences matter; it and all sums
+use the rows' dtype.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from torch import Tensor
 
 
 def products(rows: Tensor, queue: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Dot products of rows (M, d) with the queue (K, d), in its dtype, and with the batch (B, d): (M, K), (M, B)."""
+    """Dot products of rows (M, d) with the queue (K, d), in its dtype, and with the batch (B, d): (M, K), (M,
+    B)."""
     return rows.to(queue.dtype) @ queue.T, rows @ batch.T
 
 
 def softmax_(in_queue: Tensor, in_batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace both blocks (M, K), (M, B) by exp(x − max), in place; returns (log Σ exp, 1 / Σ exp(x − max)), (M, 1) each."""
+    """Replace both blocks (M, K), (M, B) by exp(x − max), in place; returns (log Σ exp, 1 / Σ exp(x − max)),
+    (M, 1) each."""
     top = in_batch.amax(1, keepdim=True)
     if in_queue.shape[1]:
         # rounded to the queue's dtype, so that both blocks subtract exactly the same number
@@ -56,14 +61,23 @@ class _SoftTargets(torch.autograd.Function):
     """The rows of every view (V, B, d) have the target probabilities (B, K), (B, B) over the columns."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, queue_targets: Tensor, batch_targets: Tensor, queue: Tensor, batch: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, rows: Tensor, queue_targets: Tensor, batch_targets: Tensor, queue: Tensor, batch: Tensor
+    ) -> Tensor:
         views, size, dims = rows.shape
         in_queue, in_batch = products(rows.reshape(-1, dims), queue, batch)
-        blocks = [(target, block.view(views, size, -1)) for target, block in ((queue_targets, in_queue), (batch_targets, in_batch))]
-        dots = torch.stack([sum(torch.linalg.vecdot(target, block[at]) for target, block in blocks) for at in range(views)])
+        blocks = [
+            (target, block.view(views, size, -1))
+            for target, block in ((queue_targets, in_queue), (batch_targets, in_batch))
+        ]
+        dots = torch.stack(
+            [sum(torch.linalg.vecdot(target, block[at]) for target, block in blocks) for at in range(views)]
+        )
         log_total, inverse_total = softmax_(in_queue, in_batch)
         for target, block in blocks:
-            torch.addcmul(target, block, inverse_total.to(block.dtype).view(views, size, 1), value=-1, out=block)
+            torch.addcmul(
+                target, block, inverse_total.to(block.dtype).view(views, size, 1), value=-1, out=block
+            )
         ctx.save_for_backward(_weighted_columns(in_queue, in_batch, queue, batch).neg_().view(rows.shape))
         return (log_total.view(views, size) - dots).mean(1)
 
@@ -77,8 +91,8 @@ class _SoftTargets(torch.autograd.Function):
 def one_positive(rows: Tensor, queue: Tensor, batch: Tensor) -> Tensor:
     """−log softmax(rows_i · [queue; batch])[batch_i], mean over rows: cross-entropy with one positive column.
 
-    rows, batch (M, d), queue (K, d). Returns (). Only the rows receive a gradient. It is computed together with the loss, so that no
-    (M, K) matrix is kept for the backward pass.
+    rows, batch (M, d), queue (K, d). Returns (). Only the rows receive a gradient. It is computed together
+    with the loss, so that no (M, K) matrix is kept for the backward pass.
     """
     result: Tensor = _OnePositive.apply(rows, queue, batch)
     return result
@@ -87,8 +101,8 @@ def one_positive(rows: Tensor, queue: Tensor, batch: Tensor) -> Tensor:
 def soft_targets(rows: Tensor, targets: tuple[Tensor, Tensor], queue: Tensor, batch: Tensor) -> Tensor:
     """−Σ_k targets[i, k] log softmax(rows_vi · [queue; batch])_k, mean over i, for each view v.
 
-    rows (V, B, d), queue (K, d), batch (B, d); targets (B, K), (B, B): probabilities over both blocks, which sum to 1 together.
-    Returns (V,). The views share their matrix products. Only the rows receive a gradient.
+    rows (V, B, d), queue (K, d), batch (B, d); targets (B, K), (B, B): probabilities over both blocks, which
+    sum to 1 together. Returns (V,). The views share their matrix products. Only the rows receive a gradient.
     """
     result: Tensor = _SoftTargets.apply(rows, *targets, queue, batch)
     return result

@@ -10,8 +10,8 @@ from torch.nn.functional import cosine_similarity, normalize
 def mse(student: Tensor, teacher: Tensor, unit_length: bool = False, scale: float = 1.0) -> Tensor:
     """Mean squared difference over batch and dims.
 
-    student, teacher (B, d); `unit_length` scales both to unit length first, `scale` multiplies the teacher's rows. Returns ().
-    DistilCSE's KD as its reference code computes it; the paper writes a sum over the batch.
+    student, teacher (B, d); `unit_length` scales both to unit length first, `scale` multiplies the teacher's
+    rows. Returns (). DistilCSE's KD as its reference code computes it; the paper writes a sum over the batch.
     Relation: with `unit_length`, mse = 4/d · `cosine`.
     """
     if unit_length:
@@ -30,7 +30,8 @@ def cosine(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def dual_l2(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
-    """Match the teacher's embedding from a text and from another view of it: ‖t̂ − ŝ₁‖² + ‖t̂ − ŝ₂‖², mean over batch and dims.
+    """Match the teacher's embedding from a text and from another view of it: ‖t̂ − ŝ₁‖² + ‖t̂ − ŝ₂‖², mean
+    over batch and dims.
 
     one, other, teacher (B, d): scaled to unit length here. Returns ().
     ConGen §4.2, after Reimers and Gurevych 2020.
@@ -49,10 +50,12 @@ def skd(one: Tensor, other: Tensor, teacher: Tensor) -> Tensor:
 
 
 def softcos(student: Tensor, teacher: Tensor, detach: bool = False) -> Tensor:
-    """‖m̂ − ŝ‖², m̂ the unit vector half-way between both: 2 − 2 cos(θ/2) = 2 − √(2 (1 + ŝ·t̂)), mean over the batch.
+    """‖m̂ − ŝ‖², m̂ the unit vector half-way between both: 2 − 2 cos(θ/2) = 2 − √(2 (1 + ŝ·t̂)), mean over
+    the batch.
 
-    student, teacher (B, d): scaled to unit rows here; `detach`: no gradient flows through m̂, which doubles the gradient. Returns ().
-    Malashenko, Text-level distillation, L_SoftCos, its inner bars read as scaling to unit length (without them it is `cosine` / 2).
+    student, teacher (B, d): scaled to unit rows here; `detach`: no gradient flows through m̂, which doubles
+    the gradient. Returns (). Malashenko, Text-level distillation, L_SoftCos, its inner bars read as scaling
+    to unit length (without them it is `cosine` / 2).
     Relation: its gradient is parallel to that of `cosine`, but does not vanish between opposite embeddings.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)

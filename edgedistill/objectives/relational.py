@@ -14,9 +14,9 @@ from edgedistill.objectives.queue_cross_entropy import probabilities, soft_targe
 def gram(student: Tensor, teacher: Tensor, group: int | None = None) -> Tensor:
     """Match the teacher's pairwise cosines: mean over i≠j of (s_i·s_j − t_i·t_j)².
 
-    student (B, d), teacher (B, e): scaled to unit rows here; d and e may differ. group: only rows of the same `group` rows in a row are
-    paired. Returns (). Raises UserError for one row, and for rows that are not whole groups.
-    Park et al. 2019, Relational Knowledge Distillation, on cosines.
+    student (B, d), teacher (B, e): scaled to unit rows here; d and e may differ. group: only rows of the same
+    `group` rows in a row are paired. Returns (). Raises UserError for one row, and for rows that are not
+    whole groups. Park et al. 2019, Relational Knowledge Distillation, on cosines.
     Relation: blind to a common rotation, which `cosine` is not; use both when d == e.
     """
     rows = len(student)
@@ -24,43 +24,63 @@ def gram(student: Tensor, teacher: Tensor, group: int | None = None) -> Tensor:
         raise UserError("objective gram: a batch of 1 has no pairs; set batch to 2 or more")
     group = group or rows
     if rows % group:
-        raise UserError(f"objective gram: {rows} texts are no whole groups of {group} similar texts; choose another batch size")
+        raise UserError(
+            f"objective gram: {rows} texts are no whole groups of {group} similar texts; choose another "
+            "batch size"
+        )
     student, teacher = (normalize(each, dim=-1).unflatten(0, (-1, group)) for each in (student, teacher))
     difference = student @ student.mT - teacher @ teacher.mT
-    return (difference.square().sum() - difference.diagonal(dim1=-2, dim2=-1).square().sum()) / (rows * (group - 1))
+    return (difference.square().sum() - difference.diagonal(dim1=-2, dim2=-1).square().sum()) / (
+        rows * (group - 1)
+    )
 
 
-def congen(views: list[Tensor], weights: list[float], teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
-    """Match the teacher's similarities to a queue, in every view: −Σ_v w_v mean_i Σ_k P_T[i, k] log P_v[i, k].
+def congen(
+    views: list[Tensor],
+    weights: list[float],
+    teacher: Tensor,
+    queue: Tensor,
+    tau_student: float,
+    tau_teacher: float,
+) -> Tensor:
+    """Match the teacher's similarities to a queue, in every view: −Σ_v w_v mean_i Σ_k P_T[i, k] log P_v[i,
+    k].
 
-    P_T = softmax(t_i·Q / τ_T), P_v = softmax(v_i·Q / τ_S), Q = [queue; teacher]: the batch itself is among the columns.
-    views (B, d) each, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows. Returns (): a cross-entropy, never below
-    the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes them; w = (α, 1 − α) for control and generalization.
+    P_T = softmax(t_i·Q / τ_T), P_v = softmax(v_i·Q / τ_S), Q = [queue; teacher]: the batch itself is among
+    the columns. views (B, d) each, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows. Returns
+    (): a cross-entropy, never below the entropy of P_T. ConGen, Eq. 1 to 4 as its reference code computes
+    them; w = (α, 1 − α) for control and generalization.
     Relation: one view is SEED with the batch in its queue; τ_T → 0 is `ckd`.
     """
     teacher = normalize(teacher.detach(), dim=-1)
     targets = probabilities(teacher / tau_teacher, queue, teacher)
-    losses = soft_targets(torch.stack([normalize(view, dim=-1) / tau_student for view in views]), targets, queue, teacher)
+    losses = soft_targets(
+        torch.stack([normalize(view, dim=-1) / tau_student for view in views]), targets, queue, teacher
+    )
     return (losses * losses.new_tensor(weights)).sum()
 
 
 def seed(student: Tensor, teacher: Tensor, queue: Tensor, tau_student: float, tau_teacher: float) -> Tensor:
     """Match the teacher's similarities to its own embedding and a queue: −mean_i Σ_k P_T[i, k] log P_S[i, k].
 
-    Columns of row i: [t_i; queue], K + 1 of them. student, teacher (B, d): scaled to unit rows here; queue (K, d): unit rows.
+    Columns of row i: [t_i; queue], K + 1 of them. student, teacher (B, d): scaled to unit rows here; queue
+        (K, d): unit rows.
     Returns (). Fang et al. 2021 (SEED), as ConGen's §4 uses it.
     Relation: `congen` with one view uses the whole batch as columns, instead of t_i alone.
     """
     student, teacher = normalize(student, dim=-1), normalize(teacher, dim=-1)
 
     def cosines(rows: Tensor) -> Tensor:
-        return torch.cat([(rows * teacher).sum(-1, keepdim=True), (rows.to(queue.dtype) @ queue.T).to(rows.dtype)], 1)
+        return torch.cat(
+            [(rows * teacher).sum(-1, keepdim=True), (rows.to(queue.dtype) @ queue.T).to(rows.dtype)], 1
+        )
 
     return cross_entropy(cosines(student / tau_student), cosines(teacher / tau_teacher).softmax(-1))
 
 
 class CongenLoss(nn.Module):
-    """`congen` with its queue; `alpha` is the weight of the first view. At 1 no second view is read, at 0 the second alone is."""
+    """`congen` with its queue; `alpha` is the weight of the first view. At 1 no second view is read, at 0 the
+    second alone is."""
 
     def __init__(self, dims: int, queue: int, tau_student: float, tau_teacher: float, alpha: float) -> None:
         super().__init__()
@@ -70,7 +90,9 @@ class CongenLoss(nn.Module):
         self.weights = [alpha, 1 - alpha] if 0 < alpha < 1 else [1.0]
 
     def forward(self, views: list[Tensor], teacher: Tensor) -> Tensor:
-        return congen(views[self.read], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher)
+        return congen(
+            views[self.read], self.weights, teacher, self.queue.vectors, self.tau_student, self.tau_teacher
+        )
 
 
 class SeedLoss(nn.Module):

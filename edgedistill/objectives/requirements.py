@@ -1,4 +1,5 @@
-"""What an objective requires of a run, read from the recipe alone: a teacher, texts that fill a queue, matching dimensions."""
+"""What an objective requires of a run, read from the recipe alone: a teacher, texts that fill a queue,
+matching dimensions."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ def reads_teacher(spec: recipe.Objective) -> bool:
 
 
 def queue_prefill(spec: recipe.Objective) -> int:
-    """How many training texts fill the queue before the first step and are not trained on (ConGen's reference code)."""
+    """How many training texts fill the queue before the first step and are not trained on (ConGen's reference
+    code)."""
     return max((leaf.queue for leaf in leaves(spec) if isinstance(leaf, recipe.Congen)), default=0)
 
 
 def matryoshka_dims(spec: recipe.Objective) -> list[int]:
-    """The dimensions, ascending, that embeddings can be truncated to (Matryoshka); empty for other objectives."""
+    """The dimensions, ascending, that embeddings can be truncated to (Matryoshka); empty for other
+    objectives."""
     if isinstance(spec, recipe.Matryoshka):
         return spec.dims
     if isinstance(spec, recipe.EachSide):
@@ -38,11 +41,16 @@ def matryoshka_dims(spec: recipe.Objective) -> list[int]:
 
 
 def check_dimensions(spec: recipe.Objective, student: int, teacher: int, place: str) -> None:
-    """Raise UserError where the objective cannot compare embeddings of these dimensions; `place`: the objective's field in the recipe."""
+    """Raise UserError where the objective cannot compare embeddings of these dimensions; `place`: the
+    objective's field in the recipe."""
     if (dims := matryoshka_dims(spec)) and dims[-1] != student:
-        raise UserError(f"{place}.dims: end at {dims[-1]}, the student has {student} dimensions; end there, or set its width to that")
+        raise UserError(
+            f"{place}.dims: end at {dims[-1]}, the student has {student} dimensions; end there, or set its "
+            "width to that"
+        )
     if student != teacher and any(leaf.kind not in COORDINATE_FREE for leaf in leaves(spec)):
         raise UserError(
-            f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher {teacher}; "
+            f"{place}: {spec.kind} compares coordinates, the student has {student} and the teacher "
+            f"{teacher}; "
             "give the student `head: linear`, match models of the same dimensions, or use gram"
         )

@@ -1,4 +1,5 @@
-"""What a recipe costs, before training: parameters, size, latency, texts to embed, training samples, and about how long it takes."""
+"""What a recipe costs, before training: parameters, size, latency, texts to embed, training samples, and
+about how long it takes."""
 
 from __future__ import annotations
 
@@ -36,15 +37,19 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     found = []
     for opened in map_collecting_errors(specs, lambda spec: open_recipe(spec, session)):
         for warning in opened.warnings:
-            session.log(f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}")
+            session.log(
+                f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}"
+            )
         found.append(_cost(opened, session, timed=True))
     return found
 
 
 def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
-    """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded or trained.
+    """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded
+    or trained.
 
-    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see `size_and_latency`. Those of a large or
+    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see
+        `size_and_latency`. Those of a large or
     deep student are not measured: the sizes are computed from its parameters, and no latency is given.
     Raises UserError as `open_recipe`.
     """
@@ -77,7 +82,8 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
 
 
 def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -> dict[str, Any]:
-    """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the transfer set can hold."""
+    """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the
+    transfer set can hold."""
     task = planned.task
     module = finetune.new_classifier(planned, student)
     labelled = {"train": len(task.train.items), "dev": len(task.dev.items)}
@@ -87,7 +93,8 @@ def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -
 
 
 def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
-    """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of fp32 and the rest.
+    """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of
+    fp32 and the rest.
 
     Milliseconds: the median over rounds of each round's median.
     """
@@ -102,8 +109,13 @@ def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int]
         sizes[precision] = len(serialized)
         # threads sleep between queries: several sessions are open at once
         sessions[precision] = open_in_memory(serialized, 0, {"force_spinning_stop": "1"})
-    medians = [{precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()} for _ in range(ROUNDS)]
-    return sizes, {precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions}
+    medians = [
+        {precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()}
+        for _ in range(ROUNDS)
+    ]
+    return sizes, {
+        precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions
+    }
 
 
 def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:
@@ -127,9 +139,14 @@ def table(found: dict[str, Any]) -> str:
     lines = [plain(sheet)]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
-        total, *parts = (duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"]))
+        total, *parts = (
+            duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"])
+        )
         about = "" if total.startswith("less") else "about "
-        lines.append(f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student {parts[1]})")
+        lines.append(
+            f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student "
+            f"{parts[1]})"
+        )
     return "\n".join(lines)
 
 
@@ -141,21 +158,34 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("of the embedding", f"{parameters['words']:,} token embedding table and its projection"))
     if "unit" in found:
         layers, times = found["unit"]["layers"], found["unit"]["times"]
-        rows.append(("shared layer block", f"{layers} layer{'s' if layers > 1 else ''}, repeated {times} times"))
+        rows.append(
+            ("shared layer block", f"{layers} layer{'s' if layers > 1 else ''}, repeated {times} times")
+        )
     if "max_tokens" in found:
         rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
     about = "" if found["p50_ms"] else "about "
-    rows.append(("graph", "  ".join(f"{p} {about}{size / 1e6:.2f} MB" for p, size in found["size_bytes"].items())))
+    rows.append(
+        ("graph", "  ".join(f"{p} {about}{size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
+    )
     latencies = "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())
     measured = f"{latencies}  (a single text of {TOKENS} tokens)"
-    rows.append(("p50, initial student", measured if latencies else "not measured: the student is too large or too deep for a check"))
+    rows.append(
+        (
+            "p50, initial student",
+            measured if latencies else "not measured: the student is too large or too deep for a check",
+        )
+    )
     if "texts" in found:
-        rows.append(("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out"))
+        rows.append(
+            ("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out")
+        )
         rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))
     if "labelled" in found:
         labelled = found["labelled"]
         more = f", at most {labelled['transfer']:,} with the transfer set" if "transfer" in labelled else ""
-        rows.append(("labelled rows", f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by"))
+        rows.append(
+            ("labelled rows", f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by")
+        )
     if "training_samples" in found:
         rows.append(("training samples", f"{found['training_samples']:,}"))
     return rows

@@ -1,4 +1,5 @@
-"""Problems of a recipe that are found in a moment: before torch is imported, a corpus is built or a text embedded."""
+"""Problems of a recipe that are found in a moment: before torch is imported, a corpus is built or a text
+embedded."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ MUON_TORCH = (2, 9)  # the first torch with torch.optim.Muon
 def check_all(specs: list[recipe.Recipe], data: Path | None) -> None:
     """Check several recipes. Raises one UserError with the problems of all of them."""
     if data is not None and not data.is_dir():
-        raise UserError(f"--data {data}: no such folder; give the folder that the recipes' relative paths start from")
+        raise UserError(
+            f"--data {data}: no such folder; give the folder that the recipes' relative paths start from"
+        )
     map_collecting_errors(specs, lambda spec: check(spec, data))
 
 
 def check(spec: recipe.Recipe, data: Path | None) -> None:
-    """Raises one UserError with all of these: globs that match no file, suites that cannot be read, an optimizer that torch lacks."""
+    """Raises one UserError with all of these: globs that match no file, suites that cannot be read, an
+    optimizer that torch lacks."""
     problems = Problems()
     for patterns, place in _patterns(spec):
         with problems.collect():
@@ -32,7 +36,9 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
         try:
             scoring.suite(spec.select.suite, data)
         except UserError as error:
-            shipped = spec.select.suite in files.shipped("suite") and not isinstance(spec.corpus, recipe.Parallel)
+            shipped = spec.select.suite in files.shipped("suite") and not isinstance(
+                spec.corpus, recipe.Parallel
+            )
             other = ", or --set select.suite=mini, which needs no data" if shipped else ""
             problems.found += [f"select.suite: {problem}{other}" for problem in error.problems]
     if spec.requirements is not None and spec.requirements.suite is not None:
@@ -56,7 +62,11 @@ def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:
     if isinstance(spec.corpus, recipe.Files):
         yield spec.corpus.texts, "corpus.texts"
     if isinstance(spec.corpus, recipe.Parallel):
-        yield from ((part.files, f"corpus.pairs[{number}].files") for number, part in enumerate(spec.corpus.pairs) if part.files)
+        yield from (
+            (part.files, f"corpus.pairs[{number}].files")
+            for number, part in enumerate(spec.corpus.pairs)
+            if part.files
+        )
     if isinstance(spec.corpus, recipe.Files | recipe.Parallel):
         yield spec.corpus.exclude, "corpus.exclude"
     for number, stage in enumerate(spec.distilling):

@@ -1,8 +1,9 @@
 """How much training will compute, and about how long it will take on this machine.
 
-The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured on optimizer steps: the
-initial student behind the stage's objective and optimizer, on batches of a sample of the texts, against random embeddings in place of
-the teacher's. Not included: measuring on the `select` suite, making views with other models, tokenizing, and embedding for fine-tuning.
+The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured
+on optimizer steps: the initial student behind the stage's objective and optimizer, on batches of a sample of
+the texts, against random embeddings in place of the teacher's. Not included: measuring on the `select` suite,
+making views with other models, tokenizing, and embedding for fine-tuning.
 """
 
 from __future__ import annotations
@@ -38,8 +39,14 @@ from edgedistill.training.optimizers import FUSED, optimizers
 from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
 
-TEACHER_SECONDS, STUDENT_SECONDS = 0.5, 0.8  # the most that measuring takes, but for the last batch or step: a check answers at once
-MOST_PARAMETERS, MOST_LAYERS = 30_000_000, 16  # of a student that is measured; layers count as often as they are applied
+TEACHER_SECONDS, STUDENT_SECONDS = (
+    0.5,
+    0.8,
+)  # the most that measuring takes, but for the last batch or step: a check answers at once
+MOST_PARAMETERS, MOST_LAYERS = (
+    30_000_000,
+    16,
+)  # of a student that is measured; layers count as often as they are applied
 TIMED_PRODUCTS = 2**32  # multiplications of a timed step, at most, forward alone
 SAMPLE = 2_048  # texts of a corpus that are read
 CHUNK = 128  # texts that the teacher embeds at a time
@@ -58,7 +65,8 @@ class ToEmbed(NamedTuple):
 
 
 def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
-    """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs next to nothing."""
+    """What every teacher has still to embed for the distillation stages. An assistant's embedding layer costs
+    next to nothing."""
     spec, corpus, models = opened.spec, opened.texts, opened.models
     if corpus is None or models is None:
         return []
@@ -68,28 +76,42 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
             teacher = pair_batches.embedding_model(match, models)
             if match.layer == "output" and teacher is not None:
                 sides.append((teacher, corpus.side(side)))
-        return [ToEmbed(teacher, side, len(side) - count_cached(teacher, side, session, unit=False)) for teacher, side in sides]
+        return [
+            ToEmbed(teacher, side, len(side) - count_cached(teacher, side, session, unit=False))
+            for teacher, side in sides
+        ]
     blocks = targets.blocks_of(spec.targets) if spec.targets is not None else []
-    specs = dict.fromkeys(of or spec.teacher for block in blocks for of, _ in block.teachers) if blocks else [spec.teacher]
+    specs = (
+        dict.fromkeys(of or spec.teacher for block in blocks for of, _ in block.teachers)
+        if blocks
+        else [spec.teacher]
+    )
     raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
     teachers = [teacher for teacher in map(models.of, specs) if isinstance(teacher, TeacherEncoder)]
-    return [ToEmbed(each, corpus, len(corpus) - count_cached(each, corpus, session, unit=not raw)) for each in teachers]
+    return [
+        ToEmbed(each, corpus, len(corpus) - count_cached(each, corpus, session, unit=not raw))
+        for each in teachers
+    ]
 
 
 def training_samples(opened: Opened) -> int:
-    """How many texts the student embeds in training, over all stages and epochs; every view of a text counts."""
+    """How many texts the student embeds in training, over all stages and epochs; every view of a text
+    counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
     stage, planned = opened.spec.finetuning, opened.finetuning
     if stage is not None and planned is not None:
-        samples += steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
+        samples += (
+            steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
+        )
     return samples
 
 
 def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
-    Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training will find it.
+    Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
+    will find it.
     """
     flush_denormals()
     accelerator = train.accelerator_for(opened.spec, session.device)
@@ -97,20 +119,25 @@ def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -
     for each in missing:
         each.teacher.prepare(replace(session, device=accelerator.device.type))
     session = replace(session, device=accelerator.device.type, log=silent, progress=False)
-    teacher = sum(each.missing * seconds_per_text(each, session.device, TEACHER_SECONDS / len(missing)) for each in missing)
+    teacher = sum(
+        each.missing * seconds_per_text(each, session.device, TEACHER_SECONDS / len(missing))
+        for each in missing
+    )
     with torch.random.fork_rng(devices=[]):
         student = _student_seconds(opened, accelerator)
     return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
 def seconds_per_text(each: ToEmbed, device: str, limit: float) -> float:
-    """Mean seconds in which a teacher embeds a text, measured on a random sample of the corpus for at most about `limit` seconds."""
+    """Mean seconds in which a teacher embeds a text, measured on a random sample of the corpus for at most
+    about `limit` seconds."""
     rows = np.random.default_rng(0).permutation(_spread(each.corpus, SAMPLE))
     return seconds_per_given(each.teacher, each.corpus.texts(rows), device, limit)
 
 
 def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, limit: float) -> float:
-    """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit` seconds."""
+    """Mean seconds in which a teacher embeds one of these texts, measured for at most about `limit`
+    seconds."""
     teacher.embed(texts[:2], device)  # builds the graph
     started, done = time.perf_counter(), 0
     while done < len(texts) and (done == 0 or time.perf_counter() - started < limit):
@@ -134,23 +161,28 @@ def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
 
 
 def is_measured(student: nn.Module) -> bool:
-    """Whether a student is small enough to be built, converted and trained for a moment by a check, which answers within seconds."""
+    """Whether a student is small enough to be built, converted and trained for a moment by a check, which
+    answers within seconds."""
     layers = products(student)[1]
     return kinds.parameters(student)["total"] <= MOST_PARAMETERS and layers <= MOST_LAYERS
 
 
 def products(student: nn.Module) -> tuple[int, int]:
-    """(multiplications for each token, layers that a token passes) of a student; a shared layer counts as often as it is applied."""
+    """(multiplications for each token, layers that a token passes) of a student; a shared layer counts as
+    often as it is applied."""
     bare: Any = own(student)
     encoder = getattr(getattr(bare, "model", None), "encoder", None)
     times = int(getattr(encoder, "times", 1))
     layers = getattr(encoder, "layer", None)
     parameters = kinds.parameters(student)
-    return times * parameters["encoder"] + parameters["head"], times * (len(layers) if layers is not None else 1)
+    return times * parameters["encoder"] + parameters["head"], times * (
+        len(layers) if layers is not None else 1
+    )
 
 
 def _computed_seconds(opened: Opened) -> float:
-    """Seconds of training by the number of its multiplications, at the speed of a large product on this machine; a lower bound."""
+    """Seconds of training by the number of its multiplications, at the speed of a large product on this
+    machine; a lower bound."""
     side = 512
     matrix = torch.ones(side, side)
     matrix @ matrix
@@ -159,16 +191,23 @@ def _computed_seconds(opened: Opened) -> float:
         matrix @ matrix
     rate = 8 * side**3 / (time.perf_counter() - started)
     tokens = [_sample(opened, number) for number in range(len(opened.spec.distilling))]
-    mean = np.mean([each.lengths(np.arange(len(each))).mean() for each in tokens]) if tokens else opened.student.max_tokens / 4
+    mean = (
+        np.mean([each.lengths(np.arange(len(each))).mean() for each in tokens])
+        if tokens
+        else opened.student.max_tokens / 4
+    )
     return float(3 * products(opened.student.module)[0] * mean * training_samples(opened) / rate)
 
 
 def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
-    """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy of the student."""
+    """Mean seconds of an optimizer step of a distillation stage, measured for about `limit` seconds on a copy
+    of the student."""
     stage, device = opened.spec.distilling[number], accelerator.device
     tokens, dims = _sample(opened, number), _target_dims(opened, stage)
     group = stage.group or 1
-    per_row = max(1, products(opened.student.module)[0]) * max(1.0, float(tokens.lengths(np.arange(len(tokens))).mean()))
+    per_row = max(1, products(opened.student.module)[0]) * max(
+        1.0, float(tokens.lengths(np.arange(len(tokens))).mean())
+    )
     most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
@@ -194,17 +233,22 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
         if embeddings is not None:
             objectives.update_queues(module.objective, embeddings)
 
-    listed = [order.at(each)[0] for each in range(min(LISTED_STEPS, steps(stage, opened.stages[number].rows)))]
+    listed = [
+        order.at(each)[0] for each in range(min(LISTED_STEPS, steps(stage, opened.stages[number].rows)))
+    ]
     padded = np.array([int(tokens.lengths(each).max()) * len(each) for each in listed])
     numbers = spread_over(padded)
     seconds = timed_steps(step, numbers, limit)
     fixed = optimizing[-len(seconds) :]
-    of_batch_seconds = (np.sum(seconds) - np.sum(fixed)) / padded[numbers[: len(seconds)]].sum() * padded.mean()
+    of_batch_seconds = (
+        (np.sum(seconds) - np.sum(fixed)) / padded[numbers[: len(seconds)]].sum() * padded.mean()
+    )
     return float(of_batch_seconds * stage.batch / timed.batch + np.mean(fixed or [0.0]))
 
 
 def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> float:
-    """A step of training behind the loss. Returns the optimizers' seconds, which do not depend on the batch."""
+    """A step of training behind the loss. Returns the optimizers' seconds, which do not depend on the
+    batch."""
     for optimizer in optimizers:
         optimizer.zero_grad()
     loss.backward()
@@ -215,13 +259,15 @@ def _optimize(loss: Tensor, optimizers: Sequence[torch.optim.Optimizer]) -> floa
 
 
 def random_unit_rows(*shape: int) -> Tensor:
-    """Random embeddings of unit length in place of a teacher's; shape: (n, dims), or (n, 2, dims) for the two sides of pairs."""
+    """Random embeddings of unit length in place of a teacher's; shape: (n, dims), or (n, 2, dims) for the two
+    sides of pairs."""
     rows = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     return nn.functional.normalize(rows, dim=-1)
 
 
 def spread_over(sizes: np.ndarray) -> np.ndarray:
-    """Positions (n,) of sizes (n,) in an order whose every beginning holds small, middling and large ones alike; the median comes first."""
+    """Positions (n,) of sizes (n,) in an order whose every beginning holds small, middling and large ones
+    alike; the median comes first."""
     golden = (5**0.5 - 1) / 2
     ranks = ((0.5 + golden * np.arange(8 * len(sizes))) % 1 * len(sizes)).astype(int)
     _, first = np.unique(ranks, return_index=True)
@@ -240,7 +286,9 @@ def _sample(opened: Opened, number: int) -> ItemTokens:
     elif corpus is not None:
         columns = [corpus]
     texts = [column.texts(_spread(column, SAMPLE)) for column in columns]
-    items = list(zip(*texts, strict=False))  # the sides of a parallel corpus have different numbers of distinct texts
+    items = list(
+        zip(*texts, strict=False)
+    )  # the sides of a parallel corpus have different numbers of distinct texts
     return ItemTokens(items, opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
 
 
@@ -251,13 +299,22 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
     assert opened.models is not None
     if not isinstance(opened.texts, ParallelCorpus):
         return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
-    return (pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher).dims
+    return (
+        pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher
+    ).dims
 
 
-def _finetuning_seconds(opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float) -> float:
+def _finetuning_seconds(
+    opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
+) -> float:
     """Seconds of the fine-tuning stage at all of its learning rates."""
     task, device = planned.task, accelerator.device
-    tokens = ItemTokens(task.train.items[:SAMPLE], opened.student.tokenizer, "", min(stage.max_tokens, opened.student.max_tokens))
+    tokens = ItemTokens(
+        task.train.items[:SAMPLE],
+        opened.student.tokenizer,
+        "",
+        min(stage.max_tokens, opened.student.max_tokens),
+    )
     student = copy.deepcopy(opened.student.module)
     module = finetune.new_classifier(planned, student).to(device).train()
     plain_attention.use_where_faster(student, accelerator)
@@ -267,16 +324,25 @@ def _finetuning_seconds(opened: Opened, stage: recipe.Finetune, planned: Finetun
         rows = np.random.default_rng(number).integers(len(tokens), size=min(stage.batch, TIMED_ROWS))
         with accelerator.autocast():
             logits = module(*tokens.batch(rows, device))
-        _optimize(nn.functional.cross_entropy(logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)), [optimizer])
+        _optimize(
+            nn.functional.cross_entropy(
+                logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)
+            ),
+            [optimizer],
+        )
 
-    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(1, stage.batch / TIMED_ROWS)
+    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(
+        1, stage.batch / TIMED_ROWS
+    )
     return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:
-    """Seconds of the first of these steps: of TIMED_STEPS, or of as many as can be measured in about `limit` seconds. step: runs one.
+    """Seconds of the first of these steps: of TIMED_STEPS, or of as many as can be measured in about `limit`
+    seconds. step: runs one.
 
-    All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are built.
+    All run twice and the second time counts: the first one of a new shape takes longer, as its kernels are
+        built.
     """
     started, count = time.perf_counter(), 0
     chosen = numbers[:TIMED_STEPS].tolist()

@@ -23,7 +23,8 @@ def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> o
 
 
 def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> Converter:
-    """`convert` for this graph and for the same graph with some constants skipped, with activations measured only once."""
+    """`convert` for this graph and for the same graph with some constants skipped, with activations measured
+    only once."""
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
@@ -33,5 +34,6 @@ def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) ->
 
 
 def simulated(model: onnx.ModelProto, precision: str) -> onnx.ModelProto | None:
-    """A converted graph that computes on a CPU what the device that the precision is for computes; None where the CPU does it itself."""
+    """A converted graph that computes on a CPU what the device that the precision is for computes; None where
+    the CPU does it itself."""
     return fp16.simulated(model) if precision == "fp16" else None

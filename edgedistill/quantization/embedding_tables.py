@@ -12,7 +12,8 @@ SMALLEST = 1024  # elements; quantizing a smaller table adds more bytes in scale
 
 
 def quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(V, r) -> int8 (V, r) and the scale of each row (V, 1): table ≈ values · scale, with an error of at most half a scale."""
+    """(V, r) -> int8 (V, r) and the scale of each row (V, 1): table ≈ values · scale, with an error of at
+    most half a scale."""
     scale = np.maximum(np.abs(table).max(1, keepdims=True), 1e-12) / 127
     return np.round(table / scale).astype(np.int8), scale.astype(np.float32)
 
@@ -20,20 +21,33 @@ def quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> Gather of int8 rows and of their scales, in standard operators."""
     table = editor.array(node.input[0]) if node.op_type == "Gather" else None
-    if table is None or table.ndim != 2 or table.size < SMALLEST or any(a.name == "axis" and a.i != 0 for a in node.attribute):
+    if (
+        table is None
+        or table.ndim != 2
+        or table.size < SMALLEST
+        or any(a.name == "axis" and a.i != 0 for a in node.attribute)
+    ):
         return None
     name, out, ids = node.input[0], node.output[0], node.input[1]
     values, scale = quantize_rows(table)
     return [
-        helper.make_node("Gather", [editor.constant(values, f"{name}_int8"), ids], [f"{out}_int8"], name=f"{out}_rows"),
-        helper.make_node("Gather", [editor.constant(scale, f"{name}_scale"), ids], [f"{out}_row_scale"], name=f"{out}_row_scales"),
+        helper.make_node(
+            "Gather", [editor.constant(values, f"{name}_int8"), ids], [f"{out}_int8"], name=f"{out}_rows"
+        ),
+        helper.make_node(
+            "Gather",
+            [editor.constant(scale, f"{name}_scale"), ids],
+            [f"{out}_row_scale"],
+            name=f"{out}_row_scales",
+        ),
         helper.make_node("Cast", [f"{out}_int8"], [f"{out}_float"], name=f"{out}_cast", to=TensorProto.FLOAT),
         helper.make_node("Mul", [f"{out}_float", f"{out}_row_scale"], [out], name=f"{out}_scaled"),
     ]
 
 
 def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
-    """Store a constant in 8 bits with a scale per row (last axis), and restore it to float32 by Cast and Mul: `{name}_float`.
+    """Store a constant in 8 bits with a scale per row (last axis), and restore it to float32 by Cast and Mul:
+    `{name}_float`.
 
     onnxruntime folds both nodes once, when the graph is opened. It would run DequantizeLinear every time.
     """
@@ -42,8 +56,19 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
     values, scale = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
     return [
-        helper.make_node("Cast", [editor.constant(values, f"{name}_int8")], [f"{name}_cast"], name=f"{name}_cast", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [f"{name}_cast", editor.constant(scale, f"{name}_scale")], [f"{name}_float"], name=f"{name}_float"),
+        helper.make_node(
+            "Cast",
+            [editor.constant(values, f"{name}_int8")],
+            [f"{name}_cast"],
+            name=f"{name}_cast",
+            to=TensorProto.FLOAT,
+        ),
+        helper.make_node(
+            "Mul",
+            [f"{name}_cast", editor.constant(scale, f"{name}_scale")],
+            [f"{name}_float"],
+            name=f"{name}_float",
+        ),
     ]
 
 

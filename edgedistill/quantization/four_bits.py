@@ -8,24 +8,31 @@ from edgedistill.errors import CheckFailed
 
 GROUP = 32  # numbers that share a scale: 4 + 16/32 = 4.5 bits each
 LOWEST, HIGHEST = -8, 7  # the values of 4 bits
-FACTORS = np.linspace(0.65, 1.0, 15, dtype=np.float32)  # of the scale that just reaches the largest number of a group
+FACTORS = np.linspace(
+    0.65, 1.0, 15, dtype=np.float32
+)  # of the scale that just reaches the largest number of a group
 SMALLEST_SCALE = 2.0**-24  # float16's
 LEAST, MOST = 2.0**-17, 8 * 65504.0  # of an array's largest number: its scales are exact to 3%, and reach it
 
 
 def check_range(array: np.ndarray, name: str) -> None:
-    """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that stores them."""
+    """Raise CheckFailed where the scales of an array, its largest number over 8, leave the float16 that
+    stores them."""
     largest = float(np.abs(array).max(initial=0))
     if not (largest == 0 or LEAST <= largest <= MOST):
-        fact = f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from {LEAST:.0e} to {MOST:,.0f}"
+        fact = (
+            f"the largest number of {name} is {largest:.3g}, and the float16 scales of w4 reach from "
+            f"{LEAST:.0e} to {MOST:,.0f}"
+        )
         raise CheckFailed(f"{fact}; try --precision w8")
 
 
 def quantize_groups(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(…, n) -> int8 (…, n) of values −8 … 7, and the scale of each group along the last axis (…, ⌈n / 32⌉) float16.
+    """(…, n) -> int8 (…, n) of values −8 … 7, and the scale of each group along the last axis (…, ⌈n / 32⌉)
+    float16.
 
-    The scale of a group is the one of least squared error among 30: the largest number may sit at −8 or be clipped, and the sign is free,
-    since there is one more negative value than positive ones.
+    The scale of a group is the one of least squared error among 30: the largest number may sit at −8 or be
+    clipped, and the sign is free, since there is one more negative value than positive ones.
     """
     groups = in_groups(array.astype(np.float32))
     scale = best_scale(groups)
@@ -41,7 +48,8 @@ def in_groups(array: np.ndarray) -> np.ndarray:
 
 
 def best_scale(groups: np.ndarray) -> np.ndarray:
-    """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the candidates."""
+    """(…, 32) -> (…, 1) float32 that float16 holds exactly: the scale of least squared error among the
+    candidates."""
     extreme = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
     found = np.full_like(extreme, SMALLEST_SCALE)
     least = np.full(extreme.shape, np.inf, np.float32)
@@ -60,7 +68,8 @@ def rounded(groups: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def packed(values: np.ndarray, zero: int = 0) -> np.ndarray:
-    """(…, n) int8 -> uint8 (…, ⌈n / 2⌉): the first of each two in the lower 4 bits. `zero` is added to each value."""
+    """(…, n) int8 -> uint8 (…, ⌈n / 2⌉): the first of each two in the lower 4 bits. `zero` is added to each
+    value."""
     bits = (values + zero).astype(np.uint8) & 15
     bits = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, bits.shape[-1] % 2)])
     return bits[..., 0::2] | (bits[..., 1::2] << 4)

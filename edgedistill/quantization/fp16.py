@@ -1,9 +1,11 @@
-"""`fp16`: weights in float16, and products, attention and activation functions computed in it; for GPUs and phones.
+"""`fp16`: weights in float16, and products, attention and activation functions computed in it; for GPUs and
+phones.
 
-Inputs and outputs stay what they are, float32 embeddings. Norms, softmax outside of attention, pooling, unit length and LSTMs are computed
-in float32, since sums of squares and of tokens may leave float16, which ends at 65,504. So is any other node whose values come near that
-on sample texts. A CPU without float16 kernels casts back and forth, and computes in float32 where two casts meet: choose another
-precision there. What the graph gives where all of it is rounded to float16, `simulated` shows.
+Inputs and outputs stay what they are, float32 embeddings. Norms, softmax outside of attention, pooling, unit
+length and LSTMs are computed in float32, since sums of squares and of tokens may leave float16, which ends at
+65,504. So is any other node whose values come near that on sample texts. A CPU without float16 kernels casts
+back and forth, and computes in float32 where two casts meet: choose another precision there. What the graph
+gives where all of it is rounded to float16, `simulated` shows.
 """
 
 from __future__ import annotations
@@ -25,15 +27,35 @@ SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denor
 HEADROOM = 2.0  # over what was measured: other texts come
 LEAST_KEPT = 2.0**-8  # of a weight's norm may be lost: eight times what rounding to 11 bits takes
 ATTENTION = ("MultiHeadAttention", "Attention")
-ELEMENTWISE = ("Add", "Sub", "Mul", "Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Sigmoid", "Erf", "Where", "Identity")
+ELEMENTWISE = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Relu",
+    "Gelu",
+    "BiasGelu",
+    "FastGelu",
+    "QuickGelu",
+    "Tanh",
+    "Sigmoid",
+    "Erf",
+    "Where",
+    "Identity",
+)
 MOVING = ("Split", "Reshape", "Transpose", "Concat", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand")
-IN_FLOAT16 = ("MatMul", *ATTENTION, *ELEMENTWISE, *MOVING)  # where all that they read is float16; anything else is float32
+IN_FLOAT16 = (
+    "MatMul",
+    *ATTENTION,
+    *ELEMENTWISE,
+    *MOVING,
+)  # where all that they read is float16; anything else is float32
 
 Largest = dict[str, float]  # what the absolute value of a float32 value may come to, by its name
 
 
 def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """The graph in float16. samples: token ids of texts to measure activations on; without them only weights decide what stays float32."""
+    """The graph in float16. samples: token ids of texts to measure activations on; without them only weights
+    decide what stays float32."""
     return converter(model, samples)(model)
 
 
@@ -43,14 +65,16 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
 
 
 def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
+    hidden."""
     return _Float16(model, largest).convert()
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     """What the values of the graph may come to; empty without samples.
 
-    Measured on the samples. Of products, attention's scores, sums and lookups it is a bound that no order of summation and no row of
+    Measured on the samples. Of products, attention's scores, sums and lookups it is a bound that no order of
+    summation and no row of
     the table passes: Σ|xᵢwᵢ| ≤ |x|·|w|.
     """
     if not len(samples):
@@ -67,7 +91,9 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
     for output in found:
         watched.graph.node.extend(_measuring(output))
     for values in values_of(watched, list(found), samples):
-        found = {output: float(np.maximum(most, values[output])) for output, most in found.items()}  # keeps NaN
+        found = {
+            output: float(np.maximum(most, values[output])) for output, most in found.items()
+        }  # keeps NaN
     for name, array in constants.items():
         found[f"largest {name}"] = float(np.abs(array).max(initial=0))
     for node in model.graph.node:
@@ -76,9 +102,11 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
 
 
 def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A converted graph in float32 whose every float16 value is rounded to float16, as a device with float16 kernels computes it.
+    """A converted graph in float32 whose every float16 value is rounded to float16, as a device with float16
+    kernels computes it.
 
-    Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet; these do not.
+    Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet;
+    these do not.
     """
     half, whole = _values_of_type(model, "tensor(float16)"), onnx.ModelProto()
     whole.CopyFrom(model)
@@ -95,19 +123,25 @@ def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
         for at, name in enumerate(node.output):
             if name in half:
                 copied.output[at] = f"{name}_exact"
-                whole.graph.node.append(helper.make_node("Cast", [f"{name}_exact"], [f"{name}_rounded"], to=TensorProto.FLOAT16))
-                whole.graph.node.append(helper.make_node("Cast", [f"{name}_rounded"], [name], to=TensorProto.FLOAT))
+                whole.graph.node.append(
+                    helper.make_node("Cast", [f"{name}_exact"], [f"{name}_rounded"], to=TensorProto.FLOAT16)
+                )
+                whole.graph.node.append(
+                    helper.make_node("Cast", [f"{name}_rounded"], [name], to=TensorProto.FLOAT)
+                )
     return whole
 
 
 def flushed(array: np.ndarray) -> np.ndarray:
-    """float32 -> the nearest numbers of float16, those below its smallest normal number zero; float32 again."""
+    """float32 -> the nearest numbers of float16, those below its smallest normal number zero; float32
+    again."""
     half = array.astype(np.float16).astype(np.float32)
     return np.where(np.abs(half) < SMALLEST_NORMAL, np.float32(0), half)
 
 
 def holds(array: np.ndarray, axis: int | None = None) -> bool:
-    """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are below its start.
+    """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are
+    below its start.
 
     axis: of the rows that matter each by itself; by default only the whole array does.
     """
@@ -146,7 +180,8 @@ class _Float16:
         return self.editor.finish()
 
     def _is_half(self, node: onnx.NodeProto) -> bool:
-        """A product with a matrix, a lookup in a table, or a node that reads nothing but float16; float16 must hold what it handles."""
+        """A product with a matrix, a lookup in a table, or a node that reads nothing but float16; float16
+        must hold what it handles."""
         read = [name for name in node.input if name in self.floats]
         constants = [name for name in read if self.editor.array(name) is not None]
         computed = [name for name in read if name not in constants]
@@ -162,7 +197,9 @@ class _Float16:
         array = self.editor.array(name)
         if array is None:
             return self.largest.get(name, 0.0) * HEADROOM <= LARGEST
-        return holds(array) if array.ndim > 1 else bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
+        return (
+            holds(array) if array.ndim > 1 else bool(np.abs(array).max(initial=0) <= LARGEST)
+        )  # a small bias is lost in its sum anyway
 
     def _add_half(self, node: onnx.NodeProto, outputs: set[str]) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
@@ -172,7 +209,11 @@ class _Float16:
                 continue
             if name in outputs:
                 node.output[at] = f"{name}_half"
-                self.nodes.append(helper.make_node("Cast", [f"{name}_half"], [name], name=f"{name}_cast", to=TensorProto.FLOAT))
+                self.nodes.append(
+                    helper.make_node(
+                        "Cast", [f"{name}_half"], [name], name=f"{name}_cast", to=TensorProto.FLOAT
+                    )
+                )
             else:
                 self.half.add(name)
 
@@ -180,12 +221,18 @@ class _Float16:
         array = self.editor.array(name)
         if array is not None:
             return self._constant(name, array)
-        return name if name in self.half or name not in self.floats else self._cast(name, f"{name}_half", TensorProto.FLOAT16)
+        return (
+            name
+            if name in self.half or name not in self.floats
+            else self._cast(name, f"{name}_half", TensorProto.FLOAT16)
+        )
 
     def _as_float(self, name: str) -> str:
-        """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the graph is opened.
+        """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the
+        graph is opened.
 
-        Not those with rows of small numbers: they may be multiplied by the values that keep the node in float32.
+        Not those with rows of small numbers: they may be multiplied by the values that keep the node in
+            float32.
         """
         array = self.editor.array(name)
         if array is not None and array.size >= SMALLEST and holds(array, axis=-1):
@@ -203,12 +250,15 @@ class _Float16:
 
 
 def _measuring(output: str) -> list[onnx.NodeProto]:
-    """Nodes that give `largest x`, the largest absolute value of x, or of its rows the largest `length x` or `sum x` of absolute values."""
+    """Nodes that give `largest x`, the largest absolute value of x, or of its rows the largest `length x` or
+    `sum x` of absolute values."""
     kind, name = output.split(" ", 1)
     if kind == "largest":
         first = helper.make_node("Abs", [name], [f"{output} all"])
     else:
-        first = helper.make_node({"length": "ReduceL2", "sum": "ReduceL1"}[kind], [name], [f"{output} all"], axes=[-1], keepdims=0)
+        first = helper.make_node(
+            {"length": "ReduceL2", "sum": "ReduceL1"}[kind], [name], [f"{output} all"], axes=[-1], keepdims=0
+        )
     return [first, helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0)]
 
 
@@ -234,11 +284,16 @@ def _bound(node: onnx.NodeProto, found: Largest, constants: dict[str, np.ndarray
 
 def _constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """The float32 constants."""
-    return {each.name: numpy_helper.to_array(each) for each in model.graph.initializer if each.data_type == TensorProto.FLOAT}
+    return {
+        each.name: numpy_helper.to_array(each)
+        for each in model.graph.initializer
+        if each.data_type == TensorProto.FLOAT
+    }
 
 
 def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
-    """The names of all values that nodes compute in a type; onnxruntime infers the types, those of its own operators too."""
+    """The names of all values that nodes compute in a type; onnxruntime infers the types, those of its own
+    operators too."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     names = {name for node in model.graph.node for name in node.output if name}

@@ -24,7 +24,11 @@ class GraphEditor:
     def array(self, name: str) -> np.ndarray | None:
         """The values of a float constant; None for anything else."""
         constant = self.constants.get(name)
-        return None if constant is None or constant.data_type != TensorProto.FLOAT else numpy_helper.to_array(constant)
+        return (
+            None
+            if constant is None or constant.data_type != TensorProto.FLOAT
+            else numpy_helper.to_array(constant)
+        )
 
     def is_product(self, node: onnx.NodeProto) -> bool:
         """Whether a node multiplies by a constant matrix."""
@@ -70,7 +74,8 @@ class GraphEditor:
 
 
 def check_count(model: onnx.ModelProto, op: str, expected: int) -> None:
-    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not recognize."""
+    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not
+    recognize."""
     found = sum(node.op_type == op for node in model.graph.node)
     if found != expected:
         raise RuntimeError(f"{expected} nodes should have become {op}, {found} did")

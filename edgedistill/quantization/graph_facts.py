@@ -1,4 +1,5 @@
-"""What can be told of a graph from its nodes alone: who writes a value, who reads it, how many dimensions it has."""
+"""What can be told of a graph from its nodes alone: who writes a value, who reads it, how many dimensions it
+has."""
 
 from __future__ import annotations
 
@@ -12,7 +13,19 @@ from onnx import TensorProto, numpy_helper
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
-SAME_SHAPE = ("Add", "Mul", "Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Relu", "Tanh", "LayerNormalization", "MatMul", "Cast")
+SAME_SHAPE = (
+    "Add",
+    "Mul",
+    "Gelu",
+    "FastGelu",
+    "BiasGelu",
+    "QuickGelu",
+    "Relu",
+    "Tanh",
+    "LayerNormalization",
+    "MatMul",
+    "Cast",
+)
 
 
 def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -21,15 +34,24 @@ def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) 
 
 
 def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[dict[str, str], float]:
-    """({weight: the operator that reads it} of the products that a conversion left in float32, their share of all products' weights).
+    """({weight: the operator that reads it} of the products that a conversion left in float32, their share of
+    all products' weights).
 
-    Products are all operators whose weights a precision should convert, not only those that the converters know. The share is 1 where
-    there are none, and no constant was converted either.
+    Products are all operators whose weights a precision should convert, not only those that the converters
+    know. The share is 1 where there are none, and no constant was converted either.
     """
     sizes = {
-        each.name: math.prod(each.dims) for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and len(each.dims) > 1
+        each.name: math.prod(each.dims)
+        for each in fp32.graph.initializer
+        if each.data_type == TensorProto.FLOAT and len(each.dims) > 1
     }
-    operators = {name: node.op_type for node in fp32.graph.node if node.op_type in PRODUCTS for name in node.input[:3] if name in sizes}
+    operators = {
+        name: node.op_type
+        for node in fp32.graph.node
+        if node.op_type in PRODUCTS
+        for name in node.input[:3]
+        if name in sizes
+    }
     read = {
         name.removesuffix("_float") if node.op_type not in RECURRENT else name
         for node in quantized.graph.node
@@ -38,12 +60,16 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     }
     left = {name: operator for name, operator in operators.items() if name in read}
     if not operators:
-        return {}, float({each.name for each in fp32.graph.initializer} == {each.name for each in quantized.graph.initializer})
+        return {}, float(
+            {each.name for each in fp32.graph.initializer}
+            == {each.name for each in quantized.graph.initializer}
+        )
     return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
 
 
 def not_finite(model: onnx.ModelProto) -> str | None:
-    """The first constant with a value that is NaN or infinite: its name, row and value; None where there is none.
+    """The first constant with a value that is NaN or infinite: its name, row and value; None where there is
+    none.
 
     A single −∞ is a mask.
     """
@@ -119,10 +145,18 @@ class GraphFacts:
         return self.rank(node.input[0]) if node.op_type in SAME_SHAPE else None
 
     def rows_of(self, name: str) -> str:
-        """The value furthest up the graph that surely has as many rows (of its last dimension) as this one."""
-        while (node := self._writers.get(name)) is not None and node.op_type in ("Reshape", "MultiHeadAttention", *SAME_SHAPE):
+        """The value furthest up the graph that surely has as many rows (of its last dimension) as this
+        one."""
+        while (node := self._writers.get(name)) is not None and node.op_type in (
+            "Reshape",
+            "MultiHeadAttention",
+            *SAME_SHAPE,
+        ):
             inputs = [each for each in node.input[:2] if each not in self.constants]
-            if len(inputs) > 1 and node.op_type in ("Add", "Mul"):  # they broadcast: only a product is known to have all rows
+            if len(inputs) > 1 and node.op_type in (
+                "Add",
+                "Mul",
+            ):  # they broadcast: only a product is known to have all rows
                 inputs = [each for each in inputs if self._writers.get(each) in self.products]
             if not inputs:
                 break

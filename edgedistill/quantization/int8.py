@@ -1,15 +1,17 @@
-"""`int8`: products of 8-bit activations and 8-bit weights, whose scales never depend on the other texts of a batch.
+"""`int8`: products of 8-bit activations and 8-bit weights, whose scales never depend on the other texts of a
+batch.
 
 How a product's input is quantized follows from the operator that computes it:
 
-- after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see channel_factors). The product then needs one
-  scale for all of its input, and adds its bias itself.
+- after LayerNorm or attention: a fixed scale for each channel, measured on sample texts (see
+    channel_factors). The product then needs one scale for all of its input, and adds its bias itself.
 - after GELU or ReLU: a scale for each row (token), from the row's maximum; the minimum is known.
 - rows of an embedding table: as they are stored.
 - anything else: a scale for each row, from its largest absolute value.
 
-Weights have a scale for each output channel. Processors without VNNI add two neighbouring uint8 × int8 products in 16 bits, which saturate.
-The scale is chosen so that no pair of weights can reach that: the same file gives the same everywhere, and has 8 bits where others take 7.
+Weights have a scale for each output channel. Processors without VNNI add two neighbouring uint8 × int8
+products in 16 bits, which saturate. The scale is chosen so that no pair of weights can reach that: the same
+file gives the same everywhere, and has 8 bits where others take 7.
 """
 
 from __future__ import annotations
@@ -28,21 +30,33 @@ from edgedistill.quantization.graph_facts import GraphFacts
 from edgedistill.quantization.sample_batches import TokenIds, activations
 from edgedistill.quantization.skipping import Converter
 
-# A few channels of a transformer's activations are many times as large as the others. One scale for all of them wastes the 8 bits of the
-# rest, so every channel is divided by a factor of its own, which the rows of the weight behind it are multiplied by.
+# A few channels of a transformer's activations are many times as large as the others. One scale for all of
+# them wastes the 8 bits of the
+# rest, so every channel is divided by a factor of its own, which the rows of the weight behind it are
+# multiplied by.
 HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a coarser step
-EXPONENT = 0.75  # how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and 0.8
+# how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and
+# 0.8
+EXPONENT = 0.75
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
-ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}  # zero points behind activations that are bounded below
+ZEROS = {
+    "Gelu": 24,
+    "FastGelu": 24,
+    "BiasGelu": 24,
+    "Relu": 0,
+}  # zero points behind activations that are bounded below
 LEAST = 0.17  # GELU's minimum is −0.16997
 PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 128; rounding may add one
 TINY = 1e-12
 
-Largest = dict[str, np.ndarray]  # the largest absolute value (K,) of each channel of an activation, by its name
+Largest = dict[
+    str, np.ndarray
+]  # the largest absolute value (K,) of each channel of an activation, by its name
 
 
 def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16 bits."""
+    """(K, N) -> int8 (K, N) and the scale of each column (N,): no pair of rows 2k, 2k + 1 can saturate 16
+    bits."""
     even, odd = weight[0::2], np.zeros_like(weight[0::2])
     odd[: len(weight) // 2] = weight[1::2]
     positive, negative = (np.maximum(sign * even, 0) + np.maximum(sign * odd, 0) for sign in (1, -1))
@@ -52,7 +66,8 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """samples: token ids of texts to measure channels on; without them all activations get a scale for each row."""
+    """samples: token ids of texts to measure channels on; without them all activations get a scale for each
+    row."""
     return partial(convert_measured, largest=measure(model, samples))
 
 
@@ -64,7 +79,8 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
 
 
 def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
+    hidden."""
     editor = GraphEditor(model)
     facts = GraphFacts(model)
     channels = _channels(editor, facts, largest)
@@ -78,15 +94,23 @@ def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProt
 
 
 def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
-    """What int8 loses in each product by itself, by the name of its weight: |y − x·W|² / |x·W|² over the rows of the texts `ids`."""
+    """What int8 loses in each product by itself, by the name of its weight.
+
+    It is |y − x·W|² / |x·W|² over the rows of the texts `ids`.
+    """
     facts = GraphFacts(model)
     channels = _channels(GraphEditor(model), facts, largest)
     lost: dict[str, float] = {}
-    for values in sample_batches.activations(model, list(dict.fromkeys(node.input[0] for node in facts.products)), ids):
+    for values in sample_batches.activations(
+        model, list(dict.fromkeys(node.input[0] for node in facts.products)), ids
+    ):
         for node in facts.products:
             x, weight = values[node.input[0]], numpy_helper.to_array(facts.constants[node.input[1]])
             expected = x @ weight
-            error = float(((_emulated(x, weight, channels.get(node.input[0])) - expected) ** 2).sum() / max((expected**2).sum(), TINY))
+            error = float(
+                ((_emulated(x, weight, channels.get(node.input[0])) - expected) ** 2).sum()
+                / max((expected**2).sum(), TINY)
+            )
             lost[node.input[1]] = max(lost.get(node.input[1], 0.0), error)
     return lost
 
@@ -94,7 +118,9 @@ def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> d
 def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> np.ndarray:
     """x·W (n, N) with both rounded as in the graph, but for the zero points behind GELU."""
     factors, step = (
-        (channels.factors, channels.step) if channels is not None else (1.0, np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127)
+        (channels.factors, channels.step)
+        if channels is not None
+        else (1.0, np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127)
     )
     values, scale = quantize_weights(weight * np.reshape(factors, (-1, 1)))
     rounded = np.clip(np.rint(x / factors / step), -ZERO, ZERO - 1) * step
@@ -102,7 +128,8 @@ def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> 
 
 
 class _Channels(NamedTuple):
-    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. folded: the division is in weights."""
+    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. folded:
+    the division is in weights."""
 
     factors: np.ndarray
     step: float
@@ -110,7 +137,8 @@ class _Channels(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """A product's input in uint8. step: its scale, one for all; rows: the name of a scale for each row, None where there is none."""
+    """A product's input in uint8. step: its scale, one for all; rows: the name of a scale for each row, None
+    where there is none."""
 
     values: str
     zero: int
@@ -119,12 +147,16 @@ class _Input(NamedTuple):
 
 
 def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[str, _Channels]:
-    """The channels of each input that is computed by LayerNorm or attention. Divisions of attention's values are folded into `editor`.
+    """The channels of each input that is computed by LayerNorm or attention. Divisions of attention's values
+    are folded into `editor`.
 
-    Inputs of products with the same weight share their factors, as in a block of layers that is applied several times.
+    Inputs of products with the same weight share their factors, as in a block of layers that is applied
+    several times.
     """
     groups = [group for group in _groups(facts) if _has_fixed(facts, group)] if largest else []
-    groups = [group for group in groups if all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs)]
+    groups = [
+        group for group in groups if all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs)
+    ]
     found: dict[str, _Channels] = {}
     for group in groups:
         most = np.max([largest[x] for x in group.inputs], axis=0)
@@ -166,14 +198,21 @@ def _is_fixed(facts: GraphFacts, x: str) -> bool:
 
 
 def _fold_into_values(editor: GraphEditor, facts: GraphFacts, inputs: list[str], factors: np.ndarray) -> bool:
-    """Divide the columns of the value weights and biases of attention, whose output is a mean of values; whether that was possible."""
+    """Divide the columns of the value weights and biases of attention, whose output is a mean of values;
+    whether that was possible."""
     constants: dict[str, slice] = {}
     for x in inputs:
         attention = facts.writer(x)
-        value = facts.writer(attention.input[2]) if attention is not None and attention.op_type == "MultiHeadAttention" else None
+        value = (
+            facts.writer(attention.input[2])
+            if attention is not None and attention.op_type == "MultiHeadAttention"
+            else None
+        )
         if attention is None or value is None:
             return False
-        if len(attention.input) > 3 and attention.input[3]:  # biases of queries, keys and values in one constant
+        if (
+            len(attention.input) > 3 and attention.input[3]
+        ):  # biases of queries, keys and values in one constant
             constants[attention.input[3]] = slice(-len(factors), None)
         if value.op_type == "Add":
             bias = next((name for name in value.input if name in facts.constants), "")
@@ -217,10 +256,14 @@ class _Products:
         if x not in self.inputs:
             self.inputs[x] = self._quantize(x)
         source = self.inputs[x]
-        if name not in self.weights:  # a shared layer's weight is read by several products, whose inputs share their factors
+        if (
+            name not in self.weights
+        ):  # a shared layer's weight is read by several products, whose inputs share their factors
             weight = editor.array(name)
             assert weight is not None
-            self.weights[name] = quantize_weights(weight * self.channels[x].factors[:, None] if x in self.channels else weight)
+            self.weights[name] = quantize_weights(
+                weight * self.channels[x].factors[:, None] if x in self.channels else weight
+            )
         values, scale = self.weights[name]
         operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
         operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
@@ -248,7 +291,12 @@ class _Products:
         scaled = self._add("Mul", [product, rows], f"{y}_rows")
         leading = self._add("Shape", [x], f"{y}_leading", start=0, end=-1)
         width = self.editor.constants[node.input[1]].dims[1]
-        shape = self._add("Concat", [leading, self._constant(np.array([width], np.int64), f"width_{width}")], f"{y}_shape", axis=0)
+        shape = self._add(
+            "Concat",
+            [leading, self._constant(np.array([width], np.int64), f"width_{width}")],
+            f"{y}_shape",
+            axis=0,
+        )
         self._add("Reshape", [scaled, shape], y)
 
     def _quantize(self, x: str) -> _Input:
@@ -258,20 +306,38 @@ class _Products:
             return self._table_rows(x)
         rows = x
         if self.facts.rank(x) != 2:
-            width = next(self.facts.constants[node.input[1]].dims[0] for node in self.facts.products if node.input[0] == x)
-            rows = self._add("Reshape", [x, self._constant(np.array([-1, width], np.int64), f"rows_{width}")], f"{x}_as_rows")
+            width = next(
+                self.facts.constants[node.input[1]].dims[0]
+                for node in self.facts.products
+                if node.input[0] == x
+            )
+            rows = self._add(
+                "Reshape",
+                [x, self._constant(np.array([-1, width], np.int64), f"rows_{width}")],
+                f"{x}_as_rows",
+            )
         writer = self.facts.writer(x)
         zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
         scale = self._row_scales(x, rows, zero)
-        flat = self._add("Reshape", [scale, self._constant(np.array([-1], np.int64), "flat")], f"{x}_row_scales")
-        values = self._add("QuantizeLinear", [rows, flat, self._zero_rows(x, flat, zero)], f"{x}_uint8", axis=0)
+        flat = self._add(
+            "Reshape", [scale, self._constant(np.array([-1], np.int64), "flat")], f"{x}_row_scales"
+        )
+        values = self._add(
+            "QuantizeLinear", [rows, flat, self._zero_rows(x, flat, zero)], f"{x}_uint8", axis=0
+        )
         return _Input(values, zero, 1.0, scale)
 
     def _by_channel(self, x: str, channels: _Channels) -> _Input:
         even = x
         if not channels.folded:
-            even = self._add("Mul", [x, self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")], f"{x}_even")
-        values = self._add("QuantizeLinear", [even, self._number(channels.step), self._zero(ZERO)], f"{x}_uint8")
+            even = self._add(
+                "Mul",
+                [x, self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")],
+                f"{x}_even",
+            )
+        values = self._add(
+            "QuantizeLinear", [even, self._number(channels.step), self._zero(ZERO)], f"{x}_uint8"
+        )
         return _Input(values, ZERO, channels.step, None)
 
     def _row_scales(self, x: str, rows: str, zero: int) -> str:
@@ -281,7 +347,9 @@ class _Products:
             step = self._add("Mul", [high, self._number(1 / (255 - zero))], f"{x}_step")
             return self._add("Max", [step, self._number(LEAST / zero if zero else TINY)], f"{x}_scale")
         low = self._add("ReduceMin", [rows], f"{x}_low", axes=[-1], keepdims=1)
-        largest = self._add("Max", [high, self._add("Neg", [low], f"{x}_depth"), self._number(TINY)], f"{x}_largest")
+        largest = self._add(
+            "Max", [high, self._add("Neg", [low], f"{x}_depth"), self._number(TINY)], f"{x}_largest"
+        )
         return self._add("Mul", [largest, self._number(1 / 127)], f"{x}_scale")
 
     def _zero_rows(self, x: str, scales: str, zero: int) -> str:
@@ -289,13 +357,20 @@ class _Products:
         key = (self.facts.rows_of(x), zero)
         if key not in self.zeros:
             value = helper.make_tensor("value", TensorProto.UINT8, [1], [zero])
-            self.zeros[key] = self._add("ConstantOfShape", [self._add("Shape", [scales], f"{x}_count")], f"{x}_zeros", value=value)
+            self.zeros[key] = self._add(
+                "ConstantOfShape", [self._add("Shape", [scales], f"{x}_count")], f"{x}_zeros", value=value
+            )
         return self.zeros[key]
 
     def _is_table(self, x: str) -> bool:
         """Whether x is looked up in an embedding table."""
         writer = self.facts.writer(x)
-        return writer is not None and writer.op_type == "Gather" and self.facts.is_matrix(writer.input[0]) and x == writer.output[0]
+        return (
+            writer is not None
+            and writer.op_type == "Gather"
+            and self.facts.is_matrix(writer.input[0])
+            and x == writer.output[0]
+        )
 
     def _table_rows(self, x: str) -> _Input:
         """Rows of an embedding table, which has a scale for each row."""
@@ -324,7 +399,8 @@ class _Products:
 
 
 def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: TokenIds) -> dict[str, np.ndarray]:
-    """The largest absolute value (K,) of each channel of the activations of those names, over all tokens of the samples."""
+    """The largest absolute value (K,) of each channel of the activations of those names, over all tokens of
+    the samples."""
     largest = {name: np.array(TINY, np.float32) for name in names}
     for values in activations(model, names, samples) if names else ():
         for name, rows in values.items():
@@ -333,7 +409,8 @@ def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: TokenI
 
 
 def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """(K,) what to divide each channel by. largest (K,): of the activations; weights: all that read them, each (K, N).
+    """(K,) what to divide each channel by. largest (K,): of the activations; weights: all that read them,
+    each (K, N).
 
     Xiao et al. 2023, SmoothQuant, equation 4.
     """

@@ -1,4 +1,5 @@
-"""LSTM weights in few bits on disk. The recurrence runs in float32: onnxruntime's own int8 LSTM scales activations over the whole batch."""
+"""LSTM weights in few bits on disk. The recurrence runs in float32: onnxruntime's own int8 LSTM scales
+activations over the whole batch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def stored_in_8_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.Nod
 def stored(
     editor: GraphEditor, node: onnx.NodeProto, store: Callable[[GraphEditor, str], list[onnx.NodeProto]]
 ) -> list[onnx.NodeProto] | None:
-    """W and R of an LSTM as `store` keeps them; store: a constant's name -> the nodes that restore it, its output last."""
+    """W and R of an LSTM as `store` keeps them; store: a constant's name -> the nodes that restore it, its
+    output last."""
     if node.op_type != "LSTM" or editor.array(node.input[1]) is None:  # skipped, see skipping
         return None
     nodes = []

@@ -14,10 +14,14 @@ from edgedistill.quantization.skipping import convert_except
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
 
-def int8_with_w8(model: onnx.ModelProto, samples: TokenIds, ids: TokenIds) -> tuple[onnx.ModelProto, list[str]]:
-    """The graph in int8, and the names of its products that stay in w8: none where int8 keeps the cosine that its precision requires.
+def int8_with_w8(
+    model: onnx.ModelProto, samples: TokenIds, ids: TokenIds
+) -> tuple[onnx.ModelProto, list[str]]:
+    """The graph in int8, and the names of its products that stay in w8: none where int8 keeps the cosine that
+    its precision requires.
 
-    samples: token ids to measure activations on. ids: token ids of the texts whose cosine to float32 is required.
+    samples: token ids to measure activations on. ids: token ids of the texts whose cosine to float32 is
+        required.
     """
     required = PRECISIONS["int8"].single_cosine
     largest, expected = int8.measure(model, samples), sensitivity.embeddings(model, ids)

@@ -17,7 +17,8 @@ RANDOM_TEXTS = 24  # of each length
 
 
 class Reader(NamedTuple):
-    """How an encoder reads texts: its tokenizer (of transformers), the prompt before every text, and how many tokens it takes."""
+    """How an encoder reads texts: its tokenizer (of transformers), the prompt before every text, and how many
+    tokens it takes."""
 
     tokenizer: Any
     prompt: str
@@ -25,7 +26,10 @@ class Reader(NamedTuple):
 
     def token_ids(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text: with prompt and special tokens, truncated."""
-        return [self.tokenizer(self.prompt + text, truncation=True, max_length=self.max_tokens)["input_ids"] for text in texts]
+        return [
+            self.tokenizer(self.prompt + text, truncation=True, max_length=self.max_tokens)["input_ids"]
+            for text in texts
+        ]
 
     def is_truncated(self, text: str) -> bool:
         """Whether a text has more tokens than the encoder takes."""
@@ -37,15 +41,24 @@ class Reader(NamedTuple):
 
 
 def samples(reader: Reader, golden: list[list[int]]) -> list[list[int]]:
-    """Token ids to measure on: ordinary sentences of twenty languages, the golden texts, and random tokens, which reach the whole table.
+    """Token ids to measure on: ordinary sentences of twenty languages, the golden texts, and random tokens,
+    which reach the whole table.
 
     golden: the token ids of the golden texts.
     """
     random, special = np.random.default_rng(0), reader.tokenizer("")["input_ids"]
     lengths = [length for length in RANDOM_LENGTHS if length <= reader.max_tokens - len(special)]
-    drawn = [random.integers(0, len(reader.tokenizer), length).tolist() for length in lengths for _ in range(RANDOM_TEXTS)]
+    drawn = [
+        random.integers(0, len(reader.tokenizer), length).tolist()
+        for length in lengths
+        for _ in range(RANDOM_TEXTS)
+    ]
     middle = len(special) // 2
-    return [*reader.token_ids(sentences()), *golden, *([*special[:middle], *row, *special[middle:]] for row in drawn)]
+    return [
+        *reader.token_ids(sentences()),
+        *golden,
+        *([*special[:middle], *row, *special[middle:]] for row in drawn),
+    ]
 
 
 def sentences() -> list[str]:

@@ -1,4 +1,5 @@
-"""What quantizing each weight of a graph by itself costs: which layers a precision hurts, and what it saves there."""
+"""What quantizing each weight of a graph by itself costs: which layers a precision hurts, and what it saves
+there."""
 
 from __future__ import annotations
 
@@ -47,9 +48,12 @@ READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights tha
 class LayerCost(NamedTuple):
     """One weight, quantized while all others stay float32.
 
-    name: of its constant, what `convert_except` takes. label: where it is, for people. operator: that reads it.
-    cosine_mean, cosine_min: of the embeddings to fp32's, over all texts. saved_bytes: by this weight. share: of all that is lost,
-    1 − cosine_mean over the sum of all layers' (errors of different layers are nearly independent, so they add up).
+    name: of its constant, what `convert_except` takes. label: where it is, for people. operator: that reads
+        it.
+    cosine_mean, cosine_min: of the embeddings to fp32's, over all texts. saved_bytes: by this weight. share:
+        of all that is lost,
+    1 − cosine_mean over the sum of all layers' (errors of different layers are nearly independent, so they
+    add up).
     """
 
     name: str
@@ -63,7 +67,8 @@ class LayerCost(NamedTuple):
 
 
 class GraphCost(NamedTuple):
-    """What quantizing costs a graph: all weights together, under an empty name, and each by itself, the most expensive first."""
+    """What quantizing costs a graph: all weights together, under an empty name, and each by itself, the most
+    expensive first."""
 
     whole: LayerCost
     layers: list[LayerCost]
@@ -78,25 +83,43 @@ def costs(
 ) -> GraphCost:
     """The cost of the precision, and of each weight that it converts.
 
-    model: an fp32 graph. precision: its name, or a function that converts to it, such as one with samples. ids: the token ids of texts.
-    names: only these constants, by default all. An LSTM is one layer, under the name of its W. track: iterates over the names, and may
-    show how far it is. The graph is opened and run once for each layer, once in the precision and once in fp32.
+    model: an fp32 graph. precision: its name, or a function that converts to it, such as one with samples.
+        ids: the token ids of texts.
+    names: only these constants, by default all. An LSTM is one layer, under the name of its W. track:
+        iterates over the names, and may
+    show how far it is. The graph is opened and run once for each layer, once in the precision and once in
+    fp32.
     """
     converter = _converter(precision)
     quantized = converter(model)
     weights, labels, expected = _converted(model, quantized), layer_names(model), embeddings(model, ids)
 
-    def cost(changed: onnx.ModelProto, name: str, label: str, operator: str, shape: tuple[int, ...]) -> LayerCost:
+    def cost(
+        changed: onnx.ModelProto, name: str, label: str, operator: str, shape: tuple[int, ...]
+    ) -> LayerCost:
         mean, least = agreement(changed, expected, ids)
-        return LayerCost(name, label, operator, shape, mean, least, model.ByteSize() - changed.ByteSize(), 1.0)
+        return LayerCost(
+            name, label, operator, shape, mean, least, model.ByteSize() - changed.ByteSize(), 1.0
+        )
 
     found = []
     for name in track(list(names or weights)):
         node, shape = weights[name]
-        found.append(cost(convert_except(converter, model, set(weights) - {name}), name, labels[name], node.op_type, shape))
+        found.append(
+            cost(
+                convert_except(converter, model, set(weights) - {name}),
+                name,
+                labels[name],
+                node.op_type,
+                shape,
+            )
+        )
     lost = sum(1 - layer.cosine_mean for layer in found) or 1.0
     found = [layer._replace(share=(1 - layer.cosine_mean) / lost) for layer in found]
-    return GraphCost(cost(quantized, "", "all together", "", ()), sorted(found, key=lambda layer: (layer.cosine_mean, layer.name)))
+    return GraphCost(
+        cost(quantized, "", "all together", "", ()),
+        sorted(found, key=lambda layer: (layer.cosine_mean, layer.name)),
+    )
 
 
 def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -> tuple[float, float]:
@@ -104,19 +127,26 @@ def agreement(quantized: onnx.ModelProto, expected: np.ndarray, ids: TokenIds) -
     return cosines(embeddings(quantized, ids), expected)
 
 
-def convertible(model: onnx.ModelProto, precision: str | Converter) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
-    """The weights that a precision converts, in the order of the graph: the first node that reads each, and its shape."""
+def convertible(
+    model: onnx.ModelProto, precision: str | Converter
+) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
+    """The weights that a precision converts, in the order of the graph: the first node that reads each, and
+    its shape."""
     return _converted(model, _converter(precision)(model))
 
 
-def _converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
+def _converted(
+    model: onnx.ModelProto, quantized: onnx.ModelProto
+) -> dict[str, tuple[onnx.NodeProto, tuple[int, ...]]]:
     before = {constant.name: constant for constant in model.graph.initializer if len(constant.dims) > 1}
     after = {constant.name for constant in quantized.graph.initializer}
     found: dict[str, tuple[onnx.NodeProto, tuple[int, ...]]] = {}
     for node in model.graph.node:
         if node.op_type not in READERS:
             continue
-        for name in node.input[:2]:  # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
+        for name in node.input[
+            :2
+        ]:  # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
             if name in before and name not in after:
                 found.setdefault(name, (node, tuple(before[name].dims)))
     return found

@@ -15,7 +15,8 @@ Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
 def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str] = ()) -> onnx.ModelProto:
     """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
 
-    Converters look for constants, so these are hidden behind an Identity while a converter runs. An LSTM has two matrices and is converted
+    Converters look for constants, so these are hidden behind an Identity while a converter runs. An LSTM has
+    two matrices and is converted
     whole or not at all: naming one is enough. Raises KeyError for a name that is no constant of the graph.
     """
     names = set(skip)
@@ -23,7 +24,8 @@ def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[st
 
 
 def is_skipped(node: onnx.NodeProto) -> bool:
-    """Whether a node is such an Identity; a converter that changes constants wherever they are read has to leave it alone."""
+    """Whether a node is such an Identity; a converter that changes constants wherever they are read has to
+    leave it alone."""
     return node.op_type == "Identity" and node.output[0].endswith(SUFFIX)
 
 
@@ -38,7 +40,9 @@ def _hidden(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
             names = names | set(node.input[1:3])
     for node in copied.graph.node:
         node.input[:] = [name + SUFFIX if name in names else name for name in node.input]
-    identities = [helper.make_node("Identity", [name], [name + SUFFIX], name=name + SUFFIX) for name in sorted(names)]
+    identities = [
+        helper.make_node("Identity", [name], [name + SUFFIX], name=name + SUFFIX) for name in sorted(names)
+    ]
     nodes = [*identities, *copied.graph.node]
     del copied.graph.node[:]
     copied.graph.node.extend(nodes)

@@ -1,4 +1,5 @@
-"""`w4`: 4-bit weights and embedding table, one float16 scale per group of 32; activations quantized per row inside the product."""
+"""`w4`: 4-bit weights and embedding table, one float16 scale per group of 32; activations quantized per row
+inside the product."""
 
 from __future__ import annotations
 
@@ -13,31 +14,46 @@ from threadpoolctl import threadpool_limits
 
 from edgedistill.quantization import lstm
 from edgedistill.quantization.embedding_tables import SMALLEST, table
-from edgedistill.quantization.four_bits import GROUP, HIGHEST, LOWEST, best_scale, check_range, in_groups, packed, quantize_groups
+from edgedistill.quantization.four_bits import (
+    GROUP,
+    HIGHEST,
+    LOWEST,
+    best_scale,
+    check_range,
+    in_groups,
+    packed,
+    quantize_groups,
+)
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
 from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
 from edgedistill.quantization.graph_facts import GraphFacts
 from edgedistill.quantization.sample_batches import TokenIds, activations
 from edgedistill.quantization.skipping import Converter, is_skipped
 
-# Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be rounded (Frantar et al. 2023,
-# GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that of the weights; it needs E[x xᵀ] of the product's inputs.
+# Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
+# rounded (Frantar et al. 2023,
+# GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that of the weights; it needs E[x
+# xᵀ] of the product's inputs.
 DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few, and other texts come
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
-Moments = dict[str, np.ndarray]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+Moments = dict[
+    str, np.ndarray
+]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
 
 
 def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs both.
+    """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
+    both.
 
-    LSTM weights are 4 bits on disk and float32 once opened. Position tables and PQ codebooks are stored in 8 bits, PQ codes as they are,
-    scales, biases and norms in float16. MatMulNBits needs constant scales: onnxruntime must fold their Casts, as it does unless all its
-    graph optimizations are switched off.
+    LSTM weights are 4 bits on disk and float32 once opened. Position tables and PQ codebooks are stored in 8
+    bits, PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
+    onnxruntime must fold their Casts, as it does unless all its graph optimizations are switched off.
 
-    samples: token ids of some hundred texts. With them the weights of products are rounded with error feedback, which halves the
+    samples: token ids of some hundred texts. With them the weights of products are rounded with error
+        feedback, which halves the
     loss; without, each weight is rounded to the nearest.
     """
     return converter(model, samples)(model)
@@ -50,12 +66,15 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Moments:
     """What `convert_measured` takes; empty without samples."""
-    with threadpool_limits(1):  # more threads add in another order, and the same graph must give the same bytes
+    with threadpool_limits(
+        1
+    ):  # more threads add in another order, and the same graph must give the same bytes
         return second_moments(model, samples) if len(samples) else {}
 
 
 def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were hidden."""
+    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
+    hidden."""
     editor, products = GraphEditor(model), GraphFacts(model).products
     editor.rewrite(_gather)
     editor.rewrite(table)
@@ -71,7 +90,12 @@ def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProt
 def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
     found = editor.array(node.input[0]) if node.op_type == "Gather" else None
-    if found is None or found.ndim != 2 or found.size < SMALLEST or any(a.name == "axis" and a.i != 0 for a in node.attribute):
+    if (
+        found is None
+        or found.ndim != 2
+        or found.size < SMALLEST
+        or any(a.name == "axis" and a.i != 0 for a in node.attribute)
+    ):
         return None
     return _rows(editor, found, node.input[0], node.input[1], node.output[0])
 
@@ -87,12 +111,20 @@ def _rows(editor: GraphEditor, array: np.ndarray, name: str, ids: str, out: str)
         nodes.append(_scale(editor, scale, scales))
     options = {"gather_axis": 0, "quantize_axis": 1, "block_size": GROUP}
     names = [bits, ids, f"{scales}_float"]
-    return [*nodes, helper.make_node("GatherBlockQuantized", names, [out], name=f"{out}_rows", domain=MICROSOFT, **options)]
+    return [
+        *nodes,
+        helper.make_node(
+            "GatherBlockQuantized", names, [out], name=f"{out}_rows", domain=MICROSOFT, **options
+        ),
+    ]
 
 
 def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
-    """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is opened."""
-    return helper.make_node("Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT)
+    """Scales, float16 in the file, float32 as `{name}_float`: onnxruntime folds this Cast when the graph is
+    opened."""
+    return helper.make_node(
+        "Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT
+    )
 
 
 def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -101,7 +133,8 @@ def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | N
 
 
 def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
-    """A constant (…, n) in 4 bits, restored as `{name}_float` by standard operators: onnxruntime folds these, not GatherBlockQuantized.
+    """A constant (…, n) in 4 bits, restored as `{name}_float` by standard operators: onnxruntime folds these,
+    not GatherBlockQuantized.
 
     A byte holds the numbers j and j + 16 of a group, so that the two halves are put together by one Concat.
     """
@@ -111,16 +144,25 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     values, scale = quantize_groups(array)
     groups = in_groups(values)  # (…, groups, 32)
     halves = np.stack([groups[..., : GROUP // 2], groups[..., GROUP // 2 :]], -1).reshape(*groups.shape)
-    bits, half, full = editor.constant(packed(halves, ZERO), f"{name}_w4"), f"{name}_w4_half", f"{name}_w4_full"
+    bits, half, full = (
+        editor.constant(packed(halves, ZERO), f"{name}_w4"),
+        f"{name}_w4_half",
+        f"{name}_w4_full",
+    )
     shape = editor.constant(np.array([*array.shape[:-1], -1], np.int64), f"{name}_shape")
-    ends = [editor.constant(np.array([each], np.int64), f"int_{each}") for each in (0, array.shape[-1], array.ndim - 1)]
+    ends = [
+        editor.constant(np.array([each], np.int64), f"int_{each}")
+        for each in (0, array.shape[-1], array.ndim - 1)
+    ]
 
     def add(op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(op, inputs, [out], name=out, **attributes)
 
     return [
         add("Mod", [bits, editor.constant(np.array(16, np.uint8), "sixteen")], f"{half}_0"),
-        add("BitShift", [bits, editor.constant(np.array(4, np.uint8), "four")], f"{half}_1", direction="RIGHT"),
+        add(
+            "BitShift", [bits, editor.constant(np.array(4, np.uint8), "four")], f"{half}_1", direction="RIGHT"
+        ),
         add("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
         add("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
         add("Sub", [f"{full}_float", editor.constant(np.array(ZERO, np.float32), "eight")], f"{full}_signed"),
@@ -131,8 +173,11 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     ]
 
 
-def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: Moments) -> list[onnx.NodeProto] | None:
-    """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and group."""
+def _matmul_n_bits(
+    editor: GraphEditor, node: onnx.NodeProto, moments: Moments
+) -> list[onnx.NodeProto] | None:
+    """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes
+    activations per row and group."""
     if not editor.is_product(node):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
@@ -141,22 +186,32 @@ def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto, moments: Moments) 
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
-        values, scale = quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
+        values, scale = (
+            quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
+        )
         editor.constant(packed(in_groups(values), ZERO), bits)
         nodes.append(_scale(editor, scale.reshape(-1), scales))
     shape = {"K": inputs, "N": outputs, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
     names = [node.input[0], bits, f"{scales}_float"]
-    return [*nodes, helper.make_node("MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape)]
+    return [
+        *nodes,
+        helper.make_node("MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape),
+    ]
 
 
 def _halve_floats(editor: GraphEditor) -> None:
-    """Store what is still float32, such as biases and norms, in float16, and restore it by a Cast of the same name."""
+    """Store what is still float32, such as biases and norms, in float16, and restore it by a Cast of the same
+    name."""
     graph = editor.model.graph
     casts = []
     for name in dict.fromkeys(name for node in graph.node if not is_skipped(node) for name in node.input):
         array = editor.array(name)
         largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
-        if array is None or array.size < SMALLEST_HALVED or not (largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST):
+        if (
+            array is None
+            or array.size < SMALLEST_HALVED
+            or not (largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST)
+        ):
             continue
         del editor.constants[name]
         half = editor.constant(array.astype(np.float16), f"{name}_fp16")
@@ -169,7 +224,8 @@ def _halve_floats(editor: GraphEditor) -> None:
 def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
-    ids: the token ids of texts that this graph may meet; the rest of the moments comes from random tokens up to the largest of these ids,
+    ids: the token ids of texts that this graph may meet; the rest of the moments comes from random tokens up
+        to the largest of these ids,
     in texts of the same lengths. A graph of pairs gets each text twice.
     """
     products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
@@ -190,7 +246,8 @@ def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarra
 
 
 def quantize_with_feedback(weight: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as `four_bits.quantize_groups(W.T)`."""
+    """W (K, N) and E[x xᵀ] (K, K) -> values (N, K) int8 and scales (N, ⌈K / 32⌉) float16, as
+    `four_bits.quantize_groups(W.T)`."""
     inputs, outputs = weight.shape
     rest, values = weight.astype(np.float64), np.zeros((inputs, outputs), np.int8)
     scales = np.zeros((outputs, -(-inputs // GROUP)), np.float16)
@@ -218,7 +275,8 @@ def _factor(moments: np.ndarray) -> np.ndarray:
 
 
 def _moments(model: onnx.ModelProto, names: Sequence[str], ids: TokenIds) -> dict[str, np.ndarray]:
-    """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a text."""
+    """E[x xᵀ] of the values of those names over all tokens, or over all texts where a value has one row a
+    text."""
     sums: dict[str, np.ndarray] = {}
     rows = dict.fromkeys(names, 0)
     for values in activations(model, names, ids):

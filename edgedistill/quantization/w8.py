@@ -1,4 +1,5 @@
-"""`w8`: 8-bit weights, one scale per block of 32; activations quantized in the same blocks inside the product (int8 products)."""
+"""`w8`: 8-bit weights, one scale per block of 32; activations quantized in the same blocks inside the product
+(int8 products)."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def convert(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes activations per row and block."""
+    """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes
+    activations per row and block."""
     if not editor.is_product(node):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
@@ -47,4 +49,13 @@ def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeP
     packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(outputs, blocks, BLOCK)
     names = [editor.constant(packed, f"{name}_w8"), editor.constant(scale.reshape(-1), f"{name}_w8_scale")]
     shape = {"K": inputs, "N": outputs, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
-    return [helper.make_node("MatMulNBits", [node.input[0], *names], list(node.output), name=node.name, domain=MICROSOFT, **shape)]
+    return [
+        helper.make_node(
+            "MatMulNBits",
+            [node.input[0], *names],
+            list(node.output),
+            name=node.name,
+            domain=MICROSOFT,
+            **shape,
+        )
+    ]

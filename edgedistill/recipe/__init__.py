@@ -1,4 +1,5 @@
-"""A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems reported at once."""
+"""A YAML file goes in, a frozen recipe comes out: the whole vocabulary of an experiment, with all problems
+reported at once."""
 
 from edgedistill.recipe.corpus import Corpus, Documentation, Files, Hub, Pairs, Paragraphs, Parallel, Passages
 from edgedistill.recipe.experiment import AnyStage, Recipe, Requirements, Select
@@ -29,7 +30,15 @@ from edgedistill.recipe.objectives import (
 )
 from edgedistill.recipe.reading import KINDS, dump, parse, read, read_file, schema
 from edgedistill.recipe.section import Pooling, Precision, Section
-from edgedistill.recipe.stages import Match, Stage, TripleFiles, TripleHub, Triples, stage_of_pairs, triples_sources
+from edgedistill.recipe.stages import (
+    Match,
+    Stage,
+    TripleFiles,
+    TripleHub,
+    Triples,
+    stage_of_pairs,
+    triples_sources,
+)
 from edgedistill.recipe.students import (
     Bert,
     BiLSTM,

@@ -1,4 +1,5 @@
-"""Where training texts come from: files, hub data sets, Python's documentation, or texts with their translations."""
+"""Where training texts come from: files, hub data sets, Python's documentation, or texts with their
+translations."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from pydantic import Field, Tag, model_validator
 from edgedistill.recipe.section import Section, by_kind
 
 HeldOut = Annotated[
-    int, Field(ge=0, description="Texts set aside: never trained on, used to measure how well the student agrees with the teacher.")
+    int,
+    Field(
+        ge=0,
+        description="Texts set aside: never trained on, used to measure how well the student agrees with the "
+        "teacher.",
+    ),
 ]
 HeldOutSeed = Annotated[
     int | None,
@@ -25,11 +31,19 @@ Limit = Annotated[int | None, Field(ge=1, description="At most this many texts i
 
 
 class Paragraphs(Section):
-    """Paragraph-length texts made by joining consecutive lines of a source; the teacher embeds them like any other text."""
+    """Paragraph-length texts made by joining consecutive lines of a source; the teacher embeds them like any
+    other text."""
 
-    texts: int = Field(ge=1, description="How many to add to the single lines. Their first lines are spread evenly over the corpus.")
+    texts: int = Field(
+        ge=1,
+        description="How many to add to the single lines. Their first lines are spread evenly over the "
+        "corpus.",
+    )
     words: tuple[int, int] = Field(
-        (35, 100), strict=False, description="Length range: a target between these two is drawn, then lines are added until it is reached."
+        (35, 100),
+        strict=False,
+        description="Length range: a target between these two is drawn, then lines are added until it is "
+        "reached.",
     )
 
     @model_validator(mode="after")
@@ -43,7 +57,8 @@ LICENCES = "File name: the licence of its texts. The model card lists them."
 AddedParagraphs = Annotated[
     Paragraphs | None,
     Field(
-        description="Also train on paragraphs joined from consecutive lines; a student that has only seen sentences embeds documents badly."
+        description="Also train on paragraphs joined from consecutive lines; a student that has only seen "
+        "sentences embeds documents badly."
     ),
 ]
 
@@ -51,22 +66,28 @@ AddedParagraphs = Annotated[
 class Passages(Section):
     """Also train on passages of longer texts: their sentences, and runs of neighbouring sentences."""
 
-    texts: int | None = Field(None, ge=1, description="At most this many passages, drawn at random. Default: all.")
+    texts: int | None = Field(
+        None, ge=1, description="At most this many passages, drawn at random. Default: all."
+    )
     min_words: int = Field(4, ge=1, description="A sentence of fewer words is joined to the next.")
-    longest_run: int = Field(4, ge=2, description="Most sentences of a run; each text gives a run for every four of its sentences.")
+    longest_run: int = Field(
+        4, ge=2, description="Most sentences of a run; each text gives a run for every four of its sentences."
+    )
 
 
 AddedPassages = Annotated[
     Passages | None,
     Field(
-        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, held out too. {}: the defaults."
+        description="Also train on passages of the texts: sentences and runs of them; of held-out texts, "
+        "held out too. {}: the defaults."
     ),
 ]
 DocumentationTexts = Annotated[
     int,
     Field(
         ge=0,
-        description="Also train on so many sentences of Python's documentation, which come with this package, so that a finished student "
+        description="Also train on so many sentences of Python's documentation, which come with this "
+        "package, so that a finished student "
         "keeps what it knows of other texts. None of them are held out.",
     ),
 ]
@@ -90,25 +111,34 @@ class Hub(Section):
 
 
 class Files(Section):
-    """Text files: .txt (one text per line), .md and .rst (one per paragraph, heading, list item or, in .md, table cell; no code), .tsv,
-    .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
+    """Text files: .txt (one text per line), .md and .rst (one per paragraph, heading, list item or, in .md,
+    table cell; no code), .tsv, .csv, .jsonl, .json or .parquet (one per row), each also as .gz.
     """
 
     kind: Literal["files"] = "files"
     texts: list[str] = Field(min_length=1, description="Paths or globs. Relative ones start from --data.")
     column: str | Annotated[list[str], Field(min_length=1)] = Field(
-        "text", description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds texts of its own."
+        "text",
+        description="The column of texts in .tsv, .csv, .jsonl and .parquet files; of several, each holds "
+        "texts of its own.",
     )
     unit: Literal["line", "paragraph", "auto"] = Field(
         "line",
-        description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one joined. auto: a paragraph in files "
+        description="What a text of a .txt file is: a line; or a paragraph, the lines up to a blank one "
+        "joined. auto: a paragraph in files "
         "whose lines are wrapped, a line in all others.",
     )
     exclude: list[str] = Field(
-        [], description="Globs of files with texts that must not be trained on, such as test sets; every column of theirs is read."
+        [],
+        description="Globs of files with texts that must not be trained on, such as test sets; every column "
+        "of theirs is read.",
     )
-    limit_per_file: int | None = Field(None, ge=1, description="At most this many texts per file, sampled evenly.")
-    limits: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="File name: its own limit, instead of `limit_per_file`.")
+    limit_per_file: int | None = Field(
+        None, ge=1, description="At most this many texts per file, sampled evenly."
+    )
+    limits: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        {}, description="File name: its own limit, instead of `limit_per_file`."
+    )
     limit: Limit = None
     min_words: MinWords = 1
     max_words: MaxWords = None
@@ -121,7 +151,8 @@ class Files(Section):
 
 
 class Documentation(Section):
-    """64,000 English sentences of Python's documentation, a file that comes with this package: the same texts on every machine."""
+    """64,000 English sentences of Python's documentation, a file that comes with this package: the same texts
+    on every machine."""
 
     kind: Literal["documentation"]
     limit: Limit = None
@@ -133,9 +164,12 @@ class Documentation(Section):
 
 
 class Pairs(Section):
-    """Texts and their translations: tables (.tsv, .csv, .jsonl, .parquet, each also as .gz) or a hub data set."""
+    """Texts and their translations: tables (.tsv, .csv, .jsonl, .parquet, each also as .gz) or a hub data
+    set."""
 
-    name: str | None = Field(None, description="What a stage's `pairs` call these. Default: the two languages, such as en-de.")
+    name: str | None = Field(
+        None, description="What a stage's `pairs` call these. Default: the two languages, such as en-de."
+    )
     files: list[str] = Field([], description="Paths or globs. Relative ones start from --data.")
     dataset: str | None = Field(None, description="Instead of `files`: a hub id (needs `revision`).")
     revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
@@ -143,16 +177,21 @@ class Pairs(Section):
     split: str = Field("train", description="Split of a hub data set.")
     columns: tuple[str | int, str | int] = Field(
         strict=False,
-        description="The columns of the source text and of its translation: names, 0-based numbers where a table has no header, "
+        description="The columns of the source text and of its translation: names, 0-based numbers where a "
+        "table has no header, "
         "or nested names such as translation.de on the hub.",
     )
     languages: tuple[str, str] | None = Field(
         None, strict=False, description="The languages of the two columns. Default: the columns' names."
     )
-    score_column: str | int | None = Field(None, description="The column of a quality score, such as WikiMatrix's margin.")
+    score_column: str | int | None = Field(
+        None, description="The column of a quality score, such as WikiMatrix's margin."
+    )
     min_score: float | None = Field(None, description="Pairs with a lower score are left out.")
     limit: int | None = Field(
-        None, ge=1, description="At most this many pairs per file, sampled evenly. Default: the corpus' limit_per_file."
+        None,
+        ge=1,
+        description="At most this many pairs per file, sampled evenly. Default: the corpus' limit_per_file.",
     )
 
     @model_validator(mode="after")
@@ -160,17 +199,27 @@ class Pairs(Section):
         if (self.dataset is None) == (not self.files):
             raise ValueError("give either `files` or a `dataset`")
         if self.dataset is not None and self.revision is None:
-            raise ValueError(f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change without notice")
+            raise ValueError(
+                f"the hub id {self.dataset!r} needs a `revision`, or its pairs may change without notice"
+            )
         if any(isinstance(column, int) and column < 0 for column in (*self.columns, self.score_column)):
             raise ValueError("columns are counted from 0; negative numbers are not supported")
         if self.columns[0] == self.columns[1]:
-            raise ValueError(f"a text and its translation need two different columns, both are {self.columns[0]!r}")
+            raise ValueError(
+                f"a text and its translation need two different columns, both are {self.columns[0]!r}"
+            )
         if self.languages is None and any(isinstance(column, int) for column in self.columns):
-            raise ValueError(f"numbered columns {list(self.columns)} do not name their `languages`; add them, such as [en, de]")
+            raise ValueError(
+                f"numbered columns {list(self.columns)} do not name their `languages`; add them, such as "
+                "[en, de]"
+            )
         if (self.score_column is None) != (self.min_score is None):
             raise ValueError("`score_column` and `min_score` go together")
         mixed = isinstance(self.columns[0], int) != isinstance(self.columns[1], int)
-        if mixed or (self.score_column is not None and isinstance(self.score_column, int) != isinstance(self.columns[0], int)):
+        if mixed or (
+            self.score_column is not None
+            and isinstance(self.score_column, int) != isinstance(self.columns[0], int)
+        ):
             raise ValueError("give all columns as names, or all as numbers")
         return self
 
@@ -185,18 +234,31 @@ class Pairs(Section):
 
 
 class Parallel(Section):
-    """Texts and their translations, for cross-lingual distillation. The source side is in the teacher's language."""
+    """Texts and their translations, for cross-lingual distillation. The source side is in the teacher's
+    language."""
 
     kind: Literal["parallel"]
     pairs: list[Pairs] = Field(min_length=1, description="One entry per language pair or source.")
     exclude: list[str] = Field(
-        [], description="Globs of files; pairs with one of their texts on either side are left out. Every column is read."
+        [],
+        description="Globs of files; pairs with one of their texts on either side are left out. Every column "
+        "is read.",
     )
-    limit_per_file: int | None = Field(None, ge=1, description="At most this many pairs per file, sampled evenly.")
+    limit_per_file: int | None = Field(
+        None, ge=1, description="At most this many pairs per file, sampled evenly."
+    )
     limit: int | None = Field(None, ge=1, description="At most this many pairs in total, sampled evenly.")
-    min_words: int = Field(1, ge=1, description="Pairs with fewer words on either side are left out. Chinese has no spaces: keep 1.")
-    max_chars: int = Field(1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250.")
-    held_out: int = Field(0, ge=0, description="Source texts set aside with all their translations: never trained on.")
+    min_words: int = Field(
+        1,
+        ge=1,
+        description="Pairs with fewer words on either side are left out. Chinese has no spaces: keep 1.",
+    )
+    max_chars: int = Field(
+        1000, ge=1, description="Pairs with more characters on either side are left out. The paper uses 250."
+    )
+    held_out: int = Field(
+        0, ge=0, description="Source texts set aside with all their translations: never trained on."
+    )
     licences: dict[str, str] = Field({}, description=LICENCES)
     seed: HeldOutSeed = None
 

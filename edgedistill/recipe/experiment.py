@@ -16,7 +16,9 @@ from edgedistill.recipe.targets import Projected, SingleTeacher, Split, Targets
 from edgedistill.recipe.teacher import Teacher
 from edgedistill.recipe.views import Dropout, Identity
 
-AnyStage = Annotated[Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")]
+AnyStage = Annotated[
+    Annotated[Stage, Tag("distil")] | Annotated[Finetune, Tag("finetune")], by_kind("distil")
+]
 
 
 class Select(Section):
@@ -25,19 +27,32 @@ class Select(Section):
     suite: str = Field("sts-dev", description="A shipped suite, or the path of one.")
     every: int = Field(500, ge=1, description="Optimizer steps between evaluations.")
     tolerance: float = Field(
-        0.0, ge=0, description="Prefer later weights whose score is at most this much below the best: differences the suite cannot resolve."
+        0.0,
+        ge=0,
+        description="Prefer later weights whose score is at most this much below the best: differences the "
+        "suite cannot resolve.",
     )
-    patience: int | None = Field(None, ge=1, description="Stop after this many evaluations without improvement.")
-    languages_without_dev: list[str] = Field([], description="Languages of the corpus that the suite may lack.")
+    patience: int | None = Field(
+        None, ge=1, description="Stop after this many evaluations without improvement."
+    )
+    languages_without_dev: list[str] = Field(
+        [], description="Languages of the corpus that the suite may lack."
+    )
 
 
 class Requirements(Section):
     """Thresholds for the finished bundle; `bench` fails when one is missed."""
 
-    sts: float | None = Field(None, ge=-1, le=1, description="Average Spearman correlation on the suite (0 to 1).")
-    sts_kept: float | None = Field(None, ge=0, description="Share of the teacher's score that is retained, on the same suite (0 to 1).")
+    sts: float | None = Field(
+        None, ge=-1, le=1, description="Average Spearman correlation on the suite (0 to 1)."
+    )
+    sts_kept: float | None = Field(
+        None, ge=0, description="Share of the teacher's score that is retained, on the same suite (0 to 1)."
+    )
     suite: str | None = Field(None, description="The suite these scores refer to. Default: any STS suite.")
-    size_mb: dict[Precision, float] = Field({}, description="Precision: maximum size of its graph file, in 10⁶ bytes.")
+    size_mb: dict[Precision, float] = Field(
+        {}, description="Precision: maximum size of its graph file, in 10⁶ bytes."
+    )
 
 
 class Recipe(Section):
@@ -53,15 +68,25 @@ class Recipe(Section):
     teacher: Teacher = Field(description="The encoder that is distilled.")
     assistant: Teacher | None = Field(
         None,
-        description="A model between teacher and student (multi-stage distillation): a run folder, a model folder, or a hub id.",
+        description="A model between teacher and student (multi-stage distillation): a run folder, a model "
+        "folder, or a hub id.",
     )
-    corpus: Corpus | None = Field(None, description="The training texts. Not needed where nothing is distilled.")
-    targets: Targets | None = Field(None, description="What the student is trained to match. Default: the teacher's embeddings unchanged.")
+    corpus: Corpus | None = Field(
+        None, description="The training texts. Not needed where nothing is distilled."
+    )
+    targets: Targets | None = Field(
+        None, description="What the student is trained to match. Default: the teacher's embeddings unchanged."
+    )
     student: Student = Field(description="The model that is trained.")
     stages: list[AnyStage] = Field(
-        [], max_length=64, description="Distillation stages (kind distil, the default) in order, and at most one finetune stage at the end."
+        [],
+        max_length=64,
+        description="Distillation stages (kind distil, the default) in order, and at most one finetune stage "
+        "at the end.",
     )
-    select: Select | None = Field(None, description="Which weights are kept. Default: those of the last step.")
+    select: Select | None = Field(
+        None, description="Which weights are kept. Default: those of the last step."
+    )
     requirements: Requirements | None = Field(None, description="Thresholds that `bench` checks.")
 
     @property
@@ -76,19 +101,23 @@ class Recipe(Section):
 
     @property
     def reads_corpus(self) -> bool:
-        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn or trim a tokenizer.
+        """Whether training reads the corpus: to distil on, to fit a teacher's own `targets` on, or to learn
+        or trim a tokenizer.
 
         Only the unchanged teacher and a student that learns from labels alone do without.
         """
         if isinstance(self.student, TeacherItself):
             return self.targets is not None
-        learns = any(getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram"))
+        learns = any(
+            getattr(self.student, part, None) is not None for part in ("trim", "vocabulary_size", "unigram")
+        )
         return bool(self.distilling) or learns or self.finetuning is None
 
     @model_validator(mode="before")
     @classmethod
     def _from_the_assistant(cls, value: Any) -> Any:
-        """A recurrent student takes its layers and tokenizer from the assistant where there is one, by default."""
+        """A recurrent student takes its layers and tokenizer from the assistant where there is one, by
+        default."""
         student = value.get("student") if isinstance(value, dict) else None
         if not isinstance(student, dict) or student.get("kind") != "recurrent" or not value.get("assistant"):
             return value
@@ -104,14 +133,16 @@ class Recipe(Section):
             raise ValueError("two stages have the same name")
         if len(dtypes := sorted({stage.dtype for stage in self.stages})) > 1:
             raise ValueError(
-                f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one, give them the same `dtype`"
+                f"stages: more than one dtype ({', '.join(dtypes)}); all stages of a run share one, give "
+                "them the same `dtype`"
             )
         if not isinstance(self.student, TeacherItself):
             for number, stage in enumerate(self.distilling):
                 self._views_differ(f"stages[{number}]", stage, self.student)
                 if isinstance(self.student, Static) and stage.optimizer == "muon":
                     raise ValueError(
-                        f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static student has none; leave it out"
+                        f"stages[{number}].optimizer: muon optimizes the matrices of layers, and a static "
+                        "student has none; leave it out"
                     )
         return self
 
@@ -120,11 +151,13 @@ class Recipe(Section):
         same = isinstance(stage.view, Dropout) or (isinstance(stage.view, Identity) and "simcse" in kinds)
         if same and not getattr(student, "dropout", 0):  # a static student has none
             raise ValueError(
-                f"{place}.view: without dropout both views give the same embedding; set student.dropout, or choose another view"
+                f"{place}.view: without dropout both views give the same embedding; set student.dropout, or "
+                "choose another view"
             )
         if "simcse" in kinds and len(kinds) > 1 and drops_head(student):
             raise ValueError(
-                f"{place}.objective: simcse compares the student's own embeddings, the other terms the dropped head's output; "
+                f"{place}.objective: simcse compares the student's own embeddings, the other terms the "
+                "dropped head's output; "
                 "give simcse a stage of its own, or set student.head_kept: true"
             )
 
@@ -141,13 +174,22 @@ class Recipe(Section):
         if last.start is not None and (self.distilling or isinstance(self.student, TeacherItself)):
             what = "the stages before it define" if self.distilling else "the teacher itself is"
             raise ValueError(f"stages[{at}].start: {what} its start; leave `start` out")
-        if isinstance(self.student, Static) and self.student.token_weights == "sif" and not self.distilling and last.start is None:
+        if (
+            isinstance(self.student, Static)
+            and self.student.token_weights == "sif"
+            and not self.distilling
+            and last.start is None
+        ):
             raise ValueError(
-                "student.token_weights: sif counts tokens in the distillation texts, and there are none; set token_weights: equal"
+                "student.token_weights: sif counts tokens in the distillation texts, and there are none; set "
+                "token_weights: equal"
             )
-        if isinstance(self.targets, Split) or (self.targets is not None and isinstance(self.student, TeacherItself)):
+        if isinstance(self.targets, Split) or (
+            self.targets is not None and isinstance(self.student, TeacherItself)
+        ):
             raise ValueError(
-                f"stages[{at}]: a classifier head reads the student's own embedding; leave split `targets`, and those of the teacher, out"
+                f"stages[{at}]: a classifier head reads the student's own embedding; leave split `targets`, "
+                "and those of the teacher, out"
             )
         return self
 
@@ -157,14 +199,28 @@ class Recipe(Section):
         pairs = self.corpus if isinstance(self.corpus, Parallel) else None
         for number, stage in enumerate(self.distilling):
             stage_of_pairs(f"stages[{number}]", stage, pairs, self.student, self.assistant is not None)
-        if pairs is None and isinstance(self.student, BuiltStudent) and self.student.embeddings.of == "translations":
-            raise ValueError("student.embeddings.of: translations need a corpus of kind parallel; set of: token_embeddings")
+        if (
+            pairs is None
+            and isinstance(self.student, BuiltStudent)
+            and self.student.embeddings.of == "translations"
+        ):
+            raise ValueError(
+                "student.embeddings.of: translations need a corpus of kind parallel; set of: token_embeddings"
+            )
         if pairs is not None and self.targets is not None:
             raise ValueError("`targets` need texts, not pairs; set head: linear where the dimensions differ")
-        if self.assistant is None and "assistant" in (getattr(self.student, "weights", None), getattr(self.student, "tokenizer", None)):
-            raise ValueError("student: takes weights or tokenizer from an assistant, and the recipe has none; set assistant.model")
+        if self.assistant is None and "assistant" in (
+            getattr(self.student, "weights", None),
+            getattr(self.student, "tokenizer", None),
+        ):
+            raise ValueError(
+                "student: takes weights or tokenizer from an assistant, and the recipe has none; set "
+                "assistant.model"
+            )
         if self.assistant is not None and self.assistant.embeddings is not None:
-            raise ValueError("assistant: must be a model; precomputed embeddings have no layers and cannot embed new texts")
+            raise ValueError(
+                "assistant: must be a model; precomputed embeddings have no layers and cannot embed new texts"
+            )
         return self
 
     @model_validator(mode="after")
@@ -175,20 +231,32 @@ class Recipe(Section):
             if self.targets is not None and self.corpus is None:
                 raise ValueError("`targets` are fitted on the texts of a `corpus`; add one")
             if looks and self.student.reference_student is None:
-                raise ValueError("ridge, cca and `align` are fitted to an initial student; define it with student.reference_student")
+                raise ValueError(
+                    "ridge, cca and `align` are fitted to an initial student; define it with "
+                    "student.reference_student"
+                )
             if self.student.reference_student is not None and not looks:
-                raise ValueError("student.reference_student is only used by ridge, cca and `align`; leave it out")
+                raise ValueError(
+                    "student.reference_student is only used by ridge, cca and `align`; leave it out"
+                )
         elif drops_head(self.student) and (looks or isinstance(self.targets, Split)):
-            raise ValueError("split, ridge, cca and `align` need the student's own embeddings; set head_kept: true")
+            raise ValueError(
+                "split, ridge, cca and `align` need the student's own embeddings; set head_kept: true"
+            )
         return self
 
     @model_validator(mode="after")
     def _lengths_are_known(self) -> Recipe:
         raw = isinstance(self.targets, SingleTeacher) and self.targets.raw
         if raw and isinstance(self.student, TeacherItself):
-            raise ValueError("targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out")
+            raise ValueError(
+                "targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out"
+            )
         if raw and self.teacher.embeddings is not None:
-            raise ValueError("targets.raw: precomputed embeddings are kept at unit length; give the teacher's model, or leave `raw` out")
+            raise ValueError(
+                "targets.raw: precomputed embeddings are kept at unit length; give the teacher's model, or "
+                "leave `raw` out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -197,7 +265,8 @@ class Recipe(Section):
         for number, stage in enumerate(self.distilling):
             if self.select is not None and stage.initial_share:
                 raise ValueError(
-                    f"stages[{number}].initial_share: `select` scores the weights before they are mixed; leave one of them out"
+                    f"stages[{number}].initial_share: `select` scores the weights before they are mixed; "
+                    "leave one of them out"
                 )
         return self
 
@@ -208,16 +277,23 @@ class Recipe(Section):
         if self.teacher.embeddings is None:
             return self
         if isinstance(student, TeacherItself):
-            raise ValueError("the teacher is a file of precomputed embeddings, so there is no model to export")
+            raise ValueError(
+                "the teacher is a file of precomputed embeddings, so there is no model to export"
+            )
         if isinstance(student, Finished):
             return self
-        for field, value in (("tokenizer", student.tokenizer), ("weights", getattr(student, "weights", None))):
+        for field, value in (
+            ("tokenizer", student.tokenizer),
+            ("weights", getattr(student, "weights", None)),
+        ):
             if value == "teacher":
                 raise ValueError(
-                    f"the teacher is a file of precomputed embeddings and provides no {field}; set student.{field} to a folder or a hub id"
+                    f"the teacher is a file of precomputed embeddings and provides no {field}; set "
+                    f"student.{field} to a folder or a hub id"
                 )
         if getattr(student, "weights", "random") == "random" and student.embeddings.source == "teacher":
             raise ValueError(
-                "the teacher is a file of precomputed embeddings and provides no token embeddings; set student.embeddings: {from: random}"
+                "the teacher is a file of precomputed embeddings and provides no token embeddings; set "
+                "student.embeddings: {from: random}"
             )
         return self

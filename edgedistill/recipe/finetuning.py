@@ -10,16 +10,28 @@ from edgedistill.recipe.section import LARGEST_BATCH, MOST_EPOCHS, Section, by_k
 
 
 class TaskFiles(Section):
-    """A labelled task in tables (.tsv, .csv, .jsonl or .parquet, each also as .gz): a text or a pair of texts, and a label."""
+    """A labelled task in tables (.tsv, .csv, .jsonl or .parquet, each also as .gz): a text or a pair of
+    texts, and a label."""
 
     kind: Literal["files"] = "files"
-    train: list[str] = Field(min_length=1, description="Paths or globs of the training rows. Relative ones start from --data.")
-    dev: str | None = Field(None, description="The file that selects the weights. Or set aside `dev_rows` of `train`.")
+    train: list[str] = Field(
+        min_length=1, description="Paths or globs of the training rows. Relative ones start from --data."
+    )
+    dev: str | None = Field(
+        None, description="The file that selects the weights. Or set aside `dev_rows` of `train`."
+    )
     test: str | None = Field(None, description="Evaluated once, at the end, and by `bench --suite task`.")
-    texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="The column of the text, or the two columns of a pair.")
+    texts: list[str] = Field(
+        ["sentence"],
+        min_length=1,
+        max_length=2,
+        description="The column of the text, or the two columns of a pair.",
+    )
     label: str = Field("label", description="The column of labels, read as strings: 0 is the label '0'.")
     dev_rows: int | None = Field(
-        None, ge=2, description="Rows of `train` set aside instead of a `dev` file, sampled by seed, stratified by label."
+        None,
+        ge=2,
+        description="Rows of `train` set aside instead of a `dev` file: sampled by seed, stratified.",
     )
 
     @model_validator(mode="after")
@@ -35,12 +47,26 @@ class TaskHub(Section):
     revision: str = Field(description="Commit, tag or branch.")
     config: str | None = Field(None, description="The data set's configuration, where it has several.")
     train: str = Field("train", description="The split of the training rows.")
-    dev: str | None = Field("validation", description="The split that selects the weights. null: set aside `dev_rows` of `train`.")
-    test: str | None = Field(None, description="Evaluated once, at the end. GLUE's test labels are hidden: leave it out there.")
-    texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="The column of the text, or the two columns of a pair.")
-    label: str = Field("label", description="The column of labels; numbers become the data set's label names.")
+    dev: str | None = Field(
+        "validation", description="The split that selects the weights. null: set aside `dev_rows` of `train`."
+    )
+    test: str | None = Field(
+        None, description="Evaluated once, at the end. GLUE's test labels are hidden: leave it out there."
+    )
+    texts: list[str] = Field(
+        ["sentence"],
+        min_length=1,
+        max_length=2,
+        description="The column of the text, or the two columns of a pair.",
+    )
+    label: str = Field(
+        "label", description="The column of labels; numbers become the data set's label names."
+    )
     dev_rows: int | None = Field(
-        None, ge=2, description="Rows of `train` set aside instead of a `dev` split, sampled by seed, stratified by label."
+        None,
+        ge=2,
+        description="Rows of `train` set aside instead of a `dev` split, sampled by seed, stratified by "
+        "label.",
     )
 
     @model_validator(mode="after")
@@ -58,23 +84,43 @@ Task = Annotated[Annotated[TaskFiles, Tag("files")] | Annotated[TaskHub, Tag("hu
 
 
 class TaskTeacher(Section):
-    """A fine-tuned model whose logits are matched: α·cross-entropy + (1 − α)·MSE of logits (Tang et al. 2019; SRA, §3.2)."""
+    """A fine-tuned model whose logits are matched: α·cross-entropy + (1 − α)·MSE of logits (Tang et al. 2019;
+    SRA, §3.2)."""
 
-    run: str = Field(description="Folder of a run fine-tuned on the same task, usually with student kind `teacher`.")
-    alpha: float = Field(0.0, ge=0, lt=1, description="Weight of the labels. 0, as in Tang et al.: only the teacher's logits.")
+    run: str = Field(
+        description="Folder of a run fine-tuned on the same task, usually with student kind `teacher`."
+    )
+    alpha: float = Field(
+        0.0, ge=0, lt=1, description="Weight of the labels. 0, as in Tang et al.: only the teacher's logits."
+    )
 
 
 class Augment(Section):
-    """Rule-based augmentation: words masked or replaced within their part of speech, n-grams (Tang et al. 2019; SRA's TS)."""
+    """Rule-based augmentation: words masked or replaced within their part of speech, n-grams (Tang et al.
+    2019; SRA's TS)."""
 
-    mask: float = Field(0.1, ge=0, lt=1, description="Probability that a word becomes the tokenizer's mask token.")
-    pos: float = Field(0.1, ge=0, lt=1, description="Probability that a word is replaced by a training word with the same part of speech.")
-    ngram: float = Field(0.25, ge=0, lt=1, description="Probability that a text is cut to 1 to 5 consecutive words.")
-    rounds: int | None = Field(None, ge=1, description="Passes over the training texts. Default: 20; for pairs 10.")
-    limit: int = Field(800_000, ge=1, description="Stop at this many texts or pairs, the labelled ones included.")
+    mask: float = Field(
+        0.1, ge=0, lt=1, description="Probability that a word becomes the tokenizer's mask token."
+    )
+    pos: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Probability that a word is replaced by a training word with the same part of speech.",
+    )
+    ngram: float = Field(
+        0.25, ge=0, lt=1, description="Probability that a text is cut to 1 to 5 consecutive words."
+    )
+    rounds: int | None = Field(
+        None, ge=1, description="Passes over the training texts. Default: 20; for pairs 10."
+    )
+    limit: int = Field(
+        800_000, ge=1, description="Stop at this many texts or pairs, the labelled ones included."
+    )
     tags: str | None = Field(
         None,
-        description="A table of words and their part-of-speech tags (columns word, tag). Default: nltk's tagger, which needs its data.",
+        description="A table of words and their part-of-speech tags (columns word, tag). Default: nltk's "
+        "tagger, which needs its data.",
     )
 
     @model_validator(mode="after")
@@ -87,43 +133,71 @@ class Augment(Section):
 
 
 class Finetune(Section):
-    """Train the student and a classifier head on a labelled task (SRA, §3.2); the last stage, or the only one."""
+    """Train the student and a classifier head on a labelled task (SRA, §3.2); the last stage, or the only
+    one."""
 
     kind: Literal["finetune"]
     name: str = Field("finetune", max_length=100, description="Appears in logs and metrics.")
     task: Task = Field(description="The labelled task.")
-    start: str | None = Field(None, description="Folder of a run of the same student to start from, instead of earlier stages.")
-    teacher: TaskTeacher | None = Field(None, description="A fine-tuned model to learn from. Default: labels only.")
-    augment: Augment | None = Field(None, description="Also train on augmented texts, labelled by the task's `teacher`.")
+    start: str | None = Field(
+        None, description="Folder of a run of the same student to start from, instead of earlier stages."
+    )
+    teacher: TaskTeacher | None = Field(
+        None, description="A fine-tuned model to learn from. Default: labels only."
+    )
+    augment: Augment | None = Field(
+        None, description="Also train on augmented texts, labelled by the task's `teacher`."
+    )
     fraction: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of the training rows used, sampled by seed, stratified by label. The paper uses 0.2, 0.3, 0.5 and 1.",
+        description="Share of the training rows used, sampled by seed, stratified by label. The paper uses "
+        "0.2, 0.3, 0.5 and 1.",
     )
     hidden: int = Field(256, ge=1, le=65_536, description="Width of the classifier head's hidden layer.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before each layer of the classifier head.")
-    epochs: float = Field(5.0, gt=0, le=MOST_EPOCHS, description="Passes over the training rows; may be fractional.")
+    epochs: float = Field(
+        5.0, gt=0, le=MOST_EPOCHS, description="Passes over the training rows; may be fractional."
+    )
     steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
     batch: int = Field(32, ge=1, le=LARGEST_BATCH, description="Batch size in rows.")
     learning_rate: float = Field(3e-4, gt=0, le=100, description="Adam's learning rate.")
     learning_rates: list[float] | None = Field(
         None,
         min_length=1,
-        description="Try each of these from the same start and keep the best on dev. The paper uses 2e-4, 3e-4, 5e-4 and 1e-3.",
+        description="Try each of these from the same start and keep the best on dev. The paper uses 2e-4, "
+        "3e-4, 5e-4 and 1e-3.",
     )
     warmup: float = Field(0.0, ge=0, lt=1, description="Share of the steps with linear warm-up.")
-    schedule: Literal["linear", "constant"] = Field("constant", description="Learning rate after the warm-up; linear decays to 0.")
-    clip: float | None = Field(None, gt=0, description="Maximum gradient norm; null: no clipping.")
-    metric: Literal["accuracy", "f1"] = Field("accuracy", description="The dev score that selects the weights.")
-    positive_label: str | None = Field(None, description="The label that F1 is computed for. Default: the last of two labels.")
-    every: int | None = Field(None, ge=1, description="Steps between evaluations on dev. Default: once per epoch.")
-    patience: int | None = Field(None, ge=1, description="Stop after this many evaluations without improvement.")
-    max_tokens: int = Field(128, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training.")
-    bucket: int = Field(
-        50, ge=1, description="Sort by length within windows of this many batches of shuffled rows, which saves padding. 1: no sorting."
+    schedule: Literal["linear", "constant"] = Field(
+        "constant", description="Learning rate after the warm-up; linear decays to 0."
     )
-    dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
+    clip: float | None = Field(None, gt=0, description="Maximum gradient norm; null: no clipping.")
+    metric: Literal["accuracy", "f1"] = Field(
+        "accuracy", description="The dev score that selects the weights."
+    )
+    positive_label: str | None = Field(
+        None, description="The label that F1 is computed for. Default: the last of two labels."
+    )
+    every: int | None = Field(
+        None, ge=1, description="Steps between evaluations on dev. Default: once per epoch."
+    )
+    patience: int | None = Field(
+        None, ge=1, description="Stop after this many evaluations without improvement."
+    )
+    max_tokens: int = Field(
+        128, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
+    )
+    bucket: int = Field(
+        50,
+        ge=1,
+        description="Sort by length within windows of this many batches of shuffled rows, which saves "
+        "padding. 1: no sorting.",
+    )
+    dtype: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
+    )
 
     @property
     def sorting_window(self) -> int:
@@ -134,7 +208,11 @@ class Finetune(Section):
     def _taught(self) -> Finetune:
         check_sorted_rows(self.batch, self.sorting_window)
         if self.augment is not None and self.teacher is None:
-            raise ValueError("`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out")
-        if self.learning_rates is not None and (min(self.learning_rates) <= 0 or len(set(self.learning_rates)) < len(self.learning_rates)):
+            raise ValueError(
+                "`augment` makes unlabelled texts; give a `teacher` that labels them, or leave it out"
+            )
+        if self.learning_rates is not None and (
+            min(self.learning_rates) <= 0 or len(set(self.learning_rates)) < len(self.learning_rates)
+        ):
             raise ValueError(f"`learning_rates` {self.learning_rates} must be positive and distinct")
         return self

@@ -17,7 +17,8 @@ class Mse(Section):
     scale: float | None = Field(
         None,
         gt=0,
-        description="Multiplies the teacher's embeddings. Default: √dims for unit-length embeddings, else 1. Without it their mean square "
+        description="Multiplies the teacher's embeddings. Default: √dims for unit-length embeddings, else 1. "
+        "Without it their mean square "
         "per dimension is 1/dims, and the student collapses to zero.",
     )
 
@@ -29,11 +30,14 @@ class Cosine(Section):
 
 
 class SoftCos(Section):
-    """Squared distance to the unit vector half-way to the teacher's: 2 − √(2 (1 + cos)) (text-level distillation)."""
+    """Squared distance to the unit vector half-way to the teacher's: 2 − √(2 (1 + cos)) (text-level
+    distillation)."""
 
     kind: Literal["softcos"]
     detach: bool = Field(
-        False, description="Do not back-propagate through the half-way vector; this doubles the gradient and keeps its direction."
+        False,
+        description="Do not back-propagate through the half-way vector; this doubles the gradient and keeps "
+        "its direction.",
     )
 
 
@@ -44,55 +48,75 @@ class Gram(Section):
     similar_texts: int | None = Field(
         None,
         ge=2,
-        description="Compare each text with similar ones only: a batch is then made of groups of this many texts, whose target embeddings "
-        "are in the same k-means cluster. Must divide `batch`. Default: with the whole batch, drawn at random.",
+        description="Compare each text with similar ones only: a batch is then made of groups of this many "
+        "texts, whose target embeddings "
+        "are in the same k-means cluster. Must divide `batch`. Default: with the whole batch, drawn at "
+        "random.",
     )
 
 
 class Ckd(Section):
-    """Contrastive: identify the teacher's embedding among the batch's and a queue of earlier ones (DistilCSE, Eq. 5 and 6)."""
+    """Contrastive: identify the teacher's embedding among the batch's and a queue of earlier ones (DistilCSE,
+    Eq. 5 and 6)."""
 
     kind: Literal["ckd"]
     queue: int = Field(
         16_384,
         ge=0,
         le=1 << 20,
-        description="Earlier teacher embeddings used as negatives in addition to the batch; starts empty. The paper uses 65536.",
+        description="Earlier teacher embeddings used as negatives in addition to the batch; starts empty. "
+        "The paper uses 65536.",
     )
-    temperature: float = Field(0.05, gt=0, description="Initial value where it is learned (the reference code starts at 0.37).")
+    temperature: float = Field(
+        0.05, gt=0, description="Initial value where it is learned (the reference code starts at 0.37)."
+    )
     learn_temperature: bool = Field(True, description="false: the temperature stays constant.")
 
 
 class Congen(Section):
-    """Match the teacher's similarity distribution over a queue, for the text and for a second view of it (ConGen, Eq. 1 to 4)."""
+    """Match the teacher's similarity distribution over a queue, for the text and for a second view of it
+    (ConGen, Eq. 1 to 4)."""
 
     kind: Literal["congen"]
     queue: int = Field(
         16_384,
         ge=0,
         le=1 << 20,
-        description="Starts with this many training texts, which are then not trained on; each batch replaces the oldest.",
+        description="Starts with this many training texts, which are then not trained on; each batch "
+        "replaces the oldest.",
     )
     temperature: float = Field(
-        0.05, gt=0, description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models."
+        0.05,
+        gt=0,
+        description="The student's temperature. The paper uses 0.05 for BERT-Tiny, 0.07 for most models.",
     )
     teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
     alpha: float = Field(
-        0.5, ge=0, le=1, description="Weight of the text itself against its second view. 1: no second view; 0: the second view alone."
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of the text itself against its second view. 1: no second view; 0: the second "
+        "view alone.",
     )
 
 
 class Seed(Section):
-    """Match the teacher's similarity distribution over its own embedding and a queue (SEED, Fang et al. 2021)."""
+    """Match the teacher's similarity distribution over its own embedding and a queue (SEED, Fang et al.
+    2021)."""
 
     kind: Literal["seed"]
-    queue: int = Field(16_384, ge=1, description="Size of the queue of earlier teacher embeddings; starts with random directions.")
+    queue: int = Field(
+        16_384,
+        ge=1,
+        description="Size of the queue of earlier teacher embeddings; starts with random directions.",
+    )
     temperature: float = Field(0.05, gt=0, description="The student's temperature.")
     teacher_temperature: float = Field(0.05, gt=0, description="The teacher's temperature.")
 
 
 class DualL2(Section):
-    """Mean squared error of unit embeddings: teacher against the text, and teacher against its second view (ConGen, §4.2)."""
+    """Mean squared error of unit embeddings: teacher against the text, and teacher against its second view
+    (ConGen, §4.2)."""
 
     kind: Literal["dual_l2"]
 
@@ -104,14 +128,16 @@ class Skd(Section):
 
 
 class Simcse(Section):
-    """SimCSE: identify the text's second view within the batch; on triples, the entailed text among hard negatives (DistilCSE, Eq. 7)."""
+    """SimCSE: identify the text's second view within the batch; on triples, the entailed text among hard
+    negatives (DistilCSE, Eq. 7)."""
 
     kind: Literal["simcse"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
 
 
 class EachSide(Section):
-    """An objective applied to source and target side of each pair, summed; with mse, multi-stage distillation's Eq. 2 to 4 and 6."""
+    """An objective applied to source and target side of each pair, summed; with mse, multi-stage
+    distillation's Eq. 2 to 4 and 6."""
 
     kind: Literal["each_side"]
     objective: Objective = Field(description="The objective applied to each side.")
@@ -120,32 +146,36 @@ class EachSide(Section):
     def _of_one_text(self) -> EachSide:
         if reads_pairs(self.objective) != {False} or reads_second_view(self.objective):
             raise ValueError(
-                "`each_side` applies an objective of single texts to each side; it takes no objective of pairs or of second views"
+                "`each_side` applies an objective of single texts to each side; it takes no objective of "
+                "pairs or of second views"
             )
         return self
 
 
 class Mcl(Section):
-    """Across a batch of pairs, match the student's cosines to the teacher's among source texts (multi-stage distillation, Eq. 5)."""
+    """Across a batch of pairs, match the student's cosines to the teacher's among source texts (multi-stage
+    distillation, Eq. 5)."""
 
     kind: Literal["mcl"]
 
 
 class MclBool(Section):
-    """`mcl` with labels instead of the teacher's cosines: 1 for a text and its translation, 0 otherwise (ablation of §4.5)."""
+    """`mcl` with labels instead of the teacher's cosines: 1 for a text and its translation, 0 otherwise
+    (ablation of §4.5)."""
 
     kind: Literal["mcl_bool"]
 
 
 class MclCe(Section):
-    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5). These are not probabilities, so the
-    teacher's own embeddings are not its optimum."""
+    """`mcl` as a cross-entropy over the batch, weighted by the teacher's cosines (ablation of §4.5). These
+    are not probabilities, so the teacher's own embeddings are not its optimum."""
 
     kind: Literal["mcl_ce"]
     temperature: float = Field(0.05, gt=0, description="Divides the cosines.")
     reduction: Literal["mean", "sum", "pairs"] = Field(
         "mean",
-        description="Over the texts of a batch: their mean; their sum, as the paper's Eq. 9 prints it; or the mean over all pairs of "
+        description="Over the texts of a batch: their mean; their sum, as the paper's Eq. 9 prints it; or "
+        "the mean over all pairs of "
         "texts, the scale of mcl.",
     )
 
@@ -165,13 +195,17 @@ class Sum(Section):
 
 
 class Matryoshka(Section):
-    """An objective over the first d₁ < d₂ < … dimensions, so that embeddings can be truncated there (Kusupati et al. 2022).
+    """An objective over the first d₁ < d₂ < … dimensions, so that embeddings can be truncated there (Kusupati
+    et al. 2022).
 
-    Student and teacher are truncated alike: with PCA `targets` the teacher's first dimensions carry the most variance.
+    Student and teacher are truncated alike: with PCA `targets` the teacher's first dimensions carry the most
+        variance.
     """
 
     kind: Literal["matryoshka"]
-    dims: list[int] = Field(min_length=2, max_length=64, description="Ascending; the last is the student's full dimensions.")
+    dims: list[int] = Field(
+        min_length=2, max_length=64, description="Ascending; the last is the student's full dimensions."
+    )
     weights: list[float] | None = Field(None, description="Weight of each entry of `dims`. Default: 1.")
     objective: Objective = Field(description="The objective applied at each size.")
 
@@ -190,7 +224,22 @@ class Matryoshka(Section):
 
 
 Objective = Annotated[
-    Mse | Cosine | SoftCos | Gram | Ckd | Congen | Seed | DualL2 | Skd | Simcse | EachSide | Mcl | MclBool | MclCe | Sum | Matryoshka,
+    Mse
+    | Cosine
+    | SoftCos
+    | Gram
+    | Ckd
+    | Congen
+    | Seed
+    | DualL2
+    | Skd
+    | Simcse
+    | EachSide
+    | Mcl
+    | MclBool
+    | MclCe
+    | Sum
+    | Matryoshka,
     Field(discriminator="kind"),
 ]
 
@@ -199,30 +248,44 @@ def leaves(objective: Objective) -> list[Objective]:
     """The objective's terms, however nested; the objective itself where it has none."""
     if isinstance(objective, Matryoshka | EachSide):
         return leaves(objective.objective)
-    return [leaf for term in objective.terms for leaf in leaves(term.objective)] if isinstance(objective, Sum) else [objective]
+    return (
+        [leaf for term in objective.terms for leaf in leaves(term.objective)]
+        if isinstance(objective, Sum)
+        else [objective]
+    )
 
 
 def among_the_batch(leaf: Objective) -> bool:
     """Whether a term compares the texts of a batch only with each other."""
-    return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (isinstance(leaf, Ckd) and leaf.queue == 0)
+    return isinstance(leaf, Gram | Simcse | Mcl | MclBool | MclCe) or (
+        isinstance(leaf, Ckd) and leaf.queue == 0
+    )
 
 
 def negatives_in_batch(leaf: Objective) -> bool:
-    """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a batch."""
+    """Whether the other texts of a batch are a term's negatives, so that it matters which texts share a
+    batch."""
     return isinstance(leaf, Ckd | Congen | Simcse | Mcl | MclBool | MclCe)
 
 
 def group_of_similar_texts(objective: Objective) -> int | None:
-    """How many similar texts in a row its `gram` compares; None for texts at random. Raises ValueError where its terms differ."""
+    """How many similar texts in a row its `gram` compares; None for texts at random. Raises ValueError where
+    its terms differ."""
     found = {leaf.similar_texts for leaf in leaves(objective) if isinstance(leaf, Gram)} - {None}
     if len(found) > 1:
-        raise ValueError("`similar_texts` differs between the objective's terms; a batch has groups of one size, give one number")
+        raise ValueError(
+            "`similar_texts` differs between the objective's terms; a batch has groups of one size, give one "
+            "number"
+        )
     return found.pop() if found else None
 
 
 def reads_second_view(objective: Objective) -> bool:
     """Whether the objective compares a text with a second view of it."""
-    return any(isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1) for leaf in leaves(objective))
+    return any(
+        isinstance(leaf, DualL2 | Skd | Simcse) or (isinstance(leaf, Congen) and leaf.alpha < 1)
+        for leaf in leaves(objective)
+    )
 
 
 def reads_pairs(objective: Objective) -> set[bool]:

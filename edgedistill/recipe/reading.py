@@ -11,7 +11,17 @@ from pydantic import BaseModel, ValidationError
 
 from edgedistill import files
 from edgedistill.errors import UserError, shown, unknown_name
-from edgedistill.recipe import aliases, corpus, finetuning, objectives, stages, students, targets, views, yaml_file
+from edgedistill.recipe import (
+    aliases,
+    corpus,
+    finetuning,
+    objectives,
+    stages,
+    students,
+    targets,
+    views,
+    yaml_file,
+)
 from edgedistill.recipe.experiment import Recipe
 from edgedistill.recipe.section import Section
 from edgedistill.recipe.yaml_file import MOST_PROBLEMS
@@ -53,7 +63,12 @@ KINDS: dict[str, dict[str, type[BaseModel]]] = {
         "cca": targets.Cca,
     },
     "reference_student": {"bert": students.Bert, "bilstm": students.BiLSTM},
-    "corpus": {"files": corpus.Files, "hub": corpus.Hub, "documentation": corpus.Documentation, "parallel": corpus.Parallel},
+    "corpus": {
+        "files": corpus.Files,
+        "hub": corpus.Hub,
+        "documentation": corpus.Documentation,
+        "parallel": corpus.Parallel,
+    },
     "view": {
         "identity": views.Identity,
         "dropout": views.Dropout,
@@ -85,7 +100,10 @@ def read_file(path: Path, changes: tuple[str, ...] | list[str] = ()) -> Recipe:
     if data is None:
         raise UserError(f"{path}: is empty; see edgedistill recipes")
     if not isinstance(data, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values, this is of type {type(data).__name__}; see edgedistill recipes")
+        raise UserError(
+            f"{path}: a recipe is a mapping of keys to values, this is of type {type(data).__name__}; see "
+            "edgedistill recipes"
+        )
     for change in changes:
         _set(data, change)
     return parse(data, str(path))
@@ -142,13 +160,17 @@ def _set(data: dict[str, Any], change: str) -> None:
 
 
 def _item(items: list[Any], index: str, path: str, change: str) -> int:
-    """The index of a list item named in a change. Raises UserError where the list at `path` has no such item."""
+    """The index of a list item named in a change. Raises UserError where the list at `path` has no such
+    item."""
     if index.isdecimal() and len(index) < 10 and int(index) < len(items):
         return int(index)
     if not items:
         raise UserError(f"--set {change}: {path} is empty; add its items in the recipe")
     last = f", the last {path}.{len(items) - 1}" if len(items) > 1 else ""
-    raise UserError(f"--set {change}: {path} has {len(items)} item{'s' if len(items) > 1 else ''}; the first is {path}.0{last}")
+    raise UserError(
+        f"--set {change}: {path} has {len(items)} item{'s' if len(items) > 1 else ''}; the first is "
+        f"{path}.0{last}"
+    )
 
 
 def _line(place: str, problem: Any) -> str:
@@ -158,7 +180,10 @@ def _line(place: str, problem: Any) -> str:
     if kind == "union_tag_invalid":
         what = _what(problem["loc"])
         known = KINDS.get(what, {}) or [t.strip(" '") for t in context["expected_tags"].split(",")]
-        return f"{place}: {where}.kind: {unknown_name('stage' if what == 'stages' else what, context['tag'], known)}"
+        return (
+            f"{place}: {where}.kind: "
+            f"{unknown_name('stage' if what == 'stages' else what, context['tag'], known)}"
+        )
     if kind == "union_tag_not_found":
         what = _what(problem["loc"])
         return f"{place}: {where}.kind: missing; choose one: ({', '.join(sorted(KINDS.get(what, {})))})"
@@ -170,7 +195,11 @@ def _line(place: str, problem: Any) -> str:
         return f"{place}: {where}: {_wrong_type(problem)}"
     fact = problem["msg"].removeprefix("Value error, ")
     fact = fact[0].lower() + fact[1:]
-    got = f", not {shown(problem['input'])}" if not isinstance(problem["input"], dict | list) and kind != "value_error" else ""
+    got = (
+        f", not {shown(problem['input'])}"
+        if not isinstance(problem["input"], dict | list) and kind != "value_error"
+        else ""
+    )
     return f"{place}: {where + ': ' if where else ''}{fact}{got}"
 
 
@@ -191,7 +220,8 @@ _WAYS_OUT = {
     "text": "text in quotes",
 }
 _LISTS_OF_SECTIONS = ("stages", "terms", "pairs")
-# A section that was given as one value: the key that the value belongs to, and a value for the example where none can be used.
+# A section that was given as one value: the key that the value belongs to, and a value for the example where
+# none can be used.
 _MAIN_KEYS = {
     "objective": ("kind", "cosine"),
     "student": ("kind", "bilstm"),
@@ -208,7 +238,15 @@ _MAIN_KEYS = {
 def _wrong_type(problem: Any) -> str:
     """A value of another type than expected: *fact; way out*."""
     value, kind = problem["input"], problem["type"]
-    got = "no value" if value is None else _MAPPING if isinstance(value, dict) else _LIST if isinstance(value, list) else shown(value)
+    got = (
+        "no value"
+        if value is None
+        else _MAPPING
+        if isinstance(value, dict)
+        else _LIST
+        if isinstance(value, list)
+        else shown(value)
+    )
     if kind == "string_pattern_mismatch":
         return f"{got} is not a valid name; use lower-case letters, digits, dots and dashes"
     expected = _EXPECTED[kind]
@@ -218,8 +256,15 @@ def _wrong_type(problem: Any) -> str:
     if expected == _MAPPING:
         return f"{fact}; write a mapping{_example_mapping(problem['loc'], value)}"
     if expected == _LIST:
-        plain = isinstance(value, str | int | float) and len(str(value)) < 100 and problem["loc"][-1] not in _LISTS_OF_SECTIONS
-        return f"{fact}; write a list{': ' + json.dumps([value], ensure_ascii=False) if plain else ', each item after a dash'}"
+        plain = (
+            isinstance(value, str | int | float)
+            and len(str(value)) < 100
+            and problem["loc"][-1] not in _LISTS_OF_SECTIONS
+        )
+        return (
+            f"{fact}; write a "
+            f"list{': ' + json.dumps([value], ensure_ascii=False) if plain else ', each item after a dash'}"
+        )
     if expected == "text" and isinstance(value, int | float):
         return f'{fact}; write "{json.dumps(value)}"'
     for found in _unquoted(value):
@@ -228,7 +273,11 @@ def _wrong_type(problem: Any) -> str:
     return f"{fact}; write {_WAYS_OUT[expected]}"
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {"a whole number": (int,), "a number": (int, float), "true or false": (bool,)}
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "a whole number": (int,),
+    "a number": (int, float),
+    "true or false": (bool,),
+}
 
 
 def _unquoted(value: Any) -> list[Any]:
@@ -239,12 +288,18 @@ def _unquoted(value: Any) -> list[Any]:
 
 
 def _example_mapping(loc: tuple[Any, ...], value: Any) -> str:
-    """A mapping that a section accepts, with the value that was given in place of it where that fits; "" where none is known."""
+    """A mapping that a section accepts, with the value that was given in place of it where that fits; ""
+    where none is known."""
     section = _section(loc)
     if section not in _MAIN_KEYS:
         return ""
     key, example = _MAIN_KEYS[section]
-    if isinstance(value, str) and len(value) < 100 and section != "requirements" and (key != "kind" or value in KINDS[section]):
+    if (
+        isinstance(value, str)
+        and len(value) < 100
+        and section != "requirements"
+        and (key != "kind" or value in KINDS[section])
+    ):
         example = [value] if isinstance(example, list) else value
     return f", such as {{{key}: {json.dumps(example) if isinstance(example, list) else example}}}"
 
@@ -269,11 +324,14 @@ def _tags() -> set[str]:
     return {kind for kinds in KINDS.values() for kind in kinds}
 
 
-_TYPE = re.compile(r"(constrained-)?(int|float|str|bool)|list\[.*")  # how pydantic calls the choices of `int | list[int]`
+_TYPE = re.compile(
+    r"(constrained-)?(int|float|str|bool)|list\[.*"
+)  # how pydantic calls the choices of `int | list[int]`
 
 
 def _where(loc: tuple[Any, ...]) -> str:
-    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags, and without its types."""
+    """('stages', 0, 'objective', 'sum', 'terms') → stages[0].objective.terms: without the union's tags, and
+    without its types."""
     text, before = "", None
     for part in loc:
         if isinstance(part, int):

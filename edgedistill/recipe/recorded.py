@@ -1,7 +1,7 @@
 """What a recipe recorded in a bundle or a run may decide: nothing outside the folder it came in.
 
-Such a recipe may be a stranger's. It says how a student was trained; which models are opened, which files are read and what is
-downloaded is decided by the user's own command and by the recipes that it names.
+Such a recipe may be a stranger's. It says how a student was trained; which models are opened, which files are
+read and what is downloaded is decided by the user's own command and by the recipes that it names.
 """
 
 from __future__ import annotations
@@ -16,36 +16,51 @@ from edgedistill.recipe.teacher import Teacher
 
 
 def teacher(recorded: Recipe, asked: Teacher | None, student: str) -> Teacher:
-    """The teacher that a finished student goes on learning from: the one asked for, else its own where that is packaged.
+    """The teacher that a finished student goes on learning from: the one asked for, else its own where that
+    is packaged.
 
-    asked: the user's `--teacher`; where it names the recorded model, the recorded pooling, prompt and other settings are kept.
-    student: its name, for errors. Raises UserError for a recorded teacher that is a folder, a hub id or a file of embeddings.
+    asked: the user's `--teacher`; where it names the recorded model, the recorded pooling, prompt and other
+        settings are kept.
+    student: its name, for errors. Raises UserError for a recorded teacher that is a folder, a hub id or a
+        file of embeddings.
     """
     own = recorded.teacher
     if asked is not None:
         same = own.model is not None and own.model == asked.model
         return own.model_copy(update={"revision": asked.revision or own.revision}) if same else asked
     if own.model is None:
-        raise UserError(f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher")
+        raise UserError(
+            f"adapt: {student} learned from precomputed embeddings, and new texts need a model; add --teacher"
+        )
     if not own.model.startswith("packaged:"):
         revision = f" --revision {own.revision}" if own.revision else ""
-        fact = f"{student} names its teacher as {own.model!r}, and what comes with a student opens no other folder and downloads nothing"
+        fact = (
+            f"{student} names its teacher as {own.model!r}, and what comes with a student opens no other "
+            "folder and downloads nothing"
+        )
         raise UserError(f"adapt: {fact}; if you trust that model, add --teacher {own.model}{revision}")
     return own
 
 
 def check_confined(section: Section, data: Path | None, place: str) -> None:
-    """Raises UserError where a recorded section of a corpus or a task names a file outside the data folder, or a download.
+    """Raises UserError where a recorded section of a corpus or a task names a file outside the data folder,
+    or a download.
 
     data: the folder that the user named, which an absolute path may lie in.
-    Every string of the section is looked at, whatever its key: a column or a licence never looks like such a path.
+    Every string of the section is looked at, whatever its key: a column or a licence never looks like such a
+    path.
     """
     recorded = section.model_dump()
     for value in _strings(recorded):
         if _leaves(value) and not (data is not None and _is_inside(value, data)):
-            raise UserError(f"{place}: {value!r} is outside the data folder; give the file to the command itself")
+            raise UserError(
+                f"{place}: {value!r} is outside the data folder; give the file to the command itself"
+            )
     if _downloads(recorded):
-        raise UserError(f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the command itself")
+        raise UserError(
+            f"{place}: names a data set of the hub, and nothing is downloaded unasked; give a file to the "
+            "command itself"
+        )
 
 
 def _strings(value: Any) -> list[str]:

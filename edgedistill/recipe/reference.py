@@ -1,4 +1,5 @@
-"""The recipe reference as Markdown: every section with its keys, their defaults and meaning, from the schema."""
+"""The recipe reference as Markdown: every section with its keys, their defaults and meaning, from the
+schema."""
 
 from __future__ import annotations
 
@@ -9,20 +10,48 @@ from typing import Any
 from edgedistill.recipe.reading import KINDS, schema
 
 BEGIN, END = "<!-- reference:begin -->", "<!-- reference:end -->"
-# The order in which a reader meets the sections: the recipe, then what its keys hold. A title may cover several kinds.
+# The order in which a reader meets the sections: the recipe, then what its keys hold. A title may cover
+# several kinds.
 SECTIONS = [
     ("The recipe", ["Recipe"]),
     ("`teacher`, `assistant`", ["Teacher"]),
     ("`corpus`", ["Files", "Hub", "Documentation", "Parallel", "Pairs", "Paragraphs", "Passages"]),
     ("`targets`", ["SingleTeacher", "Split", "Block", "Concat", "JoinedTeacher"]),
     ("`reduce`", ["Unreduced", "Pca", "Gaussian", "Ridge", "Cca"]),
-    ("`student`", ["Finished", "Bert", "BiLSTM", "Recurrent", "Static", "TeacherItself", "Embeddings", "Trim", "Unigram"]),
+    (
+        "`student`",
+        [
+            "Finished",
+            "Bert",
+            "BiLSTM",
+            "Recurrent",
+            "Static",
+            "TeacherItself",
+            "Embeddings",
+            "Trim",
+            "Unigram",
+        ],
+    ),
     ("`stages`: distillation", ["Stage", "Match", "TripleFiles", "TripleHub"]),
     ("`objective`: one text", ["Mse", "Cosine", "SoftCos", "Gram", "Ckd", "Congen", "Seed"]),
     ("`objective`: two views or triples", ["DualL2", "Skd", "Simcse"]),
     ("`objective`: pairs", ["EachSide", "Mcl", "MclBool", "MclCe"]),
     ("`objective`: combinations", ["Sum", "Term", "Matryoshka"]),
-    ("`view`", ["Identity", "Dropout", "WordDeletion", "Crop", "DeleteOne", "Synonym", "Mlm", "BackTranslation", "Translator", "ViewFile"]),
+    (
+        "`view`",
+        [
+            "Identity",
+            "Dropout",
+            "WordDeletion",
+            "Crop",
+            "DeleteOne",
+            "Synonym",
+            "Mlm",
+            "BackTranslation",
+            "Translator",
+            "ViewFile",
+        ],
+    ),
     ("`stages`: fine-tuning", ["Finetune", "TaskFiles", "TaskHub", "TaskTeacher", "Augment"]),
     ("`select`, `requirements`", ["Select", "Requirements"]),
 ]
@@ -56,7 +85,11 @@ def _heading(name: str, section: dict[str, Any]) -> str:
     """The kind that selects a section, or its name where nothing selects it."""
     kinds = [kind for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name]
     where = {"JoinedTeacher": "one teacher"}.get(name) or re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-    return f"`kind: {kinds[0]}`." if kinds and "kind" in section.get("properties", {}) else f"{where[0].upper()}{where[1:]}."
+    return (
+        f"`kind: {kinds[0]}`."
+        if kinds and "kind" in section.get("properties", {})
+        else f"{where[0].upper()}{where[1:]}."
+    )
 
 
 def _row(key: str, value: dict[str, Any], required: bool) -> str:
@@ -68,7 +101,11 @@ def _row(key: str, value: dict[str, Any], required: bool) -> str:
 def _plain(value: Any) -> str:
     """A default as one would write it in YAML; a nested section's defaults stand in its own table."""
     if isinstance(value, dict) and value:
-        shown = {k: v for k, v in value.items() if k in ("from", "of", "kind") and v not in ("teacher", "token_embeddings")}
+        shown = {
+            k: v
+            for k, v in value.items()
+            if k in ("from", "of", "kind") and v not in ("teacher", "token_embeddings")
+        }
         return json.dumps(shown) if shown else "{}"
     return json.dumps(value, ensure_ascii=False)
 
@@ -86,7 +123,9 @@ def _type(value: dict[str, Any]) -> str:
     kind = value.get("type")
     if kind == "array":
         items = value.get("prefixItems")
-        return f"[{', '.join(_type(each) for each in items)}]" if items else f"list of {_type(value['items'])}"
+        return (
+            f"[{', '.join(_type(each) for each in items)}]" if items else f"list of {_type(value['items'])}"
+        )
     if kind == "object":
         inner = value.get("additionalProperties")
         return f"mapping to {_type(inner)}" if isinstance(inner, dict) else "mapping"
@@ -98,4 +137,12 @@ def _type(value: dict[str, Any]) -> str:
 
 def _named(reference: str) -> str:
     name = reference.rsplit("/", 1)[1]
-    return next((f"`{kind}`" for classes in KINDS.values() for kind, which in classes.items() if which.__name__ == name), name)
+    return next(
+        (
+            f"`{kind}`"
+            for classes in KINDS.values()
+            for kind, which in classes.items()
+            if which.__name__ == name
+        ),
+        name,
+    )

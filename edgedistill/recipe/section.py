@@ -16,7 +16,11 @@ else:
     Precision = Literal[tuple(PRECISIONS)]
 Head = Literal["none", "linear", "linear_tanh"]
 TokenizerSource = Annotated[
-    str, Field(description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run folder, or a hub id.")
+    str,
+    Field(
+        description="Where the tokenizer comes from: teacher, assistant, packaged:NAME, a model or run "
+        "folder, or a hub id."
+    ),
 ]
 # The largest sizes that a field takes; what fits this machine is another question (see initial_weights).
 LARGEST_VOCABULARY, LARGEST_BATCH, MOST_EPOCHS, MOST_LAYERS, WIDEST = 1_000_000, 1 << 17, 1e6, 64, 16_384
@@ -25,19 +29,23 @@ VocabularySize = Annotated[
     Field(
         ge=200,
         le=LARGEST_VOCABULARY,
-        description="Learn a WordPiece vocabulary of this size from the corpus instead of taking `tokenizer`.",
+        description="Learn a WordPiece vocabulary of this size from the corpus instead of `tokenizer`.",
     ),
 ]
-HeadDims = Annotated[int | None, Field(ge=1, le=65_536, description="Output dimensions of the head. Default: the teacher's.")]
+HeadDims = Annotated[
+    int | None, Field(ge=1, le=65_536, description="Output dimensions of the head. Default: the teacher's.")
+]
 
 
-# What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to; numbers of a size that float32
+# What fields without narrower bounds hold: whole numbers that fit 32 bits, as seeds and counts have to;
+# numbers of a size that float32
 # can square. MOST_SORTED: rows.
 LARGEST_WHOLE, LARGEST, SMALLEST, MOST_SORTED = 2**31 - 1, 1e9, 1e-18, 20_000_000
 
 
 class Section(BaseModel):
-    """A frozen section of a recipe; unknown keys are errors, and so are values that nothing can be computed with."""
+    """A frozen section of a recipe; unknown keys are errors, and so are values that nothing can be computed
+    with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -50,7 +58,8 @@ class Section(BaseModel):
 
 
 def _beyond_bounds(value: Any, empty: bool) -> str | None:
-    """*fact; way out* of a field's value, or of a part of it; None where all is well. empty: whether empty text means something."""
+    """*fact; way out* of a field's value, or of a part of it; None where all is well. empty: whether empty
+    text means something."""
     if isinstance(value, list | tuple | dict):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return next((fact for part in parts if (fact := _beyond_bounds(part, empty=False))), None)
@@ -59,16 +68,27 @@ def _beyond_bounds(value: Any, empty: bool) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not math.isfinite(value) or abs(value) > (LARGEST_WHOLE if isinstance(value, int) else LARGEST):
-        return f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
-    return f"{value} is too small; give {SMALLEST} or more, or 0 where the key may be 0" if 0 < abs(value) < SMALLEST else None
+        return (
+            f"{value} is too large; give at most {LARGEST_WHOLE if isinstance(value, int) else LARGEST:,.0f}"
+        )
+    return (
+        f"{value} is too small; give {SMALLEST} or more, or 0 where the key may be 0"
+        if 0 < abs(value) < SMALLEST
+        else None
+    )
 
 
 def check_sorted_rows(batch: int, window: int) -> None:
     """Raise ValueError where more rows would be sorted by length at a time than memory is meant for."""
     if window > 1 and batch * window > MOST_SORTED:
-        raise ValueError(f"`bucket`: {batch * window:,} rows would be sorted at a time; set it to at most {max(1, MOST_SORTED // batch)}")
+        raise ValueError(
+            f"`bucket`: {batch * window:,} rows would be sorted at a time; set it to at most "
+            f"{max(1, MOST_SORTED // batch)}"
+        )
 
 
 def by_kind(default: str) -> Any:
     """Select the class of a union by `kind`; a section without `kind` is of the kind `default`."""
-    return Discriminator(lambda v: v.get("kind", default) if isinstance(v, dict) else getattr(v, "kind", default))
+    return Discriminator(
+        lambda v: v.get("kind", default) if isinstance(v, dict) else getattr(v, "kind", default)
+    )

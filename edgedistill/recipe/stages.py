@@ -28,7 +28,9 @@ SORTED_BATCHES = 100
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-TripleLicence = Annotated[str | None, Field(description="The licence of the triples. The model card names it.")]
+TripleLicence = Annotated[
+    str | None, Field(description="The licence of the triples. The model card names it.")
+]
 
 
 class TripleFiles(Section):
@@ -36,7 +38,8 @@ class TripleFiles(Section):
 
     kind: Literal["files"] = "files"
     files: list[str] = Field(
-        min_length=1, description="Paths or globs. Relative ones start from --data. The corpus' `exclude` applies too."
+        min_length=1,
+        description="Paths or globs. Relative ones start from --data. The corpus' `exclude` applies too.",
     )
     columns: tuple[str, str, str] = Field(
         ("anchor", "entailment", "contradiction"),
@@ -68,7 +71,8 @@ Triples = Annotated[Annotated[TripleFiles, Tag("files")] | Annotated[TripleHub, 
 
 
 def triples_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each stage that reads triples a source, as records list them: `name` and `licence`; the number of triples is not recorded.
+    """For each stage that reads triples a source, as records list them: `name` and `licence`; the number of
+    triples is not recorded.
 
     stages: of a dumped recipe.
     """
@@ -76,8 +80,14 @@ def triples_sources(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for stage in stages:
         triples = stage.get("triples")
         if triples:
-            names = ", ".join(Path(file).name for file in triples["files"]) if "files" in triples else triples["dataset"]
-            found.append({"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")})
+            names = (
+                ", ".join(Path(file).name for file in triples["files"])
+                if "files" in triples
+                else triples["dataset"]
+            )
+            found.append(
+                {"name": f"triples of the stage {stage['name']}: {names}", "licence": triples.get("licence")}
+            )
     return found
 
 
@@ -87,18 +97,21 @@ class Match(Section):
     of: Literal["teacher", "assistant"] = Field("teacher", description="Whose embeddings.")
     layer: Literal["output", "embeddings"] = Field(
         "output",
-        description="output: the text embedding. embeddings: the embedding layer's mean output, the student's against the assistant's; "
+        description="output: the text embedding. embeddings: the embedding layer's mean output, the "
+        "student's against the assistant's; "
         "only the student's embedding layer is trained.",
     )
     language: Literal["source", "own"] = Field(
-        "source", description="source: both sides match the source text's embedding. own: each side matches its own."
+        "source",
+        description="source: both sides match the source text's embedding. own: each side matches its own.",
     )
 
     @model_validator(mode="after")
     def _of_an_assistant(self) -> Match:
         if self.of == "teacher" and (self.layer != "output" or self.language != "source"):
             raise ValueError(
-                "`layer: embeddings` and `language: own` need an assistant, which knows all the languages; set `of: assistant`"
+                "`layer: embeddings` and `language: own` need an assistant, which knows all the languages; "
+                "set `of: assistant`"
             )
         return self
 
@@ -109,12 +122,20 @@ class Stage(Section):
     kind: Literal["distil"] = "distil"
     name: str = Field(max_length=100, description="Appears in logs and metrics.")
     objective: Objective = Field(description="The loss.")
-    view: View | None = Field(None, description="The second view of every text, for objectives that compare two views.")
-    triples: Triples | None = Field(None, description="Train on these instead of the corpus' texts; only for simcse.")
-    match: Match | None = Field(
-        None, description="For pairs: which embeddings are matched. Default: both sides match the teacher's embedding of the source text."
+    view: View | None = Field(
+        None, description="The second view of every text, for objectives that compare two views."
     )
-    pairs: list[str] | None = Field(None, description="Train only on the `corpus.pairs` with these names. Default: all.")
+    triples: Triples | None = Field(
+        None, description="Train on these instead of the corpus' texts; only for simcse."
+    )
+    match: Match | None = Field(
+        None,
+        description="For pairs: which embeddings are matched. Default: both sides match the teacher's "
+        "embedding of the source text.",
+    )
+    pairs: list[str] | None = Field(
+        None, description="Train only on the `corpus.pairs` with these names. Default: all."
+    )
     epochs: float = Field(1.0, gt=0, le=MOST_EPOCHS, description="Passes over the corpus; may be fractional.")
     steps: int | None = Field(None, ge=1, description="Optimizer steps, instead of `epochs`.")
     batch: int = Field(256, ge=1, le=LARGEST_BATCH, description="Batch size in texts, pairs or triples.")
@@ -123,55 +144,82 @@ class Stage(Section):
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="Learning rate after the warm-up; linear and cosine decay to 0."
     )
-    weight_decay: float = Field(0.01, ge=0, description="Not applied to biases, norms and the embedding table.")
+    weight_decay: float = Field(
+        0.01, ge=0, description="Not applied to biases, norms and the embedding table."
+    )
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), strict=False, description="AdamW's betas.")
     epsilon: float = Field(1e-8, gt=0, description="AdamW's ε.")
     bias_correction: bool = Field(
         True,
-        description="false: AdamW without the correction of its first steps, as in the code of ConGen and of multi-stage distillation.",
+        description="false: AdamW without the correction of its first steps, as in the code of ConGen and of "
+        "multi-stage distillation.",
     )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="muon: orthogonalized momentum (Jordan et al. 2024) for the matrices of the student's layers, AdamW for all else; "
+        description="muon: orthogonalized momentum (Jordan et al. 2024) for the matrices of the student's "
+        "layers, AdamW for all else; "
         "needs torch 2.9.",
     )
     clip: float | None = Field(1.0, gt=0, description="Maximum gradient norm; null: no clipping.")
     ema: float | None = Field(
-        None, gt=0, lt=1, description="Decay of an exponential moving average of the weights; the average is then evaluated and kept."
+        None,
+        gt=0,
+        lt=1,
+        description="Decay of an exponential moving average of the weights; the average is then evaluated "
+        "and kept.",
     )
     initial_share: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Share of the stage's initial weights in its result, the rest being those it ended with (Wortsman et al. 2022): a "
+        description="Share of the stage's initial weights in its result, the rest being those it ended with "
+        "(Wortsman et al. 2022): a "
         "finished student forgets less of what it knew.",
     )
-    max_tokens: int = Field(64, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training.")
-    skip_longer_than: int | None = Field(None, ge=3, description="Leave out texts with more tokens than this. Default: keep all.")
+    max_tokens: int = Field(
+        64, ge=3, le=8192, description="Longer texts are truncated to this many tokens in training."
+    )
+    skip_longer_than: int | None = Field(
+        None, ge=3, description="Leave out texts with more tokens than this. Default: keep all."
+    )
     bucket: int | None = Field(
         None,
         ge=1,
-        description="Sort by length within windows of this many batches of shuffled texts, which saves padding. 1: no sorting. Default: "
-        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, mcl), all of the text's own length otherwise.",
+        description="Sort by length within windows of this many batches of shuffled texts, which saves "
+        "padding. 1: no sorting. Default: "
+        "100; 1 for objectives whose negatives come from the batch (ckd, congen, simcse, mcl), all of the "
+        "text's own length otherwise.",
     )
-    dtype: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 where the hardware computes in bf16, else fp32.")
+    dtype: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto: bf16 where the hardware computes in bf16, else fp32."
+    )
 
     @model_validator(mode="after")
     def _inputs_match_objective(self) -> Stage:
         kinds = sorted({leaf.kind for leaf in leaves(self.objective)})
         compared = sorted({leaf.kind for leaf in leaves(self.objective) if among_the_batch(leaf)})
         if self.batch == 1 and compared and self.triples is None:
-            raise ValueError(f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set it to 2 or more")
+            raise ValueError(
+                f"`batch` is 1, and {', '.join(compared)} compares the texts of a batch with each other; set "
+                "it to 2 or more"
+            )
         if self.triples is not None:
             if kinds != ["simcse"]:
-                raise ValueError(f"`triples` have no teacher embeddings; only simcse reads them, not {', '.join(kinds)}")
+                raise ValueError(
+                    f"`triples` have no teacher embeddings; only simcse reads them, not {', '.join(kinds)}"
+                )
             if self.view is not None or self.skip_longer_than is not None:
                 raise ValueError(
-                    f"`{'view' if self.view else 'skip_longer_than'}` applies to the corpus' texts; leave it out with `triples`"
+                    f"`{'view' if self.view else 'skip_longer_than'}` applies to the corpus' texts; leave it "
+                    "out with `triples`"
                 )
         elif self.view is None and reads_second_view(self.objective):
-            alone = ", or set alpha: 1" if "congen" in kinds else ", or `triples`" if kinds == ["simcse"] else ""
-            raise ValueError(f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}")
+            alone = (
+                ", or set alpha: 1" if "congen" in kinds else ", or `triples`" if kinds == ["simcse"] else ""
+            )
+            raise ValueError(
+                f"{', '.join(kinds)} compares a text with a second view of it; give the stage a `view`{alone}"
+            )
         elif self.view is not None and not reads_second_view(self.objective):
             raise ValueError(f"{', '.join(kinds)} reads no second view; leave `view` out")
         return self
@@ -180,9 +228,15 @@ class Stage(Section):
     def _whole_groups(self) -> Stage:
         check_sorted_rows(self.batch, self.sorting_window)
         if self.group is not None and self.batch % self.group:
-            raise ValueError(f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one that does")
+            raise ValueError(
+                f"`similar_texts` is {self.group}, which does not divide a batch of {self.batch}; choose one "
+                "that does"
+            )
         if self.group is not None and self.sorting_window == 1:
-            raise ValueError("`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as 100")
+            raise ValueError(
+                "`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such "
+                "as 100"
+            )
         return self
 
     @property
@@ -193,25 +247,43 @@ class Stage(Section):
     @property
     def sorting_window(self) -> int:
         """Batches of shuffled texts that are sorted by length together; 1: none are."""
-        return self.bucket or (1 if any(negatives_in_batch(leaf) for leaf in leaves(self.objective)) else SORTED_BATCHES)
+        return self.bucket or (
+            1 if any(negatives_in_batch(leaf) for leaf in leaves(self.objective)) else SORTED_BATCHES
+        )
 
     @property
     def views(self) -> int:
         """How many texts the student embeds for each item of a batch."""
-        return 3 if self.triples is not None else 2 if self.view is not None or reads_pairs(self.objective) == {True} else 1
+        return (
+            3
+            if self.triples is not None
+            else 2
+            if self.view is not None or reads_pairs(self.objective) == {True}
+            else 1
+        )
 
 
-def stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool) -> None:
+def stage_of_pairs(
+    place: str, stage: Stage, pairs: Parallel | None, student: Student, assisted: bool
+) -> None:
     """Raise ValueError where a stage does not fit its corpus."""
     if pairs is None or stage.triples is not None:
         for field in ("match", "pairs"):
             if getattr(stage, field) is not None:
-                raise ValueError(f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: parallel")
+                raise ValueError(
+                    f"{place}.{field}: applies to a parallel corpus; leave it out, or set corpus.kind: "
+                    "parallel"
+                )
         if True in reads_pairs(stage.objective):
-            raise ValueError(f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel")
+            raise ValueError(
+                f"{place}.objective: {stage.objective.kind} reads pairs; set corpus.kind: parallel"
+            )
         return
     if stage.group is not None:
-        raise ValueError(f"{place}.objective: `similar_texts` are for a corpus of texts, and this one holds pairs; leave it out")
+        raise ValueError(
+            f"{place}.objective: `similar_texts` are for a corpus of texts, and this one holds pairs; leave "
+            "it out"
+        )
     if False in reads_pairs(stage.objective):
         way_out = "apply it to each side, {kind: each_side, objective: …}"
         kinds = ", ".join(sorted({leaf.kind for leaf in leaves(stage.objective)}))
@@ -219,16 +291,26 @@ def stage_of_pairs(place: str, stage: Stage, pairs: Parallel | None, student: St
     unknown_names = sorted(set(stage.pairs or []) - {part.title for part in pairs.pairs})
     if unknown_names:
         known = ", ".join(dict.fromkeys(part.title for part in pairs.pairs))
-        raise ValueError(f"{place}.pairs: no pairs are named {unknown_names[0]!r}; corpus.pairs has ({known})")
+        raise ValueError(
+            f"{place}.pairs: no pairs are named {unknown_names[0]!r}; corpus.pairs has ({known})"
+        )
     if stage.match is not None and stage.match.of == "assistant" and not assisted:
         raise ValueError(f"{place}.match: needs an assistant, and the recipe has none; set assistant.model")
-    if stage.match is not None and stage.match.layer == "embeddings" and not isinstance(student, Bert | Recurrent):
-        raise ValueError(f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or recurrent")
+    if (
+        stage.match is not None
+        and stage.match.layer == "embeddings"
+        and not isinstance(student, Bert | Recurrent)
+    ):
+        raise ValueError(
+            f"{place}.match: a {student.kind} student has no embedding layer to match; choose bert or "
+            "recurrent"
+        )
     if (
         stage.match is not None
         and stage.match.layer == "embeddings"
         and any(isinstance(leaf, Mcl | MclBool | MclCe) for leaf in leaves(stage.objective))
     ):
         raise ValueError(
-            f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with {{kind: each_side, objective: …}}"
+            f"{place}.objective: {stage.objective.kind} compares whole texts; match embedding layers with "
+            f"{{kind: each_side, objective: …}}"
         )

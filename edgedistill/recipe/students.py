@@ -22,24 +22,35 @@ from edgedistill.recipe.section import (
 class Embeddings(Section):
     """How the token embedding table is initialized."""
 
-    source: Literal["teacher", "random", "glove"] = Field("teacher", alias="from", description="Whose token embeddings are used.")
+    source: Literal["teacher", "random", "glove"] = Field(
+        "teacher", alias="from", description="Whose token embeddings are used."
+    )
     of: Literal["token_embeddings", "outputs", "translations"] = Field(
         "token_embeddings",
-        description="What is taken from the teacher. token_embeddings: its embedding table, by token text. outputs: its sentence embedding "
-        "of the token alone. translations: the mean embedding of the tokens that translate it, counted in a parallel corpus.",
+        description="What is taken from the teacher. token_embeddings: its embedding table, by token text. "
+        "outputs: its sentence embedding "
+        "of the token alone. translations: the mean embedding of the tokens that translate it, counted in a "
+        "parallel corpus.",
     )
-    reduce: Literal["pca"] = Field("pca", description="How the teacher's token embeddings are reduced to the student's width.")
+    reduce: Literal["pca"] = Field(
+        "pca", description="How the teacher's token embeddings are reduced to the student's width."
+    )
     file: str | None = Field(
-        None, description="For glove: a text file with a word and its embedding per line. Relative paths start from --data."
+        None,
+        description="For glove: a text file with a word and its embedding per line. Relative paths start "
+        "from --data.",
     )
     weighting: Literal["none", "frequency"] = Field(
-        "none", description="frequency: a reduction or factorization of the table weights each token by its count in the corpus plus 1."
+        "none",
+        description="frequency: a reduction or factorization of the table weights each token by its count in "
+        "the corpus plus 1.",
     )
     count_exponent: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Exponent on the counts that weight the tokens. 1: plain counts; smaller: frequent tokens dominate less.",
+        description="Exponent on the counts that weight the tokens. 1: plain counts; smaller: frequent "
+        "tokens dominate less.",
     )
 
     @model_validator(mode="after")
@@ -59,31 +70,41 @@ class Embeddings(Section):
 
 
 class Trim(Section):
-    """Keep only the tokens that the training texts use, and the tokens those depend on; the embedding table keeps their rows."""
+    """Keep only the tokens that the training texts use, and the tokens those depend on; the embedding table
+    keeps their rows."""
 
     min_count: int = Field(1, ge=1, description="Keep tokens used at least this often.")
 
 
 class Unigram(Section):
-    """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the same tokenizer."""
+    """A Unigram tokenizer like XLM-R's, learned from the corpus: NFKC, <s> … </s>. The same texts give the
+    same tokenizer."""
 
     vocabulary_size: int = Field(
-        32_000, ge=200, le=LARGEST_VOCABULARY, description="Maximum vocabulary size, including special tokens and single characters."
+        32_000,
+        ge=200,
+        le=LARGEST_VOCABULARY,
+        description="Maximum vocabulary size, including special tokens and single characters.",
     )
     lowercase: bool = Field(False, description="Lowercase the texts, for an uncased teacher.")
     sample: int = Field(1_000_000, ge=1, description="Learn from at most this many texts, sampled evenly.")
 
 
-LearnedUnigram = Annotated[Unigram | None, Field(description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`.")]
+LearnedUnigram = Annotated[
+    Unigram | None,
+    Field(description="Learn a Unigram tokenizer from the corpus instead of taking `tokenizer`."),
+]
 TrimmedVocabulary = Annotated[
-    Trim | None, Field(description="Keep only the tokens that the corpus uses. {}: every token used at least once.")
+    Trim | None,
+    Field(description="Keep only the tokens that the corpus uses. {}: every token used at least once."),
 ]
 PQBytes = Annotated[
     int | None,
     Field(
         ge=1,
         le=WIDEST,
-        description="Product-quantize the embedding table: this many PQ codes per token, of one byte each, or of two with more than 256 "
+        description="Product-quantize the embedding table: this many PQ codes per token, of one byte each, "
+        "or of two with more than 256 "
         "`pq_centroids`. Must divide the table's width.",
     ),
 ]
@@ -92,7 +113,8 @@ PQCentroids = Annotated[
     Field(
         ge=2,
         le=32_768,
-        description="Learned sub-vectors that a PQ code selects from. 1024 in place of 256 lower the error of the initial table to two "
+        description="Learned sub-vectors that a PQ code selects from. 1024 in place of 256 lower the error "
+        "of the initial table to two "
         "fifths where a code stands for three dimensions, and double the codes' size.",
     ),
 ]
@@ -101,55 +123,85 @@ Bottleneck = Annotated[
     Field(
         ge=1,
         le=WIDEST,
-        description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, initialized by SVD.",
+        description="Factorize the embedding table into vocabulary × bottleneck and bottleneck × width, "
+        "initialized by SVD.",
     ),
 ]
-HeadKind = Annotated[Head, Field(description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh).")]
+HeadKind = Annotated[
+    Head,
+    Field(
+        description="Layer from the pooled embedding to `dims`: none, linear, or linear_tanh (with a tanh)."
+    ),
+]
 HeadBias = Annotated[bool, Field(description="Whether the head has a bias.")]
-HeadKept = Annotated[bool, Field(description="false: the head is used in training only and dropped from the finished student.")]
+HeadKept = Annotated[
+    bool, Field(description="false: the head is used in training only and dropped from the finished student.")
+]
 Dropout = Annotated[float, Field(ge=0, lt=1, description="Dropout probability in training.")]
-MaxTokens = Annotated[int, Field(ge=3, le=8192, description="Longer texts are truncated to this many tokens, in the exported bundle too.")]
+MaxTokens = Annotated[
+    int,
+    Field(
+        ge=3,
+        le=8192,
+        description="Longer texts are truncated to this many tokens, in the exported bundle too.",
+    ),
+]
 HubRevision = Annotated[str | None, Field(description="Commit, tag or branch where `weights` is a hub id.")]
 Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)] | Annotated[list[int], Field(max_length=MOST_LAYERS)]
 Activation = Annotated[
     Literal["gelu", "relu"] | None,
     Field(
-        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. relu costs a device almost "
-        "nothing and gelu a noticeable share of its time; layers that come from a gelu model have to be trained for it."
+        description="Activation of the feed-forward blocks. Default: the source's; with random weights gelu. "
+        "relu costs a device almost "
+        "nothing and gelu a noticeable share of its time; layers that come from a gelu model have to be "
+        "trained for it."
     ),
 ]
 PoolingKind = Annotated[Pooling, Field(description="How token embeddings become one embedding.")]
 
 
 class Bert(Section):
-    """A BERT encoder: randomly initialized, or from all or chosen layers of a known encoder, the teacher or any other."""
+    """A BERT encoder: randomly initialized, or from all or chosen layers of a known encoder, the teacher or
+    any other."""
 
     kind: Literal["bert"]
     weights: str = Field(
         "random",
-        description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a hub id. Layers of BERT, "
+        description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
+        "hub id. Layers of BERT, "
         "CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R and, at full width, ModernBERT can be taken.",
     )
     revision: HubRevision = None
-    layers: Layers | None = Field(None, description="How many layers, or which of the weights' (0-based). Default: all.")
+    layers: Layers | None = Field(
+        None, description="How many layers, or which of the weights' (0-based). Default: all."
+    )
     width: int | None = Field(
         None,
         ge=4,
         le=WIDEST,
-        description="Hidden size. Required with random weights; with other weights a smaller value projects their layers to this width.",
+        description="Hidden size. Required with random weights; with other weights a smaller value projects "
+        "their layers to this width.",
     )
     heads: int | None = Field(
         None,
         ge=1,
         le=WIDEST,
-        description="Attention heads. Default: width / 64, at least 2; for projected weights the source's head size where it divides.",
+        description="Attention heads. Default: width / 64, at least 2; for projected weights the source's "
+        "head size where it divides.",
     )
     intermediate: int | None = Field(
-        None, ge=4, le=WIDEST, description="Feed-forward size. Default: 4 × width. Projected weights keep the most important neurons."
+        None,
+        ge=4,
+        le=WIDEST,
+        description="Feed-forward size. Default: 4 × width. Projected weights keep the most important "
+        "neurons.",
     )
     activation: Activation = None
     max_positions: int | None = Field(
-        None, ge=8, le=1 << 20, description="Rows of the position table. Default: the source's; with random weights 512."
+        None,
+        ge=8,
+        le=1 << 20,
+        description="Rows of the position table. Default: the source's; with random weights 512.",
     )
     bottleneck: Bottleneck = None
     pq_bytes: PQBytes = None
@@ -173,10 +225,13 @@ class Bert(Section):
             raise ValueError("random weights need `layers` (a number) and `width`")
         given = [name for name in ("heads", "intermediate") if getattr(self, name) is not None]
         if self.weights != "random" and given and self.width is None:
-            raise ValueError(f"`{given[0]}` is defined by the weights; leave it out, or give a smaller `width`")
+            raise ValueError(
+                f"`{given[0]}` is defined by the weights; leave it out, or give a smaller `width`"
+            )
         if self.reduced and self.pooling == "cls_pooler":
             raise ValueError(
-                "cls_pooler belongs to the weights' own width, not to projected layers; choose another pooling, or leave `width` out"
+                "cls_pooler belongs to the weights' own width, not to projected layers; choose another "
+                "pooling, or leave `width` out"
             )
         if self.weights != "random" and not self.embeddings.plain:
             raise ValueError("`embeddings` come with the weights; leave them out")
@@ -207,7 +262,9 @@ def _dims_need_a_head(head: str, dims: int | None) -> None:
 
 def _no_weighting(embeddings: Embeddings) -> None:
     if embeddings.weighting != "none":
-        raise ValueError("`embeddings.weighting` needs a compressed table; set `bottleneck` or `pq_bytes`, or leave it out")
+        raise ValueError(
+            "`embeddings.weighting` needs a compressed table; set `bottleneck` or `pq_bytes`, or leave it out"
+        )
 
 
 def _one_compression(bottleneck: int | None, pq_bytes: int | None) -> None:
@@ -224,7 +281,9 @@ def _one_vocabulary_option(trim: Trim | None, vocabulary_size: int | None, unigr
     if trim is not None and vocabulary_size is not None:
         raise ValueError("`trim` keeps the tokenizer's tokens, `vocabulary_size` learns new ones; choose one")
     if unigram is not None and (trim is not None or vocabulary_size is not None):
-        raise ValueError(f"`unigram` learns its own tokenizer; leave `{'trim' if trim else 'vocabulary_size'}` out")
+        raise ValueError(
+            f"`unigram` learns its own tokenizer; leave `{'trim' if trim else 'vocabulary_size'}` out"
+        )
 
 
 class BiLSTM(Section):
@@ -260,27 +319,42 @@ class BiLSTM(Section):
 
 
 class Recurrent(Section):
-    """A transformer: a shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table (Ding et al. 2022)."""
+    """A transformer: a shared block of BERT or XLM-R layers applied repeatedly, with a narrow embedding table
+    (Ding et al. 2022)."""
 
     kind: Literal["recurrent"]
     weights: str = Field(
         "teacher",
-        description="Initial weights: assistant (the default where the recipe has one), teacher, a model or run folder, or a hub id.",
+        description="Initial weights: assistant (the default where the recipe has one), teacher, a model or "
+        "run folder, or a hub id.",
     )
     revision: HubRevision = None
-    layers: Layers = Field(3, description="Layers of the shared block: how many of the source's first layers, or which ones (0-based).")
+    layers: Layers = Field(
+        3,
+        description="Layers of the shared block: how many of the source's first layers, or which ones "
+        "(0-based).",
+    )
     repeats: int | None = Field(
-        None, ge=1, le=MOST_LAYERS, description="How often the block is applied. Default: until the source's depth is reached."
+        None,
+        ge=1,
+        le=MOST_LAYERS,
+        description="How often the block is applied. Default: until the source's depth is reached.",
     )
     activation: Activation = None
     bottleneck: Bottleneck = None
     pq_bytes: PQBytes = None
     pq_centroids: PQCentroids = 256
     position_ids: Literal["source", "pad", "zero"] = Field(
-        "source", description="Where position ids start: after the padding id (pad, as XLM-R), at 0 (zero, as BERT), or as in the source."
+        "source",
+        description="Where position ids start: after the padding id (pad, as XLM-R), at 0 (zero, as BERT), "
+        "or as in the source.",
     )
     embeddings: Annotated[
-        Embeddings, Field(description="from: teacher takes the source's tables; from: random initializes all of them randomly.")
+        Embeddings,
+        Field(
+            description="from: teacher takes the source's tables; from: random initializes all of them "
+            "randomly."
+        ),
     ] = Embeddings()
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
@@ -314,15 +388,20 @@ class Static(Section):
 
     kind: Literal["static"]
     width: int = Field(
-        256, ge=2, le=WIDEST, description="Width of the token embeddings, and the student's dimensions where it has no head."
+        256,
+        ge=2,
+        le=WIDEST,
+        description="Width of the token embeddings, and the student's dimensions where it has no head.",
     )
     pq_bytes: PQBytes = None
     pq_centroids: PQCentroids = 256
-    embeddings: Annotated[Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")] = Embeddings(
-        of="outputs"
-    )
+    embeddings: Annotated[
+        Embeddings, Field(description="Default: the teacher's sentence embedding of each token alone.")
+    ] = Embeddings(of="outputs")
     token_weights: Literal["sif", "equal"] = Field(
-        "sif", description="Initial token weights. sif: a / (a + the token's relative frequency in the corpus); equal: 1."
+        "sif",
+        description="Initial token weights. sif: a / (a + the token's relative frequency in the corpus); "
+        "equal: 1.",
     )
     tokenizer: TokenizerSource = "teacher"
     vocabulary_size: VocabularySize = None
@@ -347,34 +426,47 @@ class TeacherItself(Section):
 
     kind: Literal["teacher"]
     max_tokens: int | None = Field(
-        None, ge=3, le=8192, description="Longer texts are truncated to this many tokens. Default: the teacher's limit."
+        None,
+        ge=3,
+        le=8192,
+        description="Longer texts are truncated to this many tokens. Default: the teacher's limit.",
     )
     reference_student: Bert | BiLSTM | None = Field(
-        None, discriminator="kind", description="With `targets`: the student whose initial embeddings ridge, cca and align are fitted to."
+        None,
+        discriminator="kind",
+        description="With `targets`: ridge, cca and align are fitted to this student's initial embeddings.",
     )
 
 
 class Finished(Section):
-    """A finished student of any kind that goes on learning: its shape, weights, tokenizer and head. `kind` may be left out."""
+    """A finished student of any kind that goes on learning: its shape, weights, tokenizer and head. `kind`
+    may be left out."""
 
     kind: Literal["finished"] = "finished"
-    weights: str = Field(description="A shipped bundle such as nano, the folder of a bundle, or the folder of a run.")
-    dropout: Annotated[float | None, Field(ge=0, lt=1, description="Dropout probability in training. Default: the finished student's.")] = (
-        None
+    weights: str = Field(
+        description="A shipped bundle such as nano, the folder of a bundle, or the folder of a run."
     )
+    dropout: Annotated[
+        float | None,
+        Field(ge=0, lt=1, description="Dropout probability in training. Default: the finished student's."),
+    ] = None
     max_tokens: Annotated[
         int | None,
         Field(
             ge=3,
             le=8192,
-            description="Longer texts are truncated to this many tokens; more than its own limit, the default, give it further positions.",
+            description="Longer texts are truncated to this many tokens; more than its own limit, the "
+            "default, give it further positions.",
         ),
     ] = None
 
     @model_validator(mode="after")
     def _finished(self) -> Finished:
         if self.weights in ("teacher", "assistant", "random"):
-            raise ValueError(f"`weights: {self.weights}` is no finished student; add the `kind` of the new student, such as bert")
+            raise ValueError(
+                f"`weights: {self.weights}` is no finished student; add the `kind` of the new student, such "
+                "as bert"
+            )
         return self
 
 
@@ -387,7 +479,8 @@ def drops_head(student: Section) -> bool:
 
 
 def _kind(student: Any) -> str | None:
-    """The kind of a student's section; a section of nothing but a finished student's keys needs none, and None is an error."""
+    """The kind of a student's section; a section of nothing but a finished student's keys needs none, and
+    None is an error."""
     if not isinstance(student, dict):
         return getattr(student, "kind", "finished")
     plain = "weights" in student and student.keys() <= Finished.model_fields.keys()

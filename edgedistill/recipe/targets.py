@@ -24,14 +24,16 @@ class Pca(Section):
     rank: int | None = Field(
         None,
         ge=1,
-        description="Keep this many components and reconstruct the embeddings in the original space (then `dims` is the teacher's). "
+        description="Keep this many components and reconstruct the embeddings in the original space (then "
+        "`dims` is the teacher's). "
         "Default: keep `dims` components.",
     )
     variance_exponent: float = Field(
         0.0,
         ge=-0.5,
         le=1,
-        description="Scale each component by its variance to this power: above 0 emphasises the main components; -0.5 whitens.",
+        description="Scale each component by its variance to this power: above 0 emphasises the main "
+        "components; -0.5 whitens.",
     )
 
 
@@ -54,7 +56,9 @@ class Cca(Section):
 
     kind: Literal["cca"]
     regularization: float = Field(
-        1e-3, gt=0, description="Added to the diagonal of both covariance matrices, in units of their mean variance."
+        1e-3,
+        gt=0,
+        description="Added to the diagonal of both covariance matrices, in units of their mean variance.",
     )
 
 
@@ -62,17 +66,22 @@ Reducer = Annotated[Unreduced | Pca | Gaussian | Ridge | Cca, Field(discriminato
 Align = Literal["none", "procrustes", "signed_permutation"]
 OwnTeacher = Annotated[Teacher | None, Field(description="Default: the recipe's teacher.")]
 Normalized = Annotated[bool, Field(description="Scale the targets to unit length.")]
-FitSample = Annotated[int, Field(ge=2, description="Number of texts that reducers and alignments are fitted on.")]
+FitSample = Annotated[
+    int, Field(ge=2, description="Number of texts that reducers and alignments are fitted on.")
+]
 
 
 class Projected(Section):
     """How embeddings are mapped to the student's space."""
 
-    reduce: Annotated[Reducer, Field(description="Dimension reduction; kind none keeps the teacher's dimensions.")] = Unreduced()
+    reduce: Annotated[
+        Reducer, Field(description="Dimension reduction; kind none keeps the teacher's dimensions.")
+    ] = Unreduced()
     dims: int = Field(ge=1, le=65_536, description="Dimensions of the targets.")
     align: Align = Field(
         "none",
-        description="Rotate (procrustes) or permute (signed_permutation) the targets towards the initial student; cosines stay the same.",
+        description="Rotate (procrustes) or permute (signed_permutation) the targets towards the initial "
+        "student; cosines stay the same.",
     )
 
     @property
@@ -88,7 +97,8 @@ class SingleTeacher(Projected):
     teacher: OwnTeacher = None
     raw: bool = Field(
         False,
-        description="Take the teacher's embeddings before they are scaled to unit length, with their lengths. DistilCSE's KD "
+        description="Take the teacher's embeddings before they are scaled to unit length, with their "
+        "lengths. DistilCSE's KD "
         "matches such embeddings.",
     )
     normalize: Normalized = True
@@ -97,7 +107,9 @@ class SingleTeacher(Projected):
     @model_validator(mode="after")
     def _lengths_kept(self) -> SingleTeacher:
         if self.raw and self.normalize:
-            raise ValueError("`raw` keeps the lengths that `normalize` removes; set normalize: false, or leave `raw` out")
+            raise ValueError(
+                "`raw` keeps the lengths that `normalize` removes; set normalize: false, or leave `raw` out"
+            )
         return self
 
     @property
@@ -109,14 +121,22 @@ class Block(Projected):
     """One teacher's block of the student's dimensions."""
 
     teacher: OwnTeacher = None
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Weight of this block's cosine; weights are scaled to sum to 1.")
+    weight: float = Field(
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Weight of this block's cosine; weights are scaled to sum to 1.",
+    )
 
 
 class Split(Section):
-    """Each teacher has its own block of the student's dimensions; the cosine is the weighted sum of the blocks' cosines."""
+    """Each teacher has its own block of the student's dimensions; the cosine is the weighted sum of the
+    blocks' cosines."""
 
     kind: Literal["split"]
-    parts: list[Block] = Field(min_length=2, description="One block per teacher; their `dims` add up to the student's dimensions.")
+    parts: list[Block] = Field(
+        min_length=2, description="One block per teacher; their `dims` add up to the student's dimensions."
+    )
     sample: FitSample = 20_000
 
     @property
@@ -135,7 +155,10 @@ class JoinedTeacher(Section):
 
     teacher: OwnTeacher = None
     weight: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Weight of this teacher's cosine in the joint cosine; weights are scaled to sum to 1.",
     )
 
 
@@ -153,5 +176,6 @@ class Concat(Projected):
 
 
 Targets = Annotated[
-    Annotated[SingleTeacher, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")], by_kind("one")
+    Annotated[SingleTeacher, Tag("one")] | Annotated[Split, Tag("split")] | Annotated[Concat, Tag("concat")],
+    by_kind("one"),
 ]

@@ -12,40 +12,58 @@ from edgedistill.recipe.section import Pooling, Section
 class Teacher(Section):
     """A sentence encoder and how its embeddings are computed, or a file of precomputed embeddings."""
 
-    model: str | None = Field(None, description="packaged:all-MiniLM-L6-v2, a model folder, or a hub id (a hub id also needs `revision`).")
+    model: str | None = Field(
+        None,
+        description="packaged:all-MiniLM-L6-v2, a model folder, or a hub id (which also needs `revision`).",
+    )
     embeddings: str | None = Field(
         None,
-        description="Instead of `model`: precomputed embeddings, a .parquet of texts and embeddings or an .npy (n, d). "
+        description="Instead of `model`: precomputed embeddings, a .parquet of texts and embeddings or an "
+        ".npy (n, d). "
         "Relative paths start from --data.",
     )
     texts: str | None = Field(
-        None, description="For an .npy: the file with its texts, one text per row in the same order. Default: the same name ending in .txt."
+        None,
+        description="For an .npy: the file with its texts, one text per row in the same order. Default: the "
+        "same name ending in .txt.",
     )
-    text_column: str = Field("text", description="The column of texts in the .parquet, or in the file of `texts`.")
+    text_column: str = Field(
+        "text", description="The column of texts in the .parquet, or in the file of `texts`."
+    )
     embedding_column: str = Field("embedding", description="The column of embeddings in the .parquet.")
     revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
     pooling: Pooling | None = Field(
-        None, description="Only for a plain transformers model; a sentence-transformers model defines its own pooling."
+        None,
+        description="Only for a plain transformers model; a sentence-transformers model defines its own "
+        "pooling.",
     )
     prompt: str = Field("", description="Text prepended to every text.")
     prompt_name: str | None = Field(None, description="The name of one of the model's own prompts.")
     max_tokens: int = Field(128, ge=3, le=8192, description="Longer texts are truncated to this many tokens.")
     dtype: Literal["auto", "fp32", "bf16", "int8"] = Field(
         "auto",
-        description="auto: bf16 where the hardware computes in bf16, else fp32. int8: the int8 graph that an export would write, on a CPU "
+        description="auto: bf16 where the hardware computes in bf16, else fp32. int8: the int8 graph that an "
+        "export would write, on a CPU "
         "about twice as fast; refused where its embeddings are too far from torch's.",
     )
-    licence: str | None = Field(None, description="Its licence, for the model card. Default: the one that the model's own card states.")
+    licence: str | None = Field(
+        None,
+        description="Its licence, for the model card. Default: the one that the model's own card states.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Teacher:
         if (self.model is None) == (self.embeddings is None):
             raise ValueError("give either `model` or `embeddings` (a file of precomputed embeddings)")
         if self.embeddings is not None and (self.prompt or self.prompt_name or self.pooling):
-            raise ValueError("`pooling` and prompts apply to a model; precomputed `embeddings` are used unchanged")
+            raise ValueError(
+                "`pooling` and prompts apply to a model; precomputed `embeddings` are used unchanged"
+            )
         return self
 
     @property
     def name(self) -> str:
         """How records name it: the model with its revision, or the file of its embeddings."""
-        return self.embeddings or (f"{self.model}@{self.revision}" if self.revision is not None else str(self.model))
+        return self.embeddings or (
+            f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
+        )

@@ -25,7 +25,9 @@ class WordDeletion(Section):
     """The text with random words deleted."""
 
     kind: Literal["word_deletion"]
-    fraction: float = Field(0.1, gt=0, lt=1, description="Share of words deleted, on average over texts; at least one word stays.")
+    fraction: float = Field(
+        0.1, gt=0, lt=1, description="Share of words deleted, on average over texts; at least one word stays."
+    )
 
 
 class Crop(Section):
@@ -33,7 +35,10 @@ class Crop(Section):
 
     kind: Literal["crop"]
     drop_fraction: float = Field(
-        0.1, gt=0, lt=1, description="Share of words outside the span, on average over texts; at least one word stays."
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share of words outside the span, on average over texts; at least one word stays.",
     )
 
 
@@ -48,7 +53,10 @@ class Synonym(Section):
 
     kind: Literal["synonym"]
     fraction: float = Field(
-        0.1, gt=0, le=1, description="Share of words replaced, on average; at least one, and only words with a synonym."
+        0.1,
+        gt=0,
+        le=1,
+        description="Share of words replaced, on average; at least one, and only words with a synonym.",
     )
 
 
@@ -56,10 +64,15 @@ class Mlm(Section):
     """The text with some words refilled by a masked language model, computed once for the whole corpus."""
 
     kind: Literal["mlm"]
-    model: str = Field("google-bert/bert-base-uncased", description="A model folder, or a hub id (needs `revision`).")
+    model: str = Field(
+        "google-bert/bert-base-uncased", description="A model folder, or a hub id (needs `revision`)."
+    )
     revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
     fraction: float = Field(
-        0.15, gt=0, lt=1, description="Share of tokens refilled, on average; at least one, and only single-token words."
+        0.15,
+        gt=0,
+        lt=1,
+        description="Share of tokens refilled, on average; at least one, and only single-token words.",
     )
 
 
@@ -74,7 +87,9 @@ class BackTranslation(Section):
     """The text translated to another language and back, computed once for the whole corpus."""
 
     kind: Literal["back_translation"]
-    forward: Translator = Field(description="Into the other language, for example Helsinki-NLP/opus-mt-en-fr.")
+    forward: Translator = Field(
+        description="Into the other language, for example Helsinki-NLP/opus-mt-en-fr."
+    )
     backward: Translator = Field(description="Back again, for example Helsinki-NLP/opus-mt-fr-en.")
     beams: int = Field(1, ge=1, le=16, description="Beam search width.")
 
@@ -83,11 +98,17 @@ class ViewFile(Section):
     """Views from a file: a table of texts and their views."""
 
     kind: Literal["file"]
-    files: list[str] = Field(min_length=1, description="Paths or globs of .tsv, .csv, .jsonl or .parquet. Relative ones start from --data.")
-    text_column: str = Field("text", description="The column of texts; every text of the corpus must be in it.")
+    files: list[str] = Field(
+        min_length=1,
+        description="Paths or globs of .tsv, .csv, .jsonl or .parquet. Relative ones start from --data.",
+    )
+    text_column: str = Field(
+        "text", description="The column of texts; every text of the corpus must be in it."
+    )
     view_column: str = Field("view", description="The column of their views.")
 
 
 View = Annotated[
-    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation | ViewFile, Field(discriminator="kind")
+    Identity | Dropout | WordDeletion | Crop | DeleteOne | Synonym | Mlm | BackTranslation | ViewFile,
+    Field(discriminator="kind"),
 ]

@@ -1,6 +1,8 @@
-"""YAML in, plain data out, bounded in size, depth and digits: text, numbers, true, false, null, lists and mappings of text keys.
+"""YAML in, plain data out, bounded in size, depth and digits: text, numbers, true, false, null, lists and
+mappings of text keys.
 
-Scalars are YAML 1.2's: 1e-3 is a number, a date and `no` are text. There are no tags and no merging of mappings.
+Scalars are YAML 1.2's: 1e-3 is a number, a date and `no` are text. There are no tags and no merging of
+mappings.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ Scalar = tuple[str, str, str, Callable[[str], Any]]
 SCALARS: tuple[Scalar, ...] = (
     ("null", r"~|null|Null|NULL|", "~nN", lambda text: None),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
-    ("int", r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)", "-+0123456789", lambda text: int(text.replace("_", ""), 0)),
+    (
+        "int",
+        r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)",
+        "-+0123456789",
+        lambda text: int(text.replace("_", ""), 0),
+    ),
     (
         "float",
         r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
@@ -50,7 +57,9 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key that is not text", key.start_mark)
             if key.value in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {shown(key.value)} a second time", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {shown(key.value)} a second time", key.start_mark
+                )
             keys.add(key.value)
 
 
@@ -61,7 +70,9 @@ class _Dumper(yaml.SafeDumper):
 def _constructor(tag: str, pattern: re.Pattern[str], make: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
     def construct(loader: Any, node: Any) -> Any:
         if len(node.value) > LONGEST_NUMBER or not pattern.match(node.value):
-            raise yaml.constructor.ConstructorError(None, None, f"{shown(node.value)} is no {tag}", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown(node.value)} is no {tag}", node.start_mark
+            )
         return make(node.value)
 
     return construct
@@ -69,14 +80,17 @@ def _constructor(tag: str, pattern: re.Pattern[str], make: Callable[[str], Any])
 
 for _tag, _written, _first, _make in SCALARS:
     _pattern = re.compile(f"(?:{_written})$")
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, [*_first, ""] if _tag == "null" else list(_first))
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", _pattern, [*_first, ""] if _tag == "null" else list(_first)
+    )
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _constructor(_tag, _pattern, _make))
     if _tag == "float":
         _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list(_first))
 
 
 def read(path: Path) -> Any:
-    """The data of a YAML file, with or without a byte order mark. Raises UserError for what is not such a file."""
+    """The data of a YAML file, with or without a byte order mark. Raises UserError for what is not such a
+    file."""
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise UserError(f"{path}: {size:,} bytes, at most {LARGEST_BYTES:,} are read; give a recipe")
     try:
@@ -100,7 +114,14 @@ def parse(text: str, place: str) -> Any:
 
 def plain(text: str) -> Any:
     """What a plain scalar is read as."""
-    return next((make(text) for _, written, _, make in SCALARS if len(text) < LONGEST_NUMBER and re.fullmatch(written, text)), text)
+    return next(
+        (
+            make(text)
+            for _, written, _, make in SCALARS
+            if len(text) < LONGEST_NUMBER and re.fullmatch(written, text)
+        ),
+        text,
+    )
 
 
 def dump(data: Any) -> str:
@@ -110,11 +131,16 @@ def dump(data: Any) -> str:
 def _problem(error: yaml.YAMLError) -> str:
     """What and where, without the excerpt and the name of the string it was read from."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark and problem else shown(" ".join(str(error).split()), 200)
+    return (
+        f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        if mark and problem
+        else shown(" ".join(str(error).split()), 200)
+    )
 
 
 def check_plain(data: Any, place: str) -> None:
-    """Raises UserError for data that no recipe can hold: what is no plain value, and what is too long, too deep or too large to print."""
+    """Raises UserError for data that no recipe can hold: what is no plain value, and what is too long, too
+    deep or too large to print."""
     count = 0
 
     def problems(value: Any, where: str, depth: int) -> Iterator[str]:
@@ -128,7 +154,11 @@ def check_plain(data: Any, place: str) -> None:
             for key, each in value.items():
                 if isinstance(key, str):
                     yield from problems(key, where, depth + 1)
-                    yield from problems(each, f"{where}.{shown(key, quoted=False)}" if where else shown(key, quoted=False), depth + 1)
+                    yield from problems(
+                        each,
+                        f"{where}.{shown(key, quoted=False)}" if where else shown(key, quoted=False),
+                        depth + 1,
+                    )
                 else:
                     yield f"{where or 'the recipe'}: a key that is not text ({shown(key)}); put it in quotes"
         elif isinstance(value, list | tuple):
@@ -156,4 +186,8 @@ def _no_plain_value(value: Any) -> str | None:
         return None
     if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
         return "a whole number beyond 2⁶³; write a smaller one"
-    return None if value is None or isinstance(value, bool | int | float) else f"{type(value).__name__} is no value of a recipe; write text"
+    return (
+        None
+        if value is None or isinstance(value, bool | int | float)
+        else f"{type(value).__name__} is no value of a recipe; write text"
+    )

@@ -1,4 +1,5 @@
-"""A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers and onnxruntime alone."""
+"""A bundle goes in, embeddings or labels come out: open, verify, encode and classify with numpy, tokenizers
+and onnxruntime alone."""
 
 __all__ = [
     "batching",

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-PADDING = 16  # a batch holds at most one padding token for so many tokens; more costs more time than another batch
+PADDING = (
+    16  # a batch holds at most one padding token for so many tokens; more costs more time than another batch
+)
 
 
 def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
     """The indices of each batch, longest rows first, so that rows of similar length share a batch.
 
-    A batch holds at most `batch_tokens` tokens with its padding, of which a sixteenth may be padding, and at least one row.
+    A batch holds at most `batch_tokens` tokens with its padding, of which a sixteenth may be padding, and at
+    least one row.
     """
     sizes = np.array(lengths)
     order, start = np.argsort(-sizes, kind="stable"), 0
@@ -26,7 +29,8 @@ def longest_first(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndar
 
 
 def pad(rows: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, at least 1, padded on the right."""
+    """(input_ids, attention_mask), each (n, T) int64 for the longest row's T, at least 1, padded on the
+    right."""
     lengths = np.array([len(row) for row in rows])
     mask = np.arange(max(1, lengths.max())) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, np.int64)

@@ -1,4 +1,5 @@
-"""Open a bundle and encode or classify texts: the reference runner, on numpy, tokenizers and onnxruntime alone."""
+"""Open a bundle and encode or classify texts: the reference runner, on numpy, tokenizers and onnxruntime
+alone."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ from edgedistill.runtime.trust import opening_check
 BATCH_TOKENS = {"cpu": 384, "cuda": 16_384}  # with padding; fits a processor's cache, and bounds memory
 LARGEST_BATCH_TOKENS, MOST_THREADS = 1 << 30, 1024
 WINDOW = 32_768  # texts tokenized and sorted at a time, which bounds memory too
-INPUTS = ("input_ids", "attention_mask", "input_ids_2", "attention_mask_2")  # of the first and, for pairs, the second text
+INPUTS = (
+    "input_ids",
+    "attention_mask",
+    "input_ids_2",
+    "attention_mask_2",
+)  # of the first and, for pairs, the second text
 
 Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of texts
 
@@ -42,15 +48,20 @@ def open_tokenizer(folder: Path, max_tokens: int) -> Tokenizer:
 class Bundle:
     """An opened bundle in one precision; `edgedistill.load` opens it.
 
-    An encoder's bundle has `encode` and `similarity`, the bundle of a student with a classifier head `classify`.
+    An encoder's bundle has `encode` and `similarity`, the bundle of a student with a classifier head
+    `classify`.
 
-    folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16". threads: of onnxruntime.
-    dims: the dimensions of its embeddings; of a Matryoshka student all that it was trained for, the largest first.
+    folder: where its files are. manifest: its manifest.json. precision: "int8", "w8", "fp32", "w4" or "fp16".
+        threads: of onnxruntime.
+    dims: the dimensions of its embeddings; of a Matryoshka student all that it was trained for, the largest
+        first.
     max_tokens: longer texts are truncated to this many tokens. labels: of a classifier, otherwise empty.
     pair: whether a classifier labels pairs of texts.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
+    ) -> None:
         self.folder = folder
         self.manifest = manifest
         self.precision = precision
@@ -61,7 +72,9 @@ class Bundle:
         self.pair: bool = len(manifest.get("inputs", ())) == 4
         self._device = device
         graph, width = folder / manifest["precisions"][precision]["file"], len(self.labels) or self.dims[0]
-        self._session = BundleSession(folder, graph, threads, device, manifest["output"], width, not self.labels)
+        self._session = BundleSession(
+            folder, graph, threads, device, manifest["output"], width, not self.labels
+        )
         self._prompt: str = manifest["prompt"]
         self._pad_id: int = manifest.get("pad_id", 0)
         with opening_check.readable(folder):
@@ -72,27 +85,43 @@ class Bundle:
         return load, (self.folder, self.precision, self.threads, self._device)
 
     def __repr__(self) -> str:
-        output = f"{len(self.labels)} labels per {'pair' if self.pair else 'text'}" if self.labels else f"{self.dims[0]} dimensions"
+        output = (
+            f"{len(self.labels)} labels per {'pair' if self.pair else 'text'}"
+            if self.labels
+            else f"{self.dims[0]} dimensions"
+        )
         return f"<Bundle {self.manifest['name']}:{self.precision}, {output}>"
 
     @border()
     def encode(
-        self, texts: str | Iterable[str], dim: int | None = None, batch_tokens: int | None = None, progress: bool = False
+        self,
+        texts: str | Iterable[str],
+        dim: int | None = None,
+        batch_tokens: int | None = None,
+        progress: bool = False,
     ) -> np.ndarray:
-        """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one embedding, (d,).
+        """Embed n texts: (n, d) float32, rows of unit length in the order of the texts. One string gives one
+        embedding, (d,).
 
-        texts: any iterable of strings in an order, such as a list, a generator, an array or a column of a table; those above
+        texts: any iterable of strings in an order, such as a list, a generator, an array or a column of a
+            table; those above
         `max_tokens` are truncated, the empty string is allowed.
-        dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and normalized again.
-        batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches take more memory.
+        dim: the dimensions to return, one of `dims`; by default the largest. The embedding is cut and
+            normalized again.
+        batch_tokens: tokens per batch with padding, by default 384 on cpu and 16,384 on cuda. Larger batches
+            take more memory.
         progress: show a progress bar on stderr.
 
-        Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of `dims`, for a
-        classifier, and for what is no such iterable; CheckFailed where the graph returns anything but embeddings of unit length.
+        Raises UserError for an item that is not a string (its index is named), for a `dim` that is none of
+        `dims`, for a classifier, and for what is no such iterable; CheckFailed where the graph returns
+        anything but embeddings of unit length.
         """
         dim = self.embedding_dim(dim)
         if self.labels:
-            raise UserError(f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; call classify")
+            raise UserError(
+                f"{self.manifest['name']}: a classifier ({', '.join(self.labels)}), which has no embeddings; "
+                "call classify"
+            )
         if isinstance(texts, str):
             return np.asarray(self.encode([texts], dim, batch_tokens, progress)[0])
         texts = _texts(texts)
@@ -107,12 +136,15 @@ class Bundle:
 
     @border()
     def classify(self, items: Iterable[Item], batch_tokens: int | None = None) -> Classification:
-        """Label n texts or, where `pair` is true, n pairs of texts: (labels, probabilities), a list of n and (n, C) float32.
+        """Label n texts or, where `pair` is true, n pairs of texts: (labels, probabilities), a list of n and
+        (n, C) float32.
 
-        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The columns of the
+        items: any iterable, as for `encode`, of strings or of pairs such as ("A text.", "Another one."). The
+            columns of the
         probabilities are in the order of `labels`. batch_tokens: as for `encode`.
 
-        Raises UserError for an item that is neither (its index is named), and for a bundle that is not a classifier.
+        Raises UserError for an item that is neither (its index is named), and for a bundle that is not a
+        classifier.
         """
         probabilities = softmax(self.logits(items, batch_tokens))
         return Classification([self.labels[at] for at in probabilities.argmax(1).tolist()], probabilities)
@@ -125,15 +157,21 @@ class Bundle:
         items = _listed(items, "items", self.pair)
         logits = np.zeros((len(items), len(self.labels)), np.float32)
         for start in range(0, len(items), WINDOW):
-            logits[start : start + WINDOW] = self.logits_ids(self.tokenize_items(items[start : start + WINDOW], start), batch_tokens)
+            logits[start : start + WINDOW] = self.logits_ids(
+                self.tokenize_items(items[start : start + WINDOW], start), batch_tokens
+            )
         return logits
 
     def tokenize(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """The token ids of each text, (T,) int64: with prompt and special tokens, truncated to `max_tokens`. Raises as `encode`."""
+        """The token ids of each text, (T,) int64: with prompt and special tokens, truncated to `max_tokens`.
+        Raises as `encode`."""
         return self._tokenize(_texts(texts), 0)
 
-    def encode_ids(self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None) -> np.ndarray:
-        """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or above `max_tokens`."""
+    def encode_ids(
+        self, ids: Sequence[np.ndarray], dim: int | None = None, batch_tokens: int | None = None
+    ) -> np.ndarray:
+        """(n, d) float32 unit rows of texts given as token ids. Raises UserError for one without tokens or
+        above `max_tokens`."""
         embeddings = np.zeros((len(ids), self.embedding_dim(dim)), np.float32)
         for at, row in enumerate(ids):
             self._check_ids(row, f"ids[{at}]")
@@ -141,7 +179,8 @@ class Bundle:
         return embeddings
 
     def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
-        """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for errors."""
+        """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for
+        errors."""
         items = _listed(items, "items", self.pair)
         self._check_items(items, first)
         columns = [[item] if isinstance(item, str) else list(item) for item in items]
@@ -156,18 +195,29 @@ class Bundle:
                 self._check_ids(row, f"ids[{at}]")
         lengths = [max(len(row) for row in item) * (1 + self.pair) for item in ids]
         for batch in longest_first(lengths, self._batch_tokens(batch_tokens)):
-            inputs = [each for column in range(1 + self.pair) for each in pad([ids[at][column] for at in batch], self._pad_id)]
+            inputs = [
+                each
+                for column in range(1 + self.pair)
+                for each in pad([ids[at][column] for at in batch], self._pad_id)
+            ]
             logits[batch] = self._session.run(dict(zip(INPUTS, inputs, strict=False)))
         return logits
 
     def embedding_dim(self, dim: int | None = None) -> int:
-        """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is none of `dims`."""
+        """The dimensions of an embedding for `dim`, by default the largest. Raises UserError for one that is
+        none of `dims`."""
         if dim is None or dim in self.dims:
             return self.dims[0 if dim is None else self.dims.index(dim)]
         name = self.manifest["name"]
         if len(self.dims) == 1:
-            raise UserError(f"dim={dim!r}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, leave dim out")
-        raise UserError(f"dim={dim!r}: {name} was trained for {', '.join(map(str, self.dims))} dimensions; choose one of these")
+            raise UserError(
+                f"dim={dim!r}: {name} has {self.dims[0]} dimensions; only Matryoshka students can be cut, "
+                "leave dim out"
+            )
+        raise UserError(
+            f"dim={dim!r}: {name} was trained for {', '.join(map(str, self.dims))} dimensions; choose one of "
+            "these"
+        )
 
     @property
     def unknown_id(self) -> int | None:
@@ -191,26 +241,40 @@ class Bundle:
             if len(texts) != 1 + self.pair or not all(isinstance(text, str) for text in texts):
                 wanted = "a pair of strings" if self.pair else "a string"
                 raise UserError(
-                    f"items[{first + at}]: not {wanted}; {self.manifest['name']} classifies {'pairs' if self.pair else 'texts'}"
+                    f"items[{first + at}]: not {wanted}; {self.manifest['name']} classifies "
+                    f"{'pairs' if self.pair else 'texts'}"
                 )
 
     def _tokenize(self, texts: Sequence[str], first: int) -> list[np.ndarray]:
         """`first`: the index of texts[0], for errors."""
         try:
             with opening_check.readable(self.folder):
-                encodings = self._tokenizer.encode_batch_fast([self._prompt + text for text in texts] if self._prompt else list(texts))
+                encodings = self._tokenizer.encode_batch_fast(
+                    [self._prompt + text for text in texts] if self._prompt else list(texts)
+                )
         except (TypeError, UnicodeError):
             for at, text in enumerate(texts):
                 if not _is_unicode(text):
-                    raise UserError(f"texts[{first + at}]: contains half a surrogate pair, which is not text; decode it again") from None
+                    raise UserError(
+                        f"texts[{first + at}]: contains half a surrogate pair, which is not text; decode it "
+                        "again"
+                    ) from None
             raise
         rows = [np.array(encoding.ids, np.int64) for encoding in encodings]
         for at, row in enumerate(rows):
             if not len(row):
-                raise UserError(f"texts[{first + at}]: has no tokens in this bundle's vocabulary; leave it out")
+                raise UserError(
+                    f"texts[{first + at}]: has no tokens in this bundle's vocabulary; leave it out"
+                )
         return rows
 
-    def _embed(self, ids: Sequence[np.ndarray], out: np.ndarray, batch_tokens: int | None, advance: Callable[[int], None]) -> None:
+    def _embed(
+        self,
+        ids: Sequence[np.ndarray],
+        out: np.ndarray,
+        batch_tokens: int | None,
+        advance: Callable[[int], None],
+    ) -> None:
         """Write the embedding of each row of token ids into `out`."""
         batch_tokens = self._batch_tokens(batch_tokens)
         if len(ids) == 1:  # a query: nothing to sort or to pad
@@ -229,27 +293,36 @@ class Bundle:
 
 
 @border()
-def load(name: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu") -> Bundle:
+def load(
+    name: str | Path, precision: str | None = None, threads: int | None = None, device: str = "cpu"
+) -> Bundle:
     """Open a bundle after checking the sha256 of every file that it reads.
 
-    name: a folder, the name of one below bundles/, or a shipped bundle such as "nano"; "bundles/x:int8" also names the precision.
-    precision: "int8", "w8", "fp32", "w4" or "fp16"; by default the fastest of those that the bundle has on this machine.
+    name: a folder, the name of one below bundles/, or a shipped bundle such as "nano"; "bundles/x:int8" also
+        names the precision.
+    precision: "int8", "w8", "fp32", "w4" or "fp16"; by default the fastest of those that the bundle has on
+        this machine.
     threads: of onnxruntime; by default the processors that this process may use.
     device: "cpu" or "cuda" (which needs onnxruntime-gpu).
 
-    Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the bundle needs a newer
-    edgedistill; CheckFailed where a file is missing, was changed or is too large, or a graph is one that no export writes.
+    Raises UserError where there is no such bundle, precision or device, where CUDA does not start, or the
+    bundle needs a newer edgedistill; CheckFailed where a file is missing, was changed or is too large, or a
+    graph is one that no export writes.
     """
     if threads is not None:
         _positive(threads, "threads", MOST_THREADS)
     folder, named = locate(name)
     manifest = manifests.read(folder)
     precision = choose_precision(manifest, folder, precision or named, device)
-    problems = manifests.changes(folder, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"]))
+    problems = manifests.changes(
+        folder, manifest, ("tokenizer.json", manifest["precisions"][precision]["file"])
+    )
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems})
     threads = machine.processors() if threads is None else threads
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizer; read when its thread pool starts
+    os.environ.setdefault(
+        "RAYON_NUM_THREADS", str(threads)
+    )  # of the tokenizer; read when its thread pool starts
     opening_check.check(folder, manifest, precision)
     opened = Bundle(folder, manifest, precision, threads, device)
     with opening_check.readable(folder):
@@ -264,7 +337,8 @@ def _positive(value: int, name: str, most: int = LARGEST_BATCH_TOKENS) -> int:
 
 
 def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
-    """The items of any iterable that has an order and, but for pairs, one dimension: what follows counts and reads the same ones."""
+    """The items of any iterable that has an order and, but for pairs, one dimension: what follows counts and
+    reads the same ones."""
     if isinstance(items, str):
         raise UserError(f"{name}: one string; put it in a list")
     kind = type(items).__name__
@@ -272,7 +346,10 @@ def _listed(items: Iterable[Any], name: str, pair: bool = False) -> list[Any]:
         raise UserError(f"{name}: {kind}, not a list of strings; give a list")
     if isinstance(items, set | frozenset):
         raise UserError(f"{name}: {kind}, which has no order; give a list")
-    if hasattr(items, "columns") or getattr(items, "ndim", 1) not in (1, 1 + pair):  # a table of pandas or polars, an array
+    if hasattr(items, "columns") or getattr(items, "ndim", 1) not in (
+        1,
+        1 + pair,
+    ):  # a table of pandas or polars, an array
         raise UserError(f"{name}: {kind} of several columns; give one column")
     return list(items)
 

@@ -13,7 +13,8 @@ FOLDER = Path("bundles")  # where `edgedistill export` writes, and where plain n
 
 
 def locate(name: str | Path) -> tuple[Path, str | None]:
-    """The folder of a bundle, and the precision where the name ends in one: `bundles/x:w8` -> (bundles/x, w8).
+    """The folder of a bundle, and the precision where the name ends in one: `bundles/x:w8` -> (bundles/x,
+    w8).
 
     A name is a folder, the name of a folder below bundles/, or a shipped bundle, in this order.
     Raises UserError, with the closest name, where there is none of these.
@@ -34,7 +35,8 @@ def locate(name: str | Path) -> tuple[Path, str | None]:
 
 
 def find(name: str) -> tuple[Path, str | None] | None:
-    """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this name."""
+    """The folder and precision of a bundle, as `locate` gives them; None where there is no bundle of this
+    name."""
     try:
         found = locate(name)
     except UserError:
@@ -43,7 +45,8 @@ def find(name: str) -> tuple[Path, str | None] | None:
 
 
 def choose_precision(manifest: dict[str, Any], folder: Path, asked: str | None, device: str = "cpu") -> str:
-    """The precision asked for, by default the one that the bundle has and that is the fastest on this machine.
+    """The precision asked for, by default the one that the bundle has and that is the fastest on this
+    machine.
 
     Raises UserError where the bundle lacks it.
     """
@@ -80,5 +83,8 @@ def _is_shipped(folder: Path) -> bool:
 def _not_found(name: str) -> str:
     known = {*files.shipped("bundle"), *(path.parent.name for path in FOLDER.glob("[!.]*/manifest.json"))}
     if len(Path(name).parts) > 1:
-        return f"{name}: no such folder; give a bundle's folder, or the name of a bundle ({closest_names(name, known)})"
+        return (
+            f"{name}: no such folder; give a bundle's folder, or the name of a bundle "
+            f"({closest_names(name, known)})"
+        )
     return unknown_name("bundle", name, known)

@@ -10,7 +10,8 @@ import numpy as np
 class Classification(NamedTuple):
     """The predicted labels of n items.
 
-    labels: the most probable label of each item. probabilities: (n, C) float32, rows summing to 1, in the order of `Bundle.labels`.
+    labels: the most probable label of each item. probabilities: (n, C) float32, rows summing to 1, in the
+        order of `Bundle.labels`.
     """
 
     labels: list[str]
@@ -24,5 +25,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def probability_difference(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label, for each item."""
+    """(n, C) and (n, C) logits -> (n,): the largest absolute difference between the probabilities of a label,
+    for each item."""
     return np.asarray(np.abs(softmax(logits.astype(np.float64)) - softmax(others.astype(np.float64))).max(1))

@@ -1,4 +1,5 @@
-"""A bundle's parity.json: its golden texts with what torch gives for them; written, read, checked, and compared with by a measure."""
+"""A bundle's parity.json: its golden texts with what torch gives for them; written, read, checked, and
+compared with by a measure."""
 
 from __future__ import annotations
 
@@ -22,12 +23,16 @@ UNIT_LENGTH = 0.001  # the embeddings are stored with six digits
 
 
 class Measure(NamedTuple):
-    """How rows are compared with torch's: embeddings by their cosine, logits by the difference of their probabilities.
+    """How rows are compared with torch's: embeddings by their cosine, logits by the difference of their
+    probabilities.
 
-    rows, limits: the names of the rows and of their thresholds in parity.json, which is `explained` there. item: what one text, or pair,
+    rows, limits: the names of the rows and of their thresholds in parity.json, which is `explained` there.
+        item: what one text, or pair,
     is called. about: what a value is. fact: what is wrong with one.
-    name, worst: of a value, as in cosine_min. best: the value of equal rows. sign: -1 where smaller values are better.
-    between: two arrays of n rows -> n values. required, required_drift: of a value to torch's, and of the same text alone and in a batch.
+    name, worst: of a value, as in cosine_min. best: the value of equal rows. sign: -1 where smaller values
+        are better.
+    between: two arrays of n rows -> n values. required, required_drift: of a value to torch's, and of the
+        same text alone and in a batch.
     """
 
     rows: str
@@ -49,7 +54,8 @@ class Measure(NamedTuple):
         return int(np.argmin(self.sign * values))
 
     def rounded(self, values: np.ndarray) -> float:
-        """The worst value in six digits, never better than it was. (float32 noise is reported as 0.999999.)"""
+        """The worst value in six digits, never better than it was. (float32 noise is reported as
+        0.999999.)"""
         return self.sign * float(np.floor((self.sign * values).min() * 1e6) / 1e6)
 
     def agreement(self, values: np.ndarray) -> np.ndarray:
@@ -61,7 +67,9 @@ class Measure(NamedTuple):
         if self.sign * value >= self.sign * threshold:  # NaN is not
             return None
         digits = 4 if threshold < 0.999 else 6  # as many as it takes to compare them
-        return self.fact.format(value=value, threshold=threshold, precision=precision, where=where, digits=digits)
+        return self.fact.format(
+            value=value, threshold=threshold, precision=precision, where=where, digits=digits
+        )
 
 
 COSINE = Measure(
@@ -70,7 +78,8 @@ COSINE = Measure(
     item="text",
     name="cosine",
     worst="min",
-    explained="text i -> ids i (unpadded, truncated to {} tokens) -> vectors i, unit length, by torch in float32",
+    explained="text i -> ids i (unpadded, truncated to {} tokens) -> vectors i, unit length, by torch in "
+    "float32",
     about="cosine",
     fact="came back at cosine {value:.{digits}f}{where}, {precision} must reach {threshold:.{digits}f}",
     best=1,
@@ -85,9 +94,11 @@ PROBABILITY = Measure(
     item="item",
     name="apart",
     worst="max",
-    explained="item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {} tokens) -> logits i by torch in float32",
+    explained="item i (a text, or a pair) -> ids i of each of its texts (unpadded, truncated to {} tokens) "
+    "-> logits i by torch in float32",
     about="difference of probabilities",
-    fact="has a probability that differs by {value:.{digits}f} from torch's{where}, {precision} must stay within {threshold}",
+    fact="has a probability that differs by {value:.{digits}f} from torch's{where}, {precision} must stay "
+    "within {threshold}",
     best=0,
     sign=-1,
     between=probability_difference,
@@ -97,7 +108,8 @@ PROBABILITY = Measure(
 
 
 class Golden(NamedTuple):
-    """What every runner must reproduce: texts, their token ids, and rows (n, d) by torch, each text by itself.
+    """What every runner must reproduce: texts, their token ids, and rows (n, d) by torch, each text by
+    itself.
 
     A classifier's texts are items, of one or two texts each, and its ids a list for each of these.
     truncated: of each text, whether it has more tokens than its ids.
@@ -115,7 +127,9 @@ class Golden(NamedTuple):
         return f"{self.measure.item} {at + 1} of {len(self.texts)} ({quote(text)})"
 
 
-def content(golden: Golden, about: dict[str, Any], max_tokens: int, limits: dict[str, float]) -> dict[str, Any]:
+def content(
+    golden: Golden, about: dict[str, Any], max_tokens: int, limits: dict[str, float]
+) -> dict[str, Any]:
     """parity.json. about: dims or labels. limits: the threshold of each precision."""
     return {
         "about": golden.measure.explained.format(max_tokens),
@@ -124,14 +138,17 @@ def content(golden: Golden, about: dict[str, Any], max_tokens: int, limits: dict
         "texts": golden.texts,
         "ids": golden.ids,
         "truncated": golden.truncated,
-        golden.measure.rows: [[round(value, 6) for value in row] for row in golden.rows.astype(np.float64).tolist()],
+        golden.measure.rows: [
+            [round(value, 6) for value in row] for row in golden.rows.astype(np.float64).tolist()
+        ],
     }
 
 
 def read(folder: Path, manifest: dict[str, Any]) -> Golden:
     """The golden texts of a bundle.
 
-    Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite, embeddings that are not of unit
+    Raises UserError with all that is wrong: another shape than the manifest's, numbers that are not finite,
+        embeddings that are not of unit
     length, which would make any cosine reach its threshold.
     """
     path = folder / "parity.json"
@@ -139,7 +156,9 @@ def read(folder: Path, manifest: dict[str, Any]) -> Golden:
         raise UserError(f"{path}: missing; copy the bundle again")
     size = path.stat().st_size
     if size > LARGEST_BYTES:
-        raise UserError(f"{path}: {size} bytes, golden texts have at most {LARGEST_BYTES}; copy the bundle again")
+        raise UserError(
+            f"{path}: {size} bytes, golden texts have at most {LARGEST_BYTES}; copy the bundle again"
+        )
     golden = files.read_json_object(path, "copy the bundle again")
     if problems := list(_problems(golden, manifest)):
         raise UserError(*(f"{path}: {problem}; copy the bundle again" for problem in problems))
@@ -160,7 +179,8 @@ def different_ids(opened: Bundle, golden: Golden) -> Iterator[tuple[int, list[An
 
 
 def rows(opened: Bundle, golden: Golden, together: bool = False) -> np.ndarray:
-    """(n, d) embeddings, or (n, C) logits, of the golden token ids: each text alone, or all in one padded batch."""
+    """(n, d) embeddings, or (n, C) logits, of the golden token ids: each text alone, or all in one padded
+    batch."""
     run: Callable[..., np.ndarray] = opened.logits_ids if opened.labels else opened.encode_ids
     if opened.labels:
         ids: list[Any] = [[np.array(row, np.int64) for row in item] for item in golden.ids]
@@ -189,13 +209,17 @@ def _problems(golden: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]
     else:
         yield from _matrix_problems("vectors", golden.get("vectors"), (len(texts), manifest["dims"][0]))
     truncated = golden.get("truncated")
-    if truncated is not None and not (isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * len(texts)):
+    if truncated is not None and not (
+        isinstance(truncated, list) and [type(each) for each in truncated] == [bool] * len(texts)
+    ):
         yield f"truncated: not a list of {len(texts)} times true or false"
 
 
 def _is_item(item: Any, pair: bool, classifier: bool) -> bool:
     texts = item if isinstance(item, list) and classifier else [item]
-    return len(texts) == 1 + pair and all(isinstance(text, str) and len(text) <= LONGEST_TEXT and _is_unicode(text) for text in texts)
+    return len(texts) == 1 + pair and all(
+        isinstance(text, str) and len(text) <= LONGEST_TEXT and _is_unicode(text) for text in texts
+    )
 
 
 def _is_unicode(text: str) -> bool:
@@ -219,7 +243,10 @@ def _matrix_problems(name: str, rows: Any, shape: tuple[int, int]) -> Iterator[s
     if (
         not isinstance(rows, list)
         or len(rows) != count
-        or not all(isinstance(row, list) and len(row) == width and all(type(value) in (int, float) for value in row) for row in rows)
+        or not all(
+            isinstance(row, list) and len(row) == width and all(type(value) in (int, float) for value in row)
+            for row in rows
+        )
     ):
         yield f"{name}: not {count} rows of {width} numbers"
         return

@@ -1,4 +1,5 @@
-"""The golden texts: 32 or more that tokenizers and runners often get wrong, on which every bundle is compared with torch."""
+"""The golden texts: 32 or more that tokenizers and runners often get wrong, on which every bundle is compared
+with torch."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ MOST_ADDED = 32  # added tokens that get a text of their own
 
 
 def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
-    """32 texts, among them one of exactly `max_tokens` tokens and one with a token more; then one for each added token they lack.
+    """32 texts, among them one of exactly `max_tokens` tokens and one with a token more; then one for each
+    added token they lack.
 
     tokenizer: of transformers. prompt: counts as part of every text, and is not in them.
     """
@@ -25,8 +27,12 @@ def golden_texts(tokenizer: Any, prompt: str, max_tokens: int) -> list[str]:
 
 
 def _around(token: str) -> str:
-    """An added token by itself, in words, beside spaces and marks, and in other cases: each of its flags makes other token ids of it."""
-    return f"{token} a{token} {token}1 b{token}c, {token}. {token}{token} ({token.lower()}  {token.upper()}\t{token})"
+    """An added token by itself, in words, beside spaces and marks, and in other cases: each of its flags
+    makes other token ids of it."""
+    return (
+        f"{token} a{token} {token}1 b{token}c, {token}. {token}{token} ({token.lower()}  "
+        f"{token.upper()}\t{token})"
+    )
 
 
 def _fixed_texts(full: str) -> list[str]:
@@ -40,7 +46,8 @@ def _fixed_texts(full: str) -> list[str]:
         "How do I reset my password?",
         "ALL OF THIS IS SHOUTED, and this is not",
         "naïve café, jalapeño, Ångström, Straße, İstanbul, DİZİ, STRAẞE, ǅ",
-        "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",  # combining marks
+        # combining marks
+        "nai\u0308ve cafe\u0301, and q\u0307\u0323 z\u0351\u036b\u0343\u036a a\u0334\u0335\u031c\u0330",
         "北京今天的天气很好。",
         "東京タワーは高いです。ﾊﾝｶｸ",
         "한국어 문장입니다. \u1112\u1161\u11ab\u1100\u1173\u11af",  # composed, and letter by letter
@@ -68,7 +75,10 @@ def _fixed_texts(full: str) -> list[str]:
 
 def _text_of(count_tokens: Callable[[str], int], tokens: int) -> str:
     """A text of so many tokens, or slightly fewer where every word takes several tokens."""
-    word = next((word for word in ("a", "the", "1", ".") if count_tokens(f"{word} {word}") - count_tokens(word) == 1), "a")
+    word = next(
+        (word for word in ("a", "the", "1", ".") if count_tokens(f"{word} {word}") - count_tokens(word) == 1),
+        "a",
+    )
     step = max(1, count_tokens(f"{word} {word}") - count_tokens(word))
     count = max(1, (tokens - count_tokens(word)) // step + 1)
     return " ".join([word] * count)

@@ -29,10 +29,13 @@ class BundleSession:
     """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
 
     place: the bundle, for errors. output: the name of the output that `run` returns. width: its dimensions.
-    unit: whether its rows are embeddings, of unit length. Whatever onnxruntime raises, and any other output, is a CheckFailed.
+    unit: whether its rows are embeddings, of unit length. Whatever onnxruntime raises, and any other output,
+        is a CheckFailed.
     """
 
-    def __init__(self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool) -> None:
+    def __init__(
+        self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool
+    ) -> None:
         self._place, self._output, self._width, self._unit = place, output, width, unit
         try:
             self._session = open_session(graph, threads, device)
@@ -50,30 +53,41 @@ class BundleSession:
         expected = (len(inputs["input_ids"]), self._width)
         if not isinstance(rows, np.ndarray) or rows.shape != expected or rows.dtype != np.float32:
             found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
-            raise CheckFailed(f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}")
+            raise CheckFailed(
+                f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}"
+            )
         least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
         squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
         # zero: of a text whose tokens cancel out, as in sentence-transformers; a comparison with NaN is false
         if not all(least <= square <= most or square == 0 for square in squares):
-            fact = "an embedding that is not of unit length" if np.isfinite(rows).all() else "a number that is not finite"
+            fact = (
+                "an embedding that is not of unit length"
+                if np.isfinite(rows).all()
+                else "a number that is not finite"
+            )
             raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
         return np.asarray(rows)
 
     def _failure(self, error: Exception) -> CheckFailed:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""
-        return CheckFailed(f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again")
+        return CheckFailed(
+            f"{self._place}: onnxruntime fails on its graph ({first_line(error)}); copy the bundle again"
+        )
 
 
 _opened: weakref.WeakSet[onnxruntime.InferenceSession] = weakref.WeakSet()
 
 
 def _end_without_joining() -> None:
-    """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that only its parent has.
+    """Let this forked process end where it calls exit: onnxruntime's destructors would wait for threads that
+    only its parent has.
 
-    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was registered last first, which flushes
-    the buffers and then ends the process with its status.
+    So no session is destroyed here, nor what the C library would destroy at exit: it calls what was
+    registered last first, which flushes the buffers and then ends the process with its status.
     """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # where it is on, tokenizers waits for threads of its parent too
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # where it is on, tokenizers waits for threads of its parent too
+    )
     for session in _opened:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
     process = ctypes.CDLL(None)
@@ -87,10 +101,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the processor.
+    """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
+    processor.
 
-    Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on the processor alone.
-    Its fallback to the processor in the middle of a run is off for the same reason.
+    Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on
+    the processor alone. Its fallback to the processor in the middle of a run is off for the same reason.
     """
     check_device(device)
     if device == "cpu":
@@ -100,7 +115,9 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     missing = _preload_cuda()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     try:
-        session = onnxruntime.InferenceSession(graph, _options(threads), providers=providers, enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            graph, _options(threads), providers=providers, enable_fallback=0
+        )
     except Exception as error:  # of many classes
         raise _no_cuda(f" ({first_line(error)})") from error
     if "CUDAExecutionProvider" not in session.get_providers():
@@ -109,7 +126,8 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
 
 
 def _preload_cuda() -> str:
-    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns the first failure that onnxruntime prints."""
+    """Load CUDA's libraries from pip's nvidia packages, which no other path leads to. Returns the first
+    failure that onnxruntime prints."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:  # stdout is for results
         onnxruntime.preload_dlls()
     return next((line for line in printed.getvalue().splitlines() if line.startswith("Failed")), "")
@@ -122,23 +140,32 @@ def _no_cuda(because: str) -> UserError:
 
 
 def check_device(device: str) -> None:
-    """Raises UserError for a device other than cpu and cuda, and for cuda where this onnxruntime was not built for it."""
+    """Raises UserError for a device other than cpu and cuda, and for cuda where this onnxruntime was not
+    built for it."""
     if device not in DEVICES:
         raise UserError(f"device: {unknown_name('device', device, DEVICES)}")
     offered = onnxruntime.get_available_providers()
     if device == "cuda" and "CUDAExecutionProvider" not in offered:
         short = ", ".join(name.removesuffix("ExecutionProvider") for name in offered)
-        way_out = "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
+        way_out = (
+            "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'; or use device cpu"
+        )
         raise UserError(f"device cuda: onnxruntime here offers {short}; {way_out}")
 
 
 def open_in_memory(
-    model: bytes | str, threads: int = 1, settings: Mapping[str, str] = MappingProxyType({}), library: str = "", optimized: bool = True
+    model: bytes | str,
+    threads: int = 1,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    library: str = "",
+    optimized: bool = True,
 ) -> onnxruntime.InferenceSession:
-    """A session on cpu for a graph's bytes or path, with onnxruntime's defaults but for `settings`, to measure and to compare with.
+    """A session on cpu for a graph's bytes or path, with onnxruntime's defaults but for `settings`, to
+    measure and to compare with.
 
     threads: 0 for onnxruntime's own choice. library: of custom operators.
-    It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and numpy too.
+    It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
+        numpy too.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -153,7 +180,8 @@ def open_in_memory(
 
 
 def _options(threads: int) -> onnxruntime.SessionOptions:
-    """No thread spins between two calls. The arena keeps the memory of the largest batch, which a batch's tokens bound."""
+    """No thread spins between two calls. The arena keeps the memory of the largest batch, which a batch's
+    tokens bound."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads

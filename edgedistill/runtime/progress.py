@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SPEED_PERIOD_S = 600.0  # the time left is estimated from the steps of this long, of which there are few where each takes a minute
+# the time left is estimated from the steps of this long, of which there are few where each takes a minute
+SPEED_PERIOD_S = 600.0
 
 
 @contextmanager
-def progress_bar(total: int | None, shown: bool, work: str = "embedding", unit: str = "texts") -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances the bar by a number of texts; it does nothing where the bar is not shown.
+def progress_bar(
+    total: int | None, shown: bool, work: str = "embedding", unit: str = "texts"
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that advances the bar by a number of texts; it does nothing where the bar is not
+    shown.
 
     The bar shows the work, how many units of it are done, how many a second or minute, and the time left.
     """
@@ -21,8 +25,16 @@ def progress_bar(total: int | None, shown: bool, work: str = "embedding", unit: 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(work), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=SPEED_PERIOD_S) as bar:
+    columns = (
+        TextColumn(work),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, speed_estimate_period=SPEED_PERIOD_S
+    ) as bar:
         task, started, done = bar.add_task("", total=total, rate=""), time.perf_counter(), 0
 
         def advance(count: int) -> None:

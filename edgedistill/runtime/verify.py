@@ -13,25 +13,35 @@ from edgedistill.runtime.bundle_location import locate
 from edgedistill.runtime.golden_file import COSINE, PROBABILITY
 from edgedistill.runtime.trust import GET_AGAIN
 
-OTHER_TOKENIZERS = "this version of tokenizers reads tokenizer.json in another way; install the version named in manifest.json"
+OTHER_TOKENIZERS = (
+    "this version of tokenizers reads tokenizer.json in another way; install the version "
+    "named in manifest.json"
+)
 
 
 def verify(name: str | Path) -> dict[str, Any]:
-    """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every precision.
+    """Check the sha256 of every file, then the token ids and embeddings of the golden texts, in every
+    precision.
 
-    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the lowest cosine to the embeddings
-    stored at export, the number of its text from 1, and the lowest allowed. A classifier has {apart_max, text, threshold}: the largest
-    difference of a probability.
-    Raises CheckFailed with everything that differs, UserError where there is no such bundle.
+    Returns {bundle, files, texts, precisions}, where a precision has {cosine_min, text, threshold}: the
+    lowest cosine to the embeddings stored at export, the number of its text from 1, and the lowest allowed. A
+    classifier has {apart_max, text, threshold}: the largest difference of a probability. Raises CheckFailed
+    with everything that differs, UserError where there is no such bundle.
     """
     folder, _ = locate(name)
     manifest = manifests.read(folder)
     problems = manifests.changes(folder, manifest, sorted(manifest["files"]))
     if "digest" not in manifest:
-        problems.append(f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}")
+        problems.append(
+            f"{folder / 'manifest.json'}: has no digest, so an edit would go unnoticed; {GET_AGAIN}"
+        )
     problems += [
         f"{folder / 'manifest.json'}: no sha256 of {name}; {GET_AGAIN}"
-        for name in ("parity.json", "tokenizer.json", *(entry["file"] for entry in manifest["precisions"].values()))
+        for name in (
+            "parity.json",
+            "tokenizer.json",
+            *(entry["file"] for entry in manifest["precisions"].values()),
+        )
         if name not in manifest["files"]
     ]
     problems += [
@@ -47,7 +57,9 @@ def verify(name: str | Path) -> dict[str, Any]:
         opened = load(folder, precision=precision)
         if not found:  # all precisions share the tokenizer
             different = golden_file.different_ids(opened, golden)
-            problems += [f"{folder}: {golden.name(at)}: token ids differ; {OTHER_TOKENIZERS}" for at, *_ in different]
+            problems += [
+                f"{folder}: {golden.name(at)}: token ids differ; {OTHER_TOKENIZERS}" for at, *_ in different
+            ]
         threshold, measure = entry["parity"]["threshold"], golden.measure
         values = measure.between(golden_file.rows(opened, golden), golden.rows)
         at = measure.worst_of(values)
@@ -57,15 +69,26 @@ def verify(name: str | Path) -> dict[str, Any]:
         found[precision] = {**worst, "text": at + 1, "threshold": threshold}
     if problems:
         raise CheckFailed("\n".join(problems), {"problems": problems, "precisions": found})
-    return {"bundle": str(folder), "files": len(manifest["files"]), "texts": len(golden.texts), "precisions": found}
+    return {
+        "bundle": str(folder),
+        "files": len(manifest["files"]),
+        "texts": len(golden.texts),
+        "precisions": found,
+    }
 
 
 def summary(name: str, found: dict[str, Any]) -> str:
-    """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no names."""
+    """One line for a result of `verify`; a name is followed by the bundle's folder, for runners that take no
+    names."""
     precisions = found["precisions"]
     measure = COSINE if all("cosine_min" in entry for entry in precisions.values()) else PROBABILITY
     key = f"{measure.name}_{measure.worst}"
     at = min(precisions, key=lambda precision: measure.sign * precisions[precision][key])
-    worst = f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
+    worst = (
+        f"worst {measure.about} {precisions[at][key]:.5f}, of {measure.item} {precisions[at]['text']} in {at}"
+    )
     place = name if Path(name) == Path(found["bundle"]) else f"{name} ({found['bundle']})"
-    return f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match ({worst})"
+    return (
+        f"{place}: OK, {found['files']} files match their hashes, {found['texts']} golden texts match "
+        f"({worst})"
+    )

@@ -1,4 +1,5 @@
-"""A kind of student is one file: shape, module, initial weights, graph. All share `forward(input_ids, attention_mask) -> (B, d)`."""
+"""A kind of student is one file: shape, module, initial weights, graph. All share `forward(input_ids,
+attention_mask) -> (B, d)`."""
 
 __all__ = [
     "affine",

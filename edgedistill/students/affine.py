@@ -24,7 +24,8 @@ class Affine(NamedTuple):
 
 
 def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
-    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and targets.json."""
+    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and
+    targets.json."""
     tensors = {}
     for number, each in enumerate(maps):
         tensors[f"{number}.weight"] = np.ascontiguousarray(each.weight, np.float32)
@@ -37,4 +38,6 @@ def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
 def read_maps(folder: Path) -> list[Affine]:
     """Read the maps of a folder."""
     tensors = load_file(folder / "targets.safetensors")
-    return [Affine(tensors[f"{number}.weight"], tensors[f"{number}.bias"]) for number in range(len(tensors) // 2)]
+    return [
+        Affine(tensors[f"{number}.weight"], tensors[f"{number}.bias"]) for number in range(len(tensors) // 2)
+    ]

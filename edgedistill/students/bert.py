@@ -1,4 +1,5 @@
-"""BERT students: randomly initialized, or initialized from the weights or from chosen layers of a known encoder."""
+"""BERT students: randomly initialized, or initialized from the weights or from chosen layers of a known
+encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from transformers import BertConfig, BertModel, PretrainedConfig
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert_layers, embedding_tables, head, modernbert, narrow_bert
-from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_ids, position_rows
+from edgedistill.students.bert_layers import (
+    EncoderLayers,
+    LayerSource,
+    first_position,
+    position_ids,
+    position_rows,
+)
 from edgedistill.students.graph_writer import MASKED
 from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
@@ -24,9 +31,11 @@ POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
 
 
 class BertStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: BERT or ModernBERT, pooling, and a head where the recipe has one.
+    """`forward(input_ids, attention_mask) -> (B, d)`: BERT or ModernBERT, pooling, and a head where the
+    recipe has one.
 
-    pad: the padding id, where positions are counted from pad + 1 as in RoBERTa; None: positions are counted from 0 as in BERT.
+    pad: the padding id, where positions are counted from pad + 1 as in RoBERTa; None: positions are counted
+        from 0 as in BERT.
     relative_bias: added to the attention scores of all layers, as in MPNet.
     """
 
@@ -43,21 +52,31 @@ class BertStudent(nn.Module):
     def dims(self) -> int:
         return self.head.out_features if self.head is not None else int(self.model.config.hidden_size)
 
-    def encoded(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Any:
-        """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a pooler."""
+    def encoded(
+        self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
+    ) -> Any:
+        """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a
+        pooler."""
         if self.relative_bias is None:
             inputs = {**_read(input_ids, token_embeddings), "position_ids": self._position_ids(input_ids)}
             return self.model(attention_mask=attention_mask, **inputs)
         masked = (1 - attention_mask[:, None, None, :]) * MASKED + self.relative_bias(input_ids.shape[1])
-        tokens = self.model.encoder(self._embedding_layer(input_ids, token_embeddings), attention_mask=masked)[0]
+        tokens = self.model.encoder(
+            self._embedding_layer(input_ids, token_embeddings), attention_mask=masked
+        )[0]
         return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
 
-    def tokens(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
+    def tokens(
+        self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
+    ) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
         return self.encoded(input_ids, attention_mask, token_embeddings)[0]
 
-    def embedded(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
-        """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before any other layer."""
+    def embedded(
+        self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
+    ) -> Tensor:
+        """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before
+        any other layer."""
         return pool(self._embedding_layer(input_ids, token_embeddings), attention_mask, "mean")
 
     def _embedding_layer(self, input_ids: Tensor, token_embeddings: Tensor | None) -> Tensor:
@@ -67,7 +86,9 @@ class BertStudent(nn.Module):
     def _position_ids(self, input_ids: Tensor) -> Tensor | None:
         return None if self.pad is None else position_ids(input_ids, self.pad)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
+    ) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d).
 
         token_embeddings (B, T, H): the rows of the embedding table, where they were looked up before.
@@ -75,7 +96,9 @@ class BertStudent(nn.Module):
         if self.pooling == "cls_pooler":
             embeddings = self.encoded(input_ids, attention_mask, token_embeddings)[1]
         else:
-            embeddings = pool(self.tokens(input_ids, attention_mask, token_embeddings), attention_mask, self.pooling)
+            embeddings = pool(
+                self.tokens(input_ids, attention_mask, token_embeddings), attention_mask, self.pooling
+            )
         embeddings = embeddings if self.head is None else self.head(embeddings)
         return embeddings.tanh() if self.tanh else embeddings
 
@@ -115,7 +138,11 @@ class BertSizes(Fields):
 
 
 def _family(config: Any) -> str:
-    return modernbert.MODEL_TYPE if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE else "bert"
+    return (
+        modernbert.MODEL_TYPE
+        if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE
+        else "bert"
+    )
 
 
 class BertShape(StudentShape):
@@ -123,7 +150,8 @@ class BertShape(StudentShape):
 
     kind: Literal["bert"]
     config: Annotated[
-        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)], Discriminator(_family)
+        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)],
+        Discriminator(_family),
     ]
     bottleneck: Size | None = None
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
@@ -138,7 +166,9 @@ class BertShape(StudentShape):
             raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
         if self.pad >= self.config.vocab_size:
             raise ValueError("a padding id above the vocabulary")
-        if self.config.model_type != "bert" and (self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias):
+        if self.config.model_type != "bert" and (
+            self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias
+        ):
             raise ValueError(f"layers of {self.config.model_type} have no pooler, and rotary positions alone")
         return self.in_blocks(self.config.hidden_size)
 
@@ -153,8 +183,10 @@ def shape(
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data.
 
-    source: the encoder that the initial weights come from, if any; reduced: the values of its config that a narrow student replaces
-    (see narrow_bert.shape). Raises UserError: a layer, or more positions, than the source has; no positions left behind the padding id.
+    source: the encoder that the initial weights come from, if any; reduced: the values of its config that a
+        narrow student replaces
+    (see narrow_bert.shape). Raises UserError: a layer, or more positions, than the source has; no positions
+    left behind the padding id.
     """
     own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
@@ -181,7 +213,8 @@ def shape(
 
 
 def positions_and_bias(pad: int, source: LayerSource) -> dict[str, Any]:
-    """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a relative attention bias."""
+    """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a
+    relative attention bias."""
     positions = {"positions": "pad", "pad": pad} if source.position_ids == "pad" else {}
     return {**positions, **({} if source.buckets is None else {"relative_bias": source.buckets})}
 
@@ -190,7 +223,9 @@ def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
     assert isinstance(spec.layers, int) and spec.width is not None  # validated by the recipe
     heads = spec.heads or max(2, spec.width // 64)
     if spec.width % heads:
-        raise UserError(f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads")
+        raise UserError(
+            f"student.heads: width {spec.width} is not a multiple of {heads} heads; set student.heads"
+        )
     return BertConfig(
         **own,
         hidden_size=spec.width,
@@ -209,7 +244,9 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, i
     positions = spec.max_positions or source.max_position_embeddings
     if positions > source.max_position_embeddings:
         most = source.max_position_embeddings
-        raise UserError(f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer")
+        raise UserError(
+            f"student.max_positions: {positions} from weights that have {most}; ask for as many or fewer"
+        )
     changed = {"num_hidden_layers": len(source_layers(spec, source)), "max_position_embeddings": positions}
     activation = {"hidden_act": spec.activation} if spec.activation else {}
     config = BertConfig(**{**source.to_dict(), **changed, **activation, **own})
@@ -218,7 +255,8 @@ def _source_config(spec: recipe.Bert, source: PretrainedConfig, own: dict[str, i
 
 
 def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
-    """The source's layers that initialize the student's, counted from 0; a count selects them evenly, the last one included.
+    """The source's layers that initialize the student's, counted from 0; a count selects them evenly, the
+    last one included.
 
     Raises UserError for layers that the source does not have.
     """
@@ -226,11 +264,16 @@ def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
     if isinstance(spec.layers, list):
         for layer in spec.layers:
             if not 0 <= layer < depth:
-                raise UserError(f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}")
+                raise UserError(
+                    f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to "
+                    f"{depth - 1}"
+                )
         return spec.layers
     count = spec.layers or depth
     if count > depth:
-        raise UserError(f"student.layers: {count} layers from weights that have {depth}; ask for {depth} or fewer")
+        raise UserError(
+            f"student.layers: {count} layers from weights that have {depth}; ask for {depth} or fewer"
+        )
     return [round((i + 1) * depth / count) - 1 for i in range(count)]
 
 
@@ -241,12 +284,18 @@ def build(shape: dict[str, Any]) -> BertStudent:
     else:
         model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
     config = model.config
-    table = embedding_tables.build(shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
+    table = embedding_tables.build(
+        shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range
+    )
     if table is not None:
         model.set_input_embeddings(table)
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
     student.pad = shape["pad"] if shape.get("positions") == "pad" else None
-    student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads) if shape.get("relative_bias") else None
+    student.relative_bias = (
+        RelativeBias(shape["relative_bias"], config.num_attention_heads)
+        if shape.get("relative_bias")
+        else None
+    )
     return student
 
 
@@ -260,14 +309,19 @@ def initialize(
 ) -> None:
     """Set the initial weights in place: chosen layers of a source, and the embedding table.
 
-    layers, source: None leaves the layers randomly initialized; behind copied layers a linear head that keeps the width is initialized
-    as the identity. token_embeddings (V, w), None: the table stays random; they are reduced by PCA where they are wider, then by the
-    truncated SVD for a factorized table or by k-means for a product-quantized one. outputs: the token embeddings are the teacher's
-    outputs, so a linear head is initialized to reconstruct them from the reduced ones. token_weights (V,): of each token in these
-    reductions.
+    layers, source: None leaves the layers randomly initialized; behind copied layers a linear head that keeps
+        the width is initialized
+    as the identity. token_embeddings (V, w), None: the table stays random; they are reduced by PCA where they
+    are wider, then by the truncated SVD for a factorized table or by k-means for a product-quantized one.
+    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct
+    them from the reduced ones. token_weights (V,): of each token in these reductions.
     """
     if source is not None and layers is not None:
-        copy = modernbert.copy_layers if source.model.config.model_type == modernbert.MODEL_TYPE else _copy_layers
+        copy = (
+            modernbert.copy_layers
+            if source.model.config.model_type == modernbert.MODEL_TYPE
+            else _copy_layers
+        )
         copy(student, layers, source)
         _identity_head(student)
     if token_embeddings is None:
@@ -276,10 +330,17 @@ def initialize(
         width = student.model.config.hidden_size
         rows = embedding_tables.reduce_width(token_embeddings, width, token_weights)
         embedding_tables.initialize(student.model.get_input_embeddings(), rows, token_weights)
-        if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > width:
-            student.head.weight.copy_(embedding_tables.principal_directions(token_embeddings, width, token_weights))
+        if (
+            outputs
+            and student.head is not None
+            and student.head.out_features == token_embeddings.shape[1] > width
+        ):
+            student.head.weight.copy_(
+                embedding_tables.principal_directions(token_embeddings, width, token_weights)
+            )
             if student.head.bias is not None:
-                # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length √width
+                # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length
+                # √width
                 mean = token_embeddings.mean(0)
                 student.head.bias.copy_(mean * width**0.5 / (token_embeddings - mean).norm(dim=1).mean())
 
@@ -301,7 +362,11 @@ def _copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers)
 
 def _identity_head(student: BertStudent) -> None:
     """Make a linear head that keeps the width the identity."""
-    if student.head is not None and student.head.out_features == student.head.in_features and not student.tanh:
+    if (
+        student.head is not None
+        and student.head.out_features == student.head.in_features
+        and not student.tanh
+    ):
         nn.init.eye_(student.head.weight)
         if student.head.bias is not None:
             nn.init.zeros_(student.head.bias)
@@ -311,22 +376,34 @@ def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any
     """The recipe's student with its initial weights, and its shape."""
     taken = start.layers.shape_source if start.layers else None
     if taken is not None and start.tokenizer.pad_token_id is None:
-        taken = taken._replace(position_ids="zero")  # without a padding token to count from, which texts would hold too
+        taken = taken._replace(
+            position_ids="zero"
+        )  # without a padding token to count from, which texts would hold too
     narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
     student: BertStudent = build_to_train(build, own, start.shape_only)
     layers = source_layers(spec, taken.config) if taken else None
     if not spec.reduced:
-        initialize(student, layers, start.layers, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
+        initialize(
+            student,
+            layers,
+            start.layers,
+            start.embeddings,
+            spec.embeddings.of == "outputs",
+            start.token_weights,
+        )
         head.copy(student.head, start.head)
     elif start.batch is not None and start.embeddings is not None:
         assert start.layers is not None and layers is not None
-        narrow_bert.initialize(student, start.layers, layers, start.embeddings, start.batch, start.token_weights)
+        narrow_bert.initialize(
+            student, start.layers, layers, start.embeddings, start.batch, start.token_weights
+        )
     return student, own
 
 
 def parameters(student: BertStudent) -> dict[str, int]:
-    """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's own pooler."""
+    """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's
+    own pooler."""
     pooler = getattr(student.model, "pooler", None)
     embedding, total = head.count(student.model.embeddings), head.count(student)
     after = head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None)

@@ -1,4 +1,5 @@
-"""Encoders made of BERT's layers under other names or with other positions: their weights as a BertModel, and what it lacks."""
+"""Encoders made of BERT's layers under other names or with other positions: their weights as a BertModel, and
+what it lacks."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ ARCHITECTURES = {
     "RobertaModel": ("roberta", "RoBERTa"),
     "XLMRobertaModel": ("xlm-roberta", "XLM-R"),
 }
-COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")  # model types whose positions start after the pad id
+COUNTED_FROM_PADDING = (
+    "camembert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)  # model types whose positions start after the pad id
 RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"^transformer\.": "encoder.",
     r"\.attention\.q_lin\.|\.attention\.attn\.q\.": ".attention.self.query.",
@@ -49,7 +55,9 @@ RENAMED = {  # parameters of DistilBERT and MPNet -> of BERT
     r"\.ffn\.lin2\.": ".output.dense.",
     r"\.output_layer_norm\.": ".output.LayerNorm.",
 }
-FOLDED = np.empty(0, np.float32)  # of a parameter that a graph holds as part of others: what is left of it is zero
+FOLDED = np.empty(
+    0, np.float32
+)  # of a parameter that a graph holds as part of others: what is left of it is zero
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu", "gelu_fast": "FastGelu"}
 BIAS = "encoder.relative_attention_bias.weight"
@@ -58,7 +66,8 @@ BIAS = "encoder.relative_attention_bias.weight"
 class LayerSource(NamedTuple):
     """What the shape of a student takes from the encoder that its layers come from.
 
-    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative attention bias; repeats: how
+    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative
+        attention bias; repeats: how
     often the encoder applies its own layers, 1 unless it is a recurrent student itself.
     """
 
@@ -71,8 +80,10 @@ class LayerSource(NamedTuple):
 class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
-    model: a BertModel, or a ModernBERT as it is. pad: the padding id where positions are counted from pad + 1, as in RoBERTa; None
-    where they are counted from 0, as in BERT. relative_bias: added to the attention scores of all layers, as in MPNet; or None.
+    model: a BertModel, or a ModernBERT as it is. pad: the padding id where positions are counted from pad +
+        1, as in RoBERTa; None
+    where they are counted from 0, as in BERT. relative_bias: added to the attention scores of all layers, as
+    in MPNet; or None.
     """
 
     model: Any
@@ -88,9 +99,11 @@ class EncoderLayers(NamedTuple):
 
 
 def convert(model: Any) -> EncoderLayers | None:
-    """An encoder's weights, shared and not copied, as a BertModel; None for an architecture whose layers are not BERT's.
+    """An encoder's weights, shared and not copied, as a BertModel; None for an architecture whose layers are
+    not BERT's.
 
-    Encoders without segments get one that adds nothing. The BertModel alone computes what the encoder does only where `pad` and
+    Encoders without segments get one that adds nothing. The BertModel alone computes what the encoder does
+    only where `pad` and
     `relative_bias` are None.
     """
     name = type(model).__name__
@@ -107,7 +120,9 @@ def convert(model: Any) -> EncoderLayers | None:
     weights.setdefault(SEGMENTS, torch.zeros(1, model.config.hidden_size))
     sizes = _config(model.config, len(weights[SEGMENTS]))
     with quiet():
-        converted = BertModel.from_pretrained(None, config=sizes, state_dict=weights, add_pooling_layer="pooler.dense.weight" in weights)
+        converted = BertModel.from_pretrained(
+            None, config=sizes, state_dict=weights, add_pooling_layer="pooler.dense.weight" in weights
+        )
     return EncoderLayers(converted, pad, bias)
 
 
@@ -118,7 +133,8 @@ def _renamed(name: str) -> str:
 
 
 def _config(source: Any, segments: int) -> BertConfig:
-    """The BertConfig of another encoder's sizes; DistilBERT does not name its activation and its epsilon as the others do."""
+    """The BertConfig of another encoder's sizes; DistilBERT does not name its activation and its epsilon as
+    the others do."""
     return BertConfig(
         vocab_size=source.vocab_size,
         hidden_size=source.hidden_size,
@@ -135,15 +151,18 @@ def _config(source: Any, segments: int) -> BertConfig:
 
 
 def position_ids(input_ids: Tensor, pad: int) -> Tensor:
-    """XLM-R's positions, (B, T) -> (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding."""
+    """XLM-R's positions, (B, T) -> (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for
+    padding."""
     is_token = (input_ids != pad).long()
     return is_token.cumsum(1) * is_token + pad
 
 
 def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | None) -> Tensor:
-    """A position table (rows, H) whose tokens have the positions of a source's table, where either may count from its padding id.
+    """A position table (rows, H) whose tokens have the positions of a source's table, where either may count
+    from its padding id.
 
-    Where both count from padding, the row of padding is taken too. Rows that the source does not have are zero.
+    Where both count from padding, the row of padding is taken too. Rows that the source does not have are
+    zero.
     """
     table = source.embeddings.position_embeddings.weight.detach()
     padding_row = 1 if pad is not None and source_pad is not None else 0
@@ -160,11 +179,15 @@ def first_position(pad: int | None) -> int:
 
 
 def layers_of(student: Any) -> EncoderLayers | None:
-    """The layers of a student or a pretrained encoder whose graph can be written from its weights; None: it has to be traced."""
+    """The layers of a student or a pretrained encoder whose graph can be written from its weights; None: it
+    has to be traced."""
     model: Any = getattr(student, "model", None)
     if type(model).__name__ not in ARCHITECTURES or getattr(model.config, "is_decoder", False):
         return None
-    if not all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student)):
+    if not all(
+        isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS
+        for layer in after_pooling(student)
+    ):
         return None
     own = hasattr(student, "relative_bias")  # a student, whose model is a BertModel already
     layers = EncoderLayers(model, student.pad, student.relative_bias) if own else convert(model)
@@ -175,14 +198,17 @@ def layers_of(student: Any) -> EncoderLayers | None:
 
 
 def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
-    """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where there are no layers.
+    """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where
+    there are no layers.
 
     Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
     """
     writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
     mask, final = integer_mask(writer), last_tokens(student)
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
-    repeated = constants * getattr(model.encoder, "times", 1)  # the constants of a shared layer block are written once
+    repeated = constants * getattr(
+        model.encoder, "times", 1
+    )  # the constants of a shared layer block are written once
     biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
@@ -193,7 +219,9 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
             key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
                 bias, starts_again = layer.module.output.LayerNorm.bias, key == (len(constants) - 1, False)
-                shifts[key] = writer.parameter(bias, _array(bias) + carried, "[again]" if starts_again else "")
+                shifts[key] = writer.parameter(
+                    bias, _array(bias) + carried, "[again]" if starts_again else ""
+                )
             rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
@@ -201,10 +229,14 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     return pool_and_finish(writer, student, model, tokens)
 
 
-def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray) -> str:
-    """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the position table here.
+def _embeddings(
+    writer: GraphWriter, embeddings: Any, config: Any, pad: int | None, carried: np.ndarray
+) -> str:
+    """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the
+    position table here.
 
-    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0. carried (H,): what the
+    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0.
+        carried (H,): what the
     rows carry besides, see `_layer`.
     """
     tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
@@ -215,7 +247,8 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
         summed = writer.add("Add", tokens, writer.add("Slice", table, zero, length, zero))
     else:
         summed = writer.add("Add", tokens, writer.add("Gather", table, _position_ids(writer, pad)))
-        # as rows: onnxruntime fuses a sum of equal shapes and its LayerNormalization into one operator, which takes three times as long
+        # as rows: onnxruntime fuses a sum of equal shapes and its LayerNormalization into one operator, which
+        # takes three times as long
         summed = writer.add("Reshape", summed, writer.constant([-1, config.hidden_size], "rows"))
     norm = embeddings.LayerNorm
     scale, shift = writer.parameter(norm.weight), writer.parameter(norm.bias, _array(norm.bias) + carried)
@@ -226,8 +259,12 @@ def _embeddings(writer: GraphWriter, embeddings: Any, config: Any, pad: int | No
 def _position_ids(writer: GraphWriter, pad: int) -> str:
     """XLM-R's positions (B, T): pad + 1, pad + 2, … for tokens that are not padding, pad for padding."""
     pad_id = writer.constant(np.int64(pad), "pad")
-    is_token = writer.add("Cast", writer.add("Not", writer.add("Equal", "input_ids", pad_id)), to=TensorProto.INT64)
-    counted = writer.add("Mul", writer.add("CumSum", is_token, writer.constant(np.int64(1), "axis")), is_token)
+    is_token = writer.add(
+        "Cast", writer.add("Not", writer.add("Equal", "input_ids", pad_id)), to=TensorProto.INT64
+    )
+    counted = writer.add(
+        "Mul", writer.add("CumSum", is_token, writer.constant(np.int64(1), "axis")), is_token
+    )
     return writer.add("Add", counted, pad_id)
 
 
@@ -257,11 +294,17 @@ def _array(value: Tensor) -> np.ndarray:
 def _layer(writer: GraphWriter, layer: Any) -> _Layer:
     """Write a layer's constants. Three of its biases cost nothing at run time:
 
-    The bias in front of a residual sum is carried by the residual, that is, added to the shift of the LayerNorm that writes it. Products
-    that read the residual have it subtracted in their own bias. A bias of the keys adds the same to all scores of a query, which softmax
+    The bias in front of a residual sum is carried by the residual, that is, added to the shift of the
+    LayerNorm that writes it. Products that read the residual have it subtracted in their own bias. A bias of
+    the keys adds the same to all scores of a query, which softmax
     ignores: it is left out.
     """
-    attention, output, inner, out = layer.attention.self, layer.attention.output, layer.intermediate.dense, layer.output
+    attention, output, inner, out = (
+        layer.attention.self,
+        layer.attention.output,
+        layer.intermediate.dense,
+        layer.output,
+    )
 
     def weight(dense: nn.Linear) -> str:
         return writer.parameter(dense.weight, dense.weight.T, ".T")
@@ -276,7 +319,10 @@ def _layer(writer: GraphWriter, layer: Any) -> _Layer:
         key=weight(attention.key),
         value=with_bias(attention.value, output.dense.bias),
         attention=weight(output.dense),
-        attention_norm=(writer.parameter(norm.weight), writer.parameter(norm.bias, norm.bias + out.dense.bias)),
+        attention_norm=(
+            writer.parameter(norm.weight),
+            writer.parameter(norm.bias, norm.bias + out.dense.bias),
+        ),
         inner=with_bias(inner, out.dense.bias),
         feed_forward=weight(out.dense),
         norm_scale=writer.parameter(out.LayerNorm.weight),
@@ -284,10 +330,11 @@ def _layer(writer: GraphWriter, layer: Any) -> _Layer:
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
-    """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has none of the endings.
+    """Undo in place what `write` does to the parameters of a student with these layers; a traced graph has
+    none of the endings.
 
-    The LayerNorm in front of a repeated block carries the output bias of the block's first layer, and so does the block's last LayerNorm
-    unless it is the graph's last: that bias is their difference.
+    The LayerNorm in front of a repeated block carries the output bias of the block's first layer, and so does
+    the block's last LayerNorm unless it is the graph's last: that bias is their difference.
     """
     embeddings, first = "model.embeddings", "model.encoder.layer.0.attention"
     for name in [each for each in found if each.endswith("[segments]")]:
@@ -302,7 +349,9 @@ def restore(found: dict[str, np.ndarray]) -> None:
         found[f"{first}.output.dense.bias"] = carried
         found[f"{embeddings}.LayerNorm.bias"] = found[f"{embeddings}.LayerNorm.bias"] - carried
         for part in ("query", "value"):
-            found[f"{first}.self.{part}.bias"] = found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
+            found[f"{first}.self.{part}.bias"] = (
+                found[f"{first}.self.{part}.bias"] + found[f"{first}.self.{part}.weight"] @ carried
+            )
     for name in [each for each in found if each.endswith("[distances]")]:
         biases = torch.from_numpy(found.pop(name)[0])
         bias = RelativeBias(BUCKETS, biases.shape[1])
@@ -319,7 +368,8 @@ class _Shared(NamedTuple):
 
 
 def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
-    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of the last LayerNorm."""
+    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of
+    the last LayerNorm."""
     config = shared.config
 
     def product(x: str, weight: str, bias: str | None = None) -> str:
@@ -334,5 +384,9 @@ def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str,
     context = attend(writer, shared.attention, sequences, shared.scores)
     rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
     inner = product(rows, *layer.inner)
-    inner = writer.add("Relu", inner) if config.hidden_act == "relu" else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+    inner = (
+        writer.add("Relu", inner)
+        if config.hidden_act == "relu"
+        else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+    )
     return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)

@@ -20,17 +20,21 @@ from edgedistill.students.kind import Kind, Start, build_to_train
 from edgedistill.students.pooling import pool
 from edgedistill.students.shape_fields import Share, Size, TableShape
 
-TOKEN_STD = 0.3  # standard deviation of the initial token embeddings, about GloVe's; smaller values leave the gates insensitive
+# standard deviation of the initial token embeddings, about GloVe's; smaller values leave the gates
+# insensitive
+TOKEN_STD = 0.3
 
 
 class BidirectionalLSTM(nn.LSTM):
-    """`forward(tokens, lengths) -> (states, final)`: the backward direction starts at the last token of each text, not at its padding."""
+    """`forward(tokens, lengths) -> (states, final)`: the backward direction starts at the last token of each
+    text, not at its padding."""
 
     def __init__(self, width: int, hidden: int, layers: int) -> None:
         super().__init__(width, hidden, layers, batch_first=True, bidirectional=True)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """tokens (B, T, w), right-padded, lengths (B,) at least 1. Returns (states (B, T, 2h), the two directions' last states (B, 2h)).
+        """tokens (B, T, w), right-padded, lengths (B,) at least 1. Returns (states (B, T, 2h), the two
+        directions' last states (B, 2h)).
 
         States of padding are undefined.
         """
@@ -40,18 +44,28 @@ class BidirectionalLSTM(nn.LSTM):
         elif torch.is_grad_enabled() and tokens.device.type == "cpu":
             return self._over_padding(tokens, lengths)
         else:
-            packed, (final, _) = super().forward(pack_padded_sequence(tokens, lengths.cpu(), batch_first=True, enforce_sorted=False))
+            packed, (final, _) = super().forward(
+                pack_padded_sequence(tokens, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            )
             states, _ = pad_packed_sequence(packed, batch_first=True, total_length=total)
         return states, torch.cat([final[-2], final[-1]], -1)
 
     def _over_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What packed sequences give, by the plain kernel over the padding: with gradients up to four times as fast on a CPU.
+        """What packed sequences give, by the plain kernel over the padding: with gradients up to four times
+        as fast on a CPU.
 
-        For the backward direction each text is reversed and its padding left behind it, where it changes no state before it.
+        For the backward direction each text is reversed and its padding left behind it, where it changes no
+        state before it.
         """
-        rows, at, last = torch.arange(len(tokens))[:, None], torch.arange(tokens.shape[1])[None], lengths[:, None] - 1
+        rows, at, last = (
+            torch.arange(len(tokens))[:, None],
+            torch.arange(tokens.shape[1])[None],
+            lengths[:, None] - 1,
+        )
         backwards = torch.where(at <= last, last - at, at)  # its own inverse
-        weights: list[Any] = self._flat_weights  # of each layer and direction: input, recurrent, and their biases
+        weights: list[Any] = (
+            self._flat_weights
+        )  # of each layer and direction: input, recurrent, and their biases
         each = len(weights) // (2 * self.num_layers)
         start = tokens.new_zeros(1, len(tokens), self.hidden_size)
         states = tokens
@@ -71,7 +85,15 @@ class BidirectionalLSTM(nn.LSTM):
 class BiLSTMStudent(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`."""
 
-    def __init__(self, embedding: Any, lstm: BidirectionalLSTM, readout: str, head: nn.Linear | None, tanh: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        embedding: Any,
+        lstm: BidirectionalLSTM,
+        readout: str,
+        head: nn.Linear | None,
+        tanh: bool,
+        dropout: float,
+    ) -> None:
         super().__init__()
         self.embedding = embedding
         self.lstm = lstm
@@ -106,7 +128,8 @@ class BiLSTMShape(TableShape):
 
 
 def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide the width."""
+    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide
+    the width."""
     embedding_tables.check(None, spec.pq_bytes, spec.width)
     return {
         "kind": "bilstm",
@@ -134,14 +157,18 @@ def build(shape: dict[str, Any]) -> BiLSTMStudent:
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 
 
-def initialize(student: BiLSTMStudent, token_embeddings: Tensor | None, token_weights: Tensor | None = None) -> None:
+def initialize(
+    student: BiLSTMStudent, token_embeddings: Tensor | None, token_weights: Tensor | None = None
+) -> None:
     """Set the embedding table in place from token embeddings (V, w), reduced by PCA where they are wider.
 
     None: it stays randomly initialized. token_weights (V,): of each token in the PCA.
     """
     if token_embeddings is not None:
         with torch.no_grad():
-            rows = embedding_tables.reduce_width(token_embeddings, student.embedding.embedding_dim, token_weights)
+            rows = embedding_tables.reduce_width(
+                token_embeddings, student.embedding.embedding_dim, token_weights
+            )
             embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), token_weights)
 
 
@@ -164,11 +191,16 @@ def parameters(student: BiLSTMStudent) -> dict[str, int]:
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so that the backward direction
-    starts at the last token of each text.
+    """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so
+    that the backward direction starts at the last token of each text.
     """
     writer = GraphWriter(student)
-    lengths = writer.add("ReduceSum", writer.add("Cast", "attention_mask", to=TensorProto.INT32), writer.constant([1], "axis"), keepdims=0)
+    lengths = writer.add(
+        "ReduceSum",
+        writer.add("Cast", "attention_mask", to=TensorProto.INT32),
+        writer.constant([1], "axis"),
+        keepdims=0,
+    )
     lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
     ids = writer.add("Transpose", "input_ids", perm=[1, 0])
     x = lookup(writer, student.embedding, ids)  # (T, B, width)
@@ -179,11 +211,17 @@ def write(student: Any) -> onnx.ModelProto:
         weights = [writer.parameter(kept, array, "[onnx]") for kept, array in arrays]
         y, last = f"lstm_{layer}", f"lstm_{layer}_last"
         direction = "bidirectional" if directions == 2 else "forward"
-        writer.add("LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction)
-        x = writer.add("Reshape", writer.add("Transpose", y, perm=[0, 2, 1, 3]), shape)  # (T, D, B, h) -> (T, B, D·h)
+        writer.add(
+            "LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction
+        )
+        x = writer.add(
+            "Reshape", writer.add("Transpose", y, perm=[0, 2, 1, 3]), shape
+        )  # (T, D, B, h) -> (T, B, D·h)
     if student.readout == "last":
         flat = writer.constant([0, -1], "shape")
-        pooled = writer.add("Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat)  # (D, B, h) -> (B, D·h)
+        pooled = writer.add(
+            "Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat
+        )  # (D, B, h) -> (B, D·h)
     else:
         pooled = pool_nodes(writer, writer.add("Transpose", x, perm=[1, 0, 2]), student.readout)
     return finish(writer, pooled, after_pooling(student), directions * lstm.hidden_size, None)
@@ -207,7 +245,8 @@ def _lstm_weights(lstm: nn.LSTM, layer: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
-    """Give the LSTM's parameters their own names and torch's order of gates, in place; see `_lstm_weights`."""
+    """Give the LSTM's parameters their own names and torch's order of gates, in place; see
+    `_lstm_weights`."""
     for name in [each for each in found if each.endswith("[onnx]")]:
         both, own = found.pop(name), name.removesuffix("[onnx]")
         kinds = {own: both}

@@ -15,13 +15,16 @@ from edgedistill.students.graph_writer import GraphWriter
 
 
 class Classifier(nn.Module):
-    """`forward(ids, mask) -> (B, C)`, for pairs `forward(ids, mask, ids_2, mask_2) -> (B, C)`: x → hidden, ReLU → C.
+    """`forward(ids, mask) -> (B, C)`, for pairs `forward(ids, mask, ids_2, mask_2) -> (B, C)`: x → hidden,
+    ReLU → C.
 
-    x is the student's embedding u (B, d), not scaled to unit length; for pairs it is [u; v; |u − v|; u ⊙ v] (B, 4d), with one encoder
-    for both texts.
+    x is the student's embedding u (B, d), not scaled to unit length; for pairs it is [u; v; |u − v|; u ⊙ v]
+    (B, 4d), with one encoder for both texts.
     """
 
-    def __init__(self, encoder: nn.Module, dims: int, labels: int, pair: bool, hidden: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, encoder: nn.Module, dims: int, labels: int, pair: bool, hidden: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pair = pair
@@ -29,7 +32,9 @@ class Classifier(nn.Module):
         self.out = nn.Linear(hidden, labels)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: Tensor, mask: Tensor, ids_2: Tensor | None = None, mask_2: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, mask: Tensor, ids_2: Tensor | None = None, mask_2: Tensor | None = None
+    ) -> Tensor:
         """All (B, T) int64, right-padded; T may differ for the second text. Returns logits (B, C)."""
         x = self.encoder(ids, mask)
         if self.pair:
@@ -61,16 +66,25 @@ def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     _head(writer, classifier, _embedding_before_unit_length(encoder.graph))
     nodes = _needed([*joining, *encoder.graph.node, *writer.nodes], "logits")
     used = {name for node in nodes for name in node.input}
-    constants = [constant for constant in [*encoder.graph.initializer, *writer.constants] if constant.name in used]
+    constants = [
+        constant for constant in [*encoder.graph.initializer, *writer.constants] if constant.name in used
+    ]
     names = INPUTS[: 4 if classifier.pair else 2]
     inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence" + name[-2:] * (name[-1] == "2")]) for name in names
+        helper.make_tensor_value_info(
+            name, TensorProto.INT64, ["batch", "sequence" + name[-2:] * (name[-1] == "2")]
+        )
+        for name in names
     ]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classifier.out.out_features])]
+    outputs = [
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classifier.out.out_features])
+    ]
     graph = helper.make_graph(nodes, "classifier", inputs, outputs, constants)
     opsets = {(entry.domain, entry.version) for entry in encoder.opset_import}
     imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=encoder.ir_version, producer_name="edgedistill")
+    model = helper.make_model(
+        graph, opset_imports=imports, ir_version=encoder.ir_version, producer_name="edgedistill"
+    )
     onnx.checker.check_model(model)
     return model
 
@@ -92,13 +106,19 @@ def _head(writer: GraphWriter, classifier: Classifier, rows: str) -> None:
 
 
 def _join_pairs(writer: GraphWriter, encoder: onnx.GraphProto, pad: int) -> list[onnx.NodeProto]:
-    """Make the encoder read both texts in one batch (2B, max(T, T₂)); returns the nodes that join them, which run first."""
+    """Make the encoder read both texts in one batch (2B, max(T, T₂)); returns the nodes that join them, which
+    run first."""
     lengths = [writer.add("Shape", name, start=1, end=2) for name in ("input_ids", "input_ids_2")]
     longest, joined = writer.add("Max", *lengths), {}
-    for first, second, filler in (("input_ids", "input_ids_2", pad), ("attention_mask", "attention_mask_2", 0)):
+    for first, second, filler in (
+        ("input_ids", "input_ids_2", pad),
+        ("attention_mask", "attention_mask_2", 0),
+    ):
         parts = []
         for name, length in ((first, lengths[0]), (second, lengths[1])):
-            padding = writer.add("Concat", writer.constant([0, 0, 0], "none"), writer.add("Sub", longest, length), axis=0)
+            padding = writer.add(
+                "Concat", writer.constant([0, 0, 0], "none"), writer.add("Sub", longest, length), axis=0
+            )
             parts.append(writer.add("Pad", name, padding, writer.constant(np.int64(filler), "filler")))
         joined[first] = writer.add("Concat", *parts, axis=0)
     nodes = list(writer.nodes)

@@ -1,4 +1,5 @@
-"""Embedding tables: full, factorized or product-quantized; and how other token embeddings are reduced to a table's width."""
+"""Embedding tables: full, factorized or product-quantized; and how other token embeddings are reduced to a
+table's width."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from edgedistill.students.product_quantization import CENTROIDS, ProductQuantize
 
 
 class FactorizedEmbedding(nn.Module):
-    """An embedding table (V, H) as a product of a table (V, r) and a projection r → H: V·r + r·H parameters instead of V·H."""
+    """An embedding table (V, H) as a product of a table (V, r) and a projection r → H: V·r + r·H parameters
+    instead of V·H."""
 
     def __init__(self, vocabulary_size: int, rank: int, width: int, pad: int) -> None:
         super().__init__()
@@ -32,27 +34,39 @@ class FactorizedEmbedding(nn.Module):
 
 
 def check(bottleneck: int | None, pq_bytes: int | None, width: int) -> None:
-    """Raise UserError for a bottleneck wider than the layers, or PQ bytes that do not divide their width into blocks."""
+    """Raise UserError for a bottleneck wider than the layers, or PQ bytes that do not divide their width into
+    blocks."""
     if bottleneck is not None and bottleneck > width:
-        raise UserError(f"student.bottleneck: {bottleneck} is wider than the layers ({width}); give less, or leave it out")
+        raise UserError(
+            f"student.bottleneck: {bottleneck} is wider than the layers ({width}); give less, or leave it out"
+        )
     if pq_bytes is not None and width % pq_bytes:
         known = ", ".join(str(count) for count in range(width, 0, -1) if width % count == 0)
-        raise UserError(f"student.pq_bytes: {pq_bytes} blocks do not divide a width of {width}; choose one of ({known})")
+        raise UserError(
+            f"student.pq_bytes: {pq_bytes} blocks do not divide a width of {width}; choose one of ({known})"
+        )
 
 
 def product_quantized(spec: recipe.BuiltStudent) -> dict[str, Any]:
-    """The part of a shape that is about PQ codes: how many per token, and centroids per code where they are not the usual 256."""
-    return {"codes": spec.pq_bytes, **({} if spec.pq_centroids == CENTROIDS else {"centroids": spec.pq_centroids})}
+    """The part of a shape that is about PQ codes: how many per token, and centroids per code where they are
+    not the usual 256."""
+    return {
+        "codes": spec.pq_bytes,
+        **({} if spec.pq_centroids == CENTROIDS else {"centroids": spec.pq_centroids}),
+    }
 
 
 def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std: float) -> nn.Module | None:
-    """The table of a shape (`bottleneck`, `codes`, `centroids`), drawn from a normal distribution; None: the shape has a full table."""
+    """The table of a shape (`bottleneck`, `codes`, `centroids`), drawn from a normal distribution; None: the
+    shape has a full table."""
     table: Any = None
     if shape.get("bottleneck"):
         table = FactorizedEmbedding(vocabulary_size, shape["bottleneck"], width, pad)
         parts = [table.table, table.project]
     elif shape.get("codes"):
-        table = ProductQuantizedEmbedding(vocabulary_size, width, shape["codes"], shape.get("centroids", CENTROIDS))
+        table = ProductQuantizedEmbedding(
+            vocabulary_size, width, shape["codes"], shape.get("centroids", CENTROIDS)
+        )
         parts = [table.book]
     for part in parts if table is not None else []:
         nn.init.normal_(part.weight, std=std)
@@ -61,7 +75,8 @@ def build(shape: dict[str, Any], vocabulary_size: int, width: int, pad: int, std
 
 @torch.no_grad()
 def initialize(table: Any, token_embeddings: Tensor, token_weights: Tensor | None = None) -> None:
-    """Set a table in place to token embeddings (V, H), or to the nearest that it can represent; token_weights (V,) weight the errors."""
+    """Set a table in place to token embeddings (V, H), or to the nearest that it can represent; token_weights
+    (V,) weight the errors."""
     if isinstance(table, FactorizedEmbedding):
         narrow, wide = factors(token_embeddings, table.table.embedding_dim, token_weights)
         table.table.weight.copy_(narrow)
@@ -73,10 +88,12 @@ def initialize(table: Any, token_embeddings: Tensor, token_weights: Tensor | Non
 
 
 def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD (Eckart-Young).
+    """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD
+    (Eckart-Young).
 
-    token_weights (V,): minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v · row_v. Most rows of an embedding table
-    belong to rare tokens, and with equal weights most of the rank is spent on those.
+    token_weights (V,): minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v · row_v. Most
+    rows of an embedding table belong to rare tokens, and with equal weights most of the rank is spent on
+    those.
     """
     if token_weights is None:
         left, values, right = torch.linalg.svd(table, full_matrices=False)
@@ -89,7 +106,8 @@ def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tu
 
 
 def reduce_width(token_embeddings: Tensor, width: int, token_weights: Tensor | None = None) -> Tensor:
-    """(V, w) -> (V, width): unchanged where w is the width, else the first principal components, with fixed signs.
+    """(V, w) -> (V, width): unchanged where w is the width, else the first principal components, with fixed
+    signs.
 
     Raises UserError where the token embeddings are narrower than the table.
     """
@@ -97,22 +115,28 @@ def reduce_width(token_embeddings: Tensor, width: int, token_weights: Tensor | N
         return token_embeddings
     if token_embeddings.shape[1] < width:
         raise UserError(
-            f"student.embeddings: token embeddings of {token_embeddings.shape[1]} dimensions for a width of {width}; lower the width"
+            f"student.embeddings: token embeddings of {token_embeddings.shape[1]} dimensions for a width of "
+            f"{width}; lower the width"
         )
     centred = token_embeddings - _mean(token_embeddings, token_weights)
     return (centred.double() @ principal_directions(token_embeddings, width, token_weights)).float()
 
 
 def principal_directions(vectors: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
-    """The first principal directions of vectors (V, w), as columns (w, width) float64; weights (V,): of each vector."""
+    """The first principal directions of vectors (V, w), as columns (w, width) float64; weights (V,): of each
+    vector."""
     centred = vectors - _mean(vectors, weights)
-    _, directions = torch.linalg.eigh((centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double())
+    _, directions = torch.linalg.eigh(
+        (centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double()
+    )
     directions = directions.flip(1)[:, :width]
     return directions * directions.sum(0).sign()
 
 
 def _mean(vectors: Tensor, weights: Tensor | None) -> Tensor:
-    return vectors.mean(0) if weights is None else (weights.double() @ vectors.double() / weights.sum()).float()
+    return (
+        vectors.mean(0) if weights is None else (weights.double() @ vectors.double() / weights.sum()).float()
+    )
 
 
 def lookup(writer: GraphWriter, table: Any, ids: str) -> str:
@@ -127,9 +151,13 @@ def lookup(writer: GraphWriter, table: Any, ids: str) -> str:
 def _product_quantized(writer: GraphWriter, table: ProductQuantizedEmbedding, ids: str) -> str:
     """Gather the PQ codes, then their centroids from the codebook, and interleave the blocks' dimensions."""
     codes = writer.add("Gather", writer.parameter(table.codes), ids)
-    indices = writer.add("Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block"))
+    indices = writer.add(
+        "Add", writer.add("Cast", codes, to=TensorProto.INT32), writer.constant(table.offsets, "block")
+    )
     size = table.book.embedding_dim
     # one row per block: in 8 bits every row gets its own scale
     book = writer.parameter(table.book.weight, table.book.weight.view(table.codes.shape[1], -1))
     parts = writer.add("Gather", writer.add("Reshape", book, writer.constant([-1, size], "shape")), indices)
-    return writer.add("Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape"))
+    return writer.add(
+        "Reshape", writer.add("Transpose", parts, perm=[0, 1, 3, 2]), writer.constant([0, 0, -1], "shape")
+    )

@@ -1,4 +1,5 @@
-"""Weights that no embedding can be computed from: NaN, infinite, or so large that the sum of their squares is no float32."""
+"""Weights that no embedding can be computed from: NaN, infinite, or so large that the sum of their squares is
+no float32."""
 
 from __future__ import annotations
 
@@ -11,20 +12,28 @@ from torch import Tensor, nn
 
 from edgedistill.errors import UserError
 
-LARGEST = 1e17  # a norm or a unit length squares its input: 4,096 such squares add up to an eighth of float32's largest number
+# a norm or a unit length squares its input: 4,096 such squares add up to an eighth of float32's largest
+# number
+LARGEST = 1e17
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def checked(module: M, place: object) -> M:
-    """The module. Raises UserError where a weight cannot be computed with; place: where its weights come from."""
+    """The module. Raises UserError where a weight cannot be computed with; place: where its weights come
+    from."""
     if found := problem(module.named_parameters(), module.named_buffers()):
-        raise UserError(f"{place}: {found}, so embeddings would not be finite; restore the file, or train the model again")
+        raise UserError(
+            f"{place}: {found}, so embeddings would not be finite; restore the file, or train the model again"
+        )
     return module
 
 
-def problem(parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]] = ()) -> str | None:
-    """The first tensor that cannot be computed with: its name, the row and the value; None where there is none.
+def problem(
+    parameters: Iterable[tuple[str, Tensor]], buffers: Iterable[tuple[str, Tensor]] = ()
+) -> str | None:
+    """The first tensor that cannot be computed with: its name, the row and the value; None where there is
+    none.
 
     Buffers may hold infinity, as the masks of some architectures do.
     """

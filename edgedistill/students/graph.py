@@ -1,11 +1,13 @@
-"""Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit length inside.
+"""Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit
+length inside.
 
-Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), ModernBERTs, BiLSTMs and static students are written straight from their
-weights, node by node, so what a device runs can be read here: about eight nodes per BERT layer and ten around them; six for a static
-student. Any other encoder (a teacher may be anything) and any other kind of student is traced with torch's TorchScript exporter.
+Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), ModernBERTs, BiLSTMs and static students are
+written straight from their weights, node by node, so what a device runs can be read here: about eight nodes
+per BERT layer and ten around them; six for a static student. Any other encoder (a teacher may be anything)
+and any other kind of student is traced with torch's TorchScript exporter.
 
-The operators `MultiHeadAttention`, `RotaryEmbedding` and `Gelu` are onnxruntime's own (domain com.microsoft). All its
-builds have them, also the one for browsers.
+The operators `MultiHeadAttention`, `RotaryEmbedding` and `Gelu` are onnxruntime's own (domain com.microsoft).
+All its builds have them, also the one for browsers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,16 @@ __all__ = ["before_unit", "build", "build_checked", "compare", "head_on_tokens",
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
 # Tracing runs the model's own code, which may raise nearly anything.
-NOT_TRACED = (RuntimeError, ValueError, TypeError, KeyError, UserError, CheckFailed, onnx.checker.ValidationError, *ORT_ERRORS)
+NOT_TRACED = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    UserError,
+    CheckFailed,
+    onnx.checker.ValidationError,
+    *ORT_ERRORS,
+)
 
 
 def _written(student: Any) -> onnx.ModelProto:
@@ -42,11 +53,12 @@ def _written(student: Any) -> onnx.ModelProto:
 
 
 def build(student: nn.Module) -> onnx.ModelProto:
-    """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero stays zero).
+    """Write a student as a graph: (B, T) int64 twice -> `sentence_embedding` (B, d) float32, unit rows (zero
+    stays zero).
 
-    Graphs of encoders also give `last_hidden_state` (B, T, H), the token embeddings before pooling, which transformers.js and optimum
-    look for.
-    Raises UserError for layers that ONNX cannot express, and above 1.8 GB.
+    Graphs of encoders also give `last_hidden_state` (B, T, H), the token embeddings before pooling, which
+    transformers.js and optimum look for. Raises UserError for layers that ONNX cannot express, and above 1.8
+    GB.
     """
     model = _written(student)
     size = model.ByteSize()
@@ -62,7 +74,8 @@ def build(student: nn.Module) -> onnx.ModelProto:
 def before_unit(model: onnx.ModelProto) -> str:
     """Add the embedding before its scaling to unit length as an output, in place; returns the output's name.
 
-    Every graph written here ends in a division by the length. For a graph that does not, `sentence_embedding` is returned.
+    Every graph written here ends in a division by the length. For a graph that does not, `sentence_embedding`
+    is returned.
     """
     last = next(node for node in model.graph.node if "sentence_embedding" in node.output)
     if last.op_type != "Div":
@@ -72,7 +85,8 @@ def before_unit(model: onnx.ModelProto) -> str:
 
 
 def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> onnx.ModelProto:
-    """`build`, with a graph that gives the same as torch for batches and lengths other than it was traced with.
+    """`build`, with a graph that gives the same as torch for batches and lengths other than it was traced
+    with.
 
     Raises CheckFailed, with the reason, for an encoder that has no such graph.
     """
@@ -80,7 +94,9 @@ def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> 
         model = build(encoder)
         worst = compare(encoder, model, max_tokens, vocabulary_size)
     except NOT_TRACED as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise CheckFailed(f"it cannot be written as a graph ({reason})") from error
     if not worst > MIN_COSINE:  # NaN is above nothing
         raise CheckFailed(f"its graph gives other embeddings than torch (cosine {worst:.4f} on random ids)")

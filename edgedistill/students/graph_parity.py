@@ -1,4 +1,5 @@
-"""Whether an ONNX graph gives what its torch module gives, on random ids at several batch and sequence lengths."""
+"""Whether an ONNX graph gives what its torch module gives, on random ids at several batch and sequence
+lengths."""
 
 from __future__ import annotations
 
@@ -16,17 +17,34 @@ from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.students.graph_writer import pools_to_embedding
 
-SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
-PAIR_SHAPES = ((1, 1, 0), (1, 0, 3), (3, 7, 7), (17, 33, 5))  # of a classifier: (batch, tokens, tokens of the second text)
-ORT_ERRORS = (ort_state.Fail, ort_state.RuntimeException, ort_state.InvalidArgument, ort_state.InvalidGraph, ort_state.NotImplemented)
+SHAPES = (
+    (1, 1),
+    (1, 0),
+    (3, 7),
+    (17, 33),
+)  # (batch, tokens) that every graph is run at; 0 stands for max_tokens
+PAIR_SHAPES = (
+    (1, 1, 0),
+    (1, 0, 3),
+    (3, 7, 7),
+    (17, 33, 5),
+)  # of a classifier: (batch, tokens, tokens of the second text)
+ORT_ERRORS = (
+    ort_state.Fail,
+    ort_state.RuntimeException,
+    ort_state.InvalidArgument,
+    ort_state.InvalidGraph,
+    ort_state.NotImplemented,
+)
 
 
 def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
-    """The worst value of a graph's rows to torch's, over all shapes and padded rows: the smallest cosine of a student's embeddings, or the
-    largest difference of a classifier's probabilities.
+    """The worst value of a graph's rows to torch's, over all shapes and padded rows: the smallest cosine of a
+    student's embeddings, or the largest difference of a classifier's probabilities.
 
     Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
-    Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than torch.
+    Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than
+    torch.
     """
     pair = getattr(module, "pair", None)  # whether a classifier reads two texts; no student has it
     classifier = pair is not None
@@ -47,7 +65,9 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
             found.append(_pooled(_run(session, "last_hidden_state", inputs), arrays[1]))
         for rows in found:
             if rows.shape != expected.shape:
-                raise CheckFailed(f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}")
+                raise CheckFailed(
+                    f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}"
+                )
             worst = np.append(worst, measure.between(rows, expected))
     return float(worst[measure.worst_of(worst)])
 

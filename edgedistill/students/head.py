@@ -28,10 +28,13 @@ def build(shape: dict[str, Any], width: int) -> nn.Linear | None:
 
 
 def count(module: nn.Module | None) -> int:
-    """Parameters of a module, each tensor once; a code of a product-quantized embedding table counts as one parameter."""
+    """Parameters of a module, each tensor once; a code of a product-quantized embedding table counts as one
+    parameter."""
     if module is None:
         return 0
-    codes = sum(part.codes.numel() for part in module.modules() if isinstance(part, ProductQuantizedEmbedding))
+    codes = sum(
+        part.codes.numel() for part in module.modules() if isinstance(part, ProductQuantizedEmbedding)
+    )
     return codes + sum(p.numel() for p in module.parameters())
 
 

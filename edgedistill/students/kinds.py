@@ -13,7 +13,12 @@ from edgedistill.students import bert, bilstm, output, recurrent, sentence_trans
 from edgedistill.students.kind import Kind
 
 # A new kind of student: its file in this folder, and one line in this table.
-KINDS: dict[str, Kind] = {"bert": bert.KIND, "bilstm": bilstm.KIND, "recurrent": recurrent.KIND, "static": static.KIND}
+KINDS: dict[str, Kind] = {
+    "bert": bert.KIND,
+    "bilstm": bilstm.KIND,
+    "recurrent": recurrent.KIND,
+    "static": static.KIND,
+}
 
 
 def of(student: nn.Module) -> Kind | None:
@@ -22,13 +27,19 @@ def of(student: nn.Module) -> Kind | None:
 
 
 def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
-    """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no training writes; place: the file."""
+    """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
+    training writes; place: the file."""
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        places = [".".join(str(part) for part in each["loc"] if part not in KINDS and part != "modernbert") for each in error.errors()]
+        places = [
+            ".".join(str(part) for part in each["loc"] if part not in KINDS and part != "modernbert")
+            for each in error.errors()
+        ]
         lines = [f"{at}: {each['msg']}" for at, each in zip(places, error.errors(), strict=True)]
-        raise UserError(*(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])) from None
+        raise UserError(
+            *(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])
+        ) from None
     found: dict[str, Any] = read.model_dump(mode="json", exclude_unset=True)
     return {**found, "config": read.config.model_dump()} if hasattr(read, "config") else found
 

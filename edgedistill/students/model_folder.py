@@ -1,4 +1,5 @@
-"""The settings of a model folder, as sentence-transformers reads them; one that is not honoured here is refused by name."""
+"""The settings of a model folder, as sentence-transformers reads them; one that is not honoured here is
+refused by name."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 # The settings of the Transformer module: the first of these that holds any.
-TRANSFORMER_FILES = [f"sentence_{name}_config.json" for name in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()]
-# sentence-transformers' flags, in the order in which it joins them whatever their order in the file: its new names, ours
+TRANSFORMER_FILES = [
+    f"sentence_{name}_config.json"
+    for name in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
+]
+# sentence-transformers' flags, in the order in which it joins them whatever their order in the file: its new
+# names, ours
 POOLINGS = {
     "pooling_mode_cls_token": ("cls", "cls"),
     "pooling_mode_max_tokens": ("max", "max"),
@@ -49,7 +54,8 @@ POOLINGS = {
 POOLING_NAMES = dict(POOLINGS.values())
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 OTHER_MODULES = {  # what a first module of another kind is, and the way out
-    "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a `kind: static` student",
+    "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a "
+    "`kind: static` student",
     "Router": "several encoders behind a Router; give the folder of the one that you need",
     "Asym": "several encoders behind an Asym; give the folder of the one that you need",
     "WordEmbeddings": f"word embeddings (WordEmbeddings), which are no encoder; {ELSEWHERE}",
@@ -85,7 +91,8 @@ def _one_of(*values: Any) -> Accepts:
 
 
 def _only(*keys: str) -> Accepts:
-    """Options for transformers that do not change embeddings; the first six are replaced by sentence-transformers' own."""
+    """Options for transformers that do not change embeddings; the first six are replaced by
+    sentence-transformers' own."""
     harmless = {"subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code", *keys}
     return lambda value: value is None or (isinstance(value, dict) and value.keys() <= harmless)
 
@@ -107,7 +114,9 @@ def _prompts(value: Any) -> bool:
 
 
 _ON_EMBEDDING = _one_of("sentence_embedding", None)
-_MODEL_OPTIONS = _only(*"torch_dtype dtype attn_implementation device_map low_cpu_mem_usage add_pooling_layer".split())
+_MODEL_OPTIONS = _only(
+    *"torch_dtype dtype attn_implementation device_map low_cpu_mem_usage add_pooling_layer".split()
+)
 _TOKENIZER_OPTIONS = _only("use_fast", "model_max_length")
 
 
@@ -134,7 +143,9 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
         **dict.fromkeys(("config_args", "config_kwargs"), _only("use_cache")),
     },
     "Pooling": {
-        **dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), _anything),  # the tokens have their width
+        **dict.fromkeys(
+            ("embedding_dimension", "word_embedding_dimension"), _anything
+        ),  # the tokens have their width
         "pooling_mode": _pooling_mode,
         "include_prompt": _flag,
         **dict.fromkeys(POOLINGS, _one_of(True, False, None)),
@@ -172,9 +183,11 @@ class Module(NamedTuple):
 class ModelFolder:
     """A model folder whose settings have been checked; nothing of its weights and tokenizer is open.
 
-    transformer: the folder of the transformer inside it. config: its config.json, with its architecture's defaults.
+    transformer: the folder of the transformer inside it. config: its config.json, with its architecture's
+        defaults.
     options: the settings of the Transformer module. chain: the modules behind it; none for a plain model.
-    settings: config_sentence_transformers.json. Both are {} without a modules.json: sentence-transformers reads neither.
+    settings: config_sentence_transformers.json. Both are {} without a modules.json: sentence-transformers
+        reads neither.
     """
 
     folder: Path
@@ -207,7 +220,8 @@ class ModelFolder:
 
     @property
     def pools_prompt(self) -> bool:
-        """Whether a prompt's tokens are part of the pooling, as they are unless its settings leave them out."""
+        """Whether a prompt's tokens are part of the pooling, as they are unless its settings leave them
+        out."""
         return all(module.config.get("include_prompt", True) for module in self.chain)
 
     @property
@@ -242,7 +256,8 @@ class ModelFolder:
 def read(folder: Path) -> ModelFolder:
     """Read and check what the JSON files of a model folder say; nothing outside the folder is read.
 
-    Raises UserError: no such folder, no model, files that hold no JSON, a module or setting that is not supported here.
+    Raises UserError: no such folder, no model, files that hold no JSON, a module or setting that is not
+        supported here.
     """
     if not folder.is_dir():
         way_out = "give a folder, packaged:NAME, or a hub id with a revision"
@@ -273,9 +288,11 @@ def read(folder: Path) -> ModelFolder:
 
 @contextmanager
 def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str = INSTALL) -> Iterator[None]:
-    """The border to the libraries that open weights and tokenizers: torch, transformers, tokenizers, safetensors.
+    """The border to the libraries that open weights and tokenizers: torch, transformers, tokenizers,
+    safetensors.
 
-    Raises UserError for whatever they raise: it is about the files, and their exceptions have no common class.
+    Raises UserError for whatever they raise: it is about the files, and their exceptions have no common
+        class.
     install: the way out where a package is missing.
     """
     try:
@@ -283,7 +300,10 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str 
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        fact, advice = _explained(error, place) or (first_line(str(error).strip() or type(error).__name__), way_out)
+        fact, advice = _explained(error, place) or (
+            first_line(str(error).strip() or type(error).__name__),
+            way_out,
+        )
         if isinstance(error, ImportError):
             advice = install
         raise UserError(f"{place}: {what}: {fact}; {advice}") from error
@@ -296,9 +316,15 @@ def _explained(error: Exception, place: Path | str) -> tuple[str, str] | None:
     if pointer is not None:
         return f"{pointer} is a pointer of Git LFS in place of the file", "fetch it with git lfs pull"
     if "ignore_mismatched_sizes" in str(error):
-        return "the sizes that config.json names are not those of the weights", "correct config.json, or " + DOWNLOAD
+        return (
+            "the sizes that config.json names are not those of the weights",
+            "correct config.json, or " + DOWNLOAD,
+        )
     if "weights_only" in str(error):
-        return "it holds Python objects beside tensors, which are never loaded", "save the weights as model.safetensors"
+        return (
+            "it holds Python objects beside tensors, which are never loaded",
+            "save the weights as model.safetensors",
+        )
     if isinstance(error, KeyError):
         return f"config.json names {error}, which transformers does not know", "correct config.json"
     return None
@@ -325,7 +351,8 @@ def check_architecture(opened: ModelFolder, trust_remote_code: bool) -> None:
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
-    """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no such file."""
+    """The entries of modules.json, each {type, path, …}, its path inside the folder; [] where there is no
+    such file."""
     place = folder / "modules.json"
     entries = files.read_json(place, DOWNLOAD) if place.exists() else []
     named = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
@@ -344,7 +371,10 @@ def _modules(folder: Path) -> list[dict[str, Any]]:
         if at == 0 and kind in OTHER_MODULES:
             raise UserError(f"{folder}: {OTHER_MODULES[kind]}")
         if kind not in CHAIN or (at == 0) != (kind == "Transformer"):
-            fact = f"module {at} is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"
+            fact = (
+                f"module {at} is {kind}; supported are a Transformer, Pooling, and Dense, Normalize, "
+                "Dropout behind"
+            )
             raise UserError(f"{place}: {fact}; {ELSEWHERE}")
     if len({str(entry.get("name", f"module {at}")) for at, entry in enumerate(entries)}) < len(entries):
         fact = "two modules of one name, of which sentence-transformers drops one"
@@ -364,7 +394,10 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
     order = [kind for kind in kinds if kind != "Dropout"]
     first_only = order[:1] == ["Pooling"] and order.count("Pooling") == 1
     if order and (not first_only or ("Normalize", "Dense") in pairwise(order)):
-        fact = f"the modules {', '.join(kinds)} in this order; supported is one Pooling, then Dense, then Normalize"
+        fact = (
+            f"the modules {', '.join(kinds)} in this order; supported is one Pooling, then Dense, then "
+            "Normalize"
+        )
         raise UserError(f"{folder / 'modules.json'}: {fact}; {ELSEWHERE}")
     found = []
     for kind, entry in zip(kinds, entries, strict=True):
@@ -377,7 +410,8 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
 
 
 def _checked(place: Path, known: Mapping[str, Accepts], strict: bool = True) -> dict[str, Any]:
-    """A file of settings, {} where there is none. Raises UserError for a setting or a value that is not read here.
+    """A file of settings, {} where there is none. Raises UserError for a setting or a value that is not read
+    here.
 
     strict: also for a name that is not known.
     """
@@ -397,7 +431,8 @@ def _options(transformer: Path) -> dict[str, Any]:
 
 
 def _config(transformer: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """config.json with its architecture's defaults. Raises UserError for one that would not embed as it says."""
+    """config.json with its architecture's defaults. Raises UserError for one that would not embed as it
+    says."""
     place = transformer / "config.json"
     config = files.read_json_object(place, DOWNLOAD)
     with opening(place, "settings that do not fit each other", "correct them, or download it again"):

@@ -33,7 +33,9 @@ from edgedistill.students.shape_fields import Fields, Layers, Share, Size
 MODEL_TYPE = "modernbert"
 STEADY_ROPE = ("default",)  # types of rotary positions that are known from their base alone
 CHANGING = ("dynamic", "longrope")  # rotary positions whose angles depend on the length of the text
-NO_TOKENS = dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"))  # the encoder reads none of these
+NO_TOKENS = dict.fromkeys(
+    ("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")
+)  # the encoder reads none of these
 ARCHITECTURE = {"ModernBertModel": (MODEL_TYPE, "ModernBERT")}  # as bert_layers.ARCHITECTURES
 
 
@@ -81,7 +83,10 @@ class ModernBertSizes(Fields):
     @model_validator(mode="after")
     def _fits(self) -> ModernBertSizes:
         if self.hidden_size % (2 * self.num_attention_heads):
-            raise ValueError(f"{self.num_attention_heads} heads of an even size do not make up a width of {self.hidden_size}")
+            raise ValueError(
+                f"{self.num_attention_heads} heads of an even size do not make up a width of "
+                f"{self.hidden_size}"
+            )
         if not len(self.layer_types) == len(self.attention_norms) == self.num_hidden_layers:
             raise ValueError(f"types and norms of another number of layers than {self.num_hidden_layers}")
         if (self.pad_token_id or 0) >= self.vocab_size:
@@ -89,23 +94,44 @@ class ModernBertSizes(Fields):
         return self
 
 
-def config(spec: recipe.Bert, source: PretrainedConfig, layers: list[int], own: dict[str, int]) -> ModernBertConfig:
-    """The source's config with chosen layers, which keep their reach (the whole text, or a window), and the student's values `own`.
+def config(
+    spec: recipe.Bert, source: PretrainedConfig, layers: list[int], own: dict[str, int]
+) -> ModernBertConfig:
+    """The source's config with chosen layers, which keep their reach (the whole text, or a window), and the
+    student's values `own`.
 
-    `attention_norms`: whether each layer has a LayerNorm in front of its attention, which a ModernBERT's first layer has not.
-    Raises UserError: `max_positions`, which has no meaning for rotary positions; transformers 4, whose layers have no types.
+    `attention_norms`: whether each layer has a LayerNorm in front of its attention, which a ModernBERT's
+        first layer has not.
+    Raises UserError: `max_positions`, which has no meaning for rotary positions; transformers 4, whose layers
+        have no types.
     """
     if spec.max_positions is not None:
-        raise UserError("student.max_positions: ModernBERT's positions are rotary and have no table; leave it out")
+        raise UserError(
+            "student.max_positions: ModernBERT's positions are rotary and have no table; leave it out"
+        )
     given: dict[str, Any] = source.to_dict()
     if "layer_types" not in given:
-        raise UserError("student.weights: layers of ModernBERT need transformers 5 or newer; pip install 'transformers>=5'")
+        raise UserError(
+            "student.weights: layers of ModernBERT need transformers 5 or newer; pip install "
+            "'transformers>=5'"
+        )
     norms = given.get("attention_norms") or [layer > 0 for layer in range(source.num_hidden_layers)]
-    chosen = {"num_hidden_layers": len(layers), "layer_types": [given["layer_types"][layer] for layer in layers]}
+    chosen = {
+        "num_hidden_layers": len(layers),
+        "layer_types": [given["layer_types"][layer] for layer in layers],
+    }
     activation = {"hidden_activation": spec.activation} if spec.activation else {}
     dropout = dict.fromkeys(("attention_dropout", "embedding_dropout", "mlp_dropout"), spec.dropout)
     return ModernBertConfig(
-        **{**given, **chosen, **activation, **dropout, **NO_TOKENS, **own, "attention_norms": [norms[layer] for layer in layers]}
+        **{
+            **given,
+            **chosen,
+            **activation,
+            **dropout,
+            **NO_TOKENS,
+            **own,
+            "attention_norms": [norms[layer] for layer in layers],
+        }
     )
 
 
@@ -133,12 +159,16 @@ def is_supported(student: Any) -> bool:
     if type(model).__name__ not in ARCHITECTURE or not hasattr(model.config, "layer_types"):
         return False
     steady = not any(kind in CHANGING for kind in model.rotary_emb.rope_type.values())
-    layers = all(isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS for layer in after_pooling(student))
+    layers = all(
+        isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS
+        for layer in after_pooling(student)
+    )
     return steady and layers and model.config.hidden_activation in (*GELUS, "relu")
 
 
 class _Reach(NamedTuple):
-    """What layers of one type read: cosines and sines (T, s / 2) of rotary positions, and the scores of their window, or nothing."""
+    """What layers of one type read: cosines and sines (T, s / 2) of rotary positions, and the scores of their
+    window, or nothing."""
 
     cosines: str
     sines: str
@@ -146,27 +176,38 @@ class _Reach(NamedTuple):
 
 
 def write(student: Any) -> onnx.ModelProto:
-    """Write the graph; `last_hidden_state` is the last LayerNorm's output (B, T, H). Behind a linear head it is (B, T, d)."""
+    """Write the graph; `last_hidden_state` is the last LayerNorm's output (B, T, H). Behind a linear head it
+    is (B, T, d)."""
     writer, model, config = GraphWriter(student), student.model, student.model.config
     mask = integer_mask(writer)
     tokens = lookup(writer, model.get_input_embeddings(), "input_ids")
     read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
     at = positions(writer)
-    reaches = {kind: _reach(writer, model, at, kind) for kind in dict.fromkeys(layer.attention_type for layer in model.layers)}
+    reaches = {
+        kind: _reach(writer, model, at, kind)
+        for kind in dict.fromkeys(layer.attention_type for layer in model.layers)
+    }
     rows = _norm(writer, writer.add("Reshape", tokens, read.to_rows), model.embeddings.norm)
     first = writer.constant(np.zeros(1, np.int64), "first")  # the position of a text's first token
     for layer in model.layers:
         rows = _attention(writer, layer, read, (reaches[layer.attention_type], first), rows)
         rows = _feed_forward(writer, layer, config.hidden_activation, rows)
     rows = _norm(writer, rows, model.final_norm)
-    return pool_and_finish(writer, student, model, writer.add("Reshape", rows, read.to_sequences, outputs=[last_tokens(student)]))
+    return pool_and_finish(
+        writer, student, model, writer.add("Reshape", rows, read.to_sequences, outputs=[last_tokens(student)])
+    )
 
 
 def _reach(writer: GraphWriter, model: Any, at: str, kind: str) -> _Reach:
     """Write what layers of a type read. at (T,): the positions."""
     rotary = model.rotary_emb
-    frequencies, scale = getattr(rotary, f"{kind}_inv_freq"), float(getattr(rotary, f"{kind}_attention_scaling"))
-    column = writer.add("Unsqueeze", writer.add("Cast", at, to=onnx.TensorProto.FLOAT), writer.constant([1], "axis"))
+    frequencies, scale = (
+        getattr(rotary, f"{kind}_inv_freq"),
+        float(getattr(rotary, f"{kind}_attention_scaling")),
+    )
+    column = writer.add(
+        "Unsqueeze", writer.add("Cast", at, to=onnx.TensorProto.FLOAT), writer.constant([1], "axis")
+    )
     angles = writer.add("Mul", column, writer.constant(frequencies, "frequencies"))
     waves = [writer.add(wave, angles) for wave in ("Cos", "Sin")]
     if scale != 1:
@@ -185,7 +226,8 @@ def _norm(writer: GraphWriter, rows: str, norm: Any) -> str:
 
 
 def _products(writer: GraphWriter, rows: str, dense: nn.Linear, count: int = 1) -> list[str]:
-    """The products with each of the layers that one matrix holds: several cost less than splitting the output of one."""
+    """The products with each of the layers that one matrix holds: several cost less than splitting the output
+    of one."""
     found, bias = [], dense.bias
     for at, weight in enumerate(dense.weight.chunk(count)):
         ending = f"[{at}]" if count > 1 else ""
@@ -197,11 +239,15 @@ def _products(writer: GraphWriter, rows: str, dense: nn.Linear, count: int = 1) 
 
 
 def _attention(writer: GraphWriter, layer: Any, read: Shared, where: tuple[_Reach, str], rows: str) -> str:
-    """Write a layer's attention: rows (B·T, H) -> rows. where: what its type reads, and the first position."""
+    """Write a layer's attention: rows (B·T, H) -> rows. where: what its type reads, and the first
+    position."""
     reach, first = where
     products = _products(writer, _norm(writer, rows, layer.attn_norm), layer.attn.Wqkv, 3)
     parts = [writer.add("Reshape", product, read.to_sequences) for product in products]
-    rotated = [writer.add("RotaryEmbedding", part, first, reach.cosines, reach.sines, domain=MICROSOFT) for part in parts[:2]]
+    rotated = [
+        writer.add("RotaryEmbedding", part, first, reach.cosines, reach.sines, domain=MICROSOFT)
+        for part in parts[:2]
+    ]
     context = attend(writer, read, [*rotated, parts[2]], reach.scores)
     return writer.add("Add", rows, *_products(writer, context, layer.attn.Wo))
 
@@ -209,5 +255,9 @@ def _attention(writer: GraphWriter, layer: Any, read: Shared, where: tuple[_Reac
 def _feed_forward(writer: GraphWriter, layer: Any, activation: str, rows: str) -> str:
     """Write a layer's feed-forward block: one half of its neurons times the other half, the gate."""
     inner, gate = _products(writer, _norm(writer, rows, layer.mlp_norm), layer.mlp.Wi, 2)
-    active = writer.add("Relu", inner) if activation == "relu" else writer.add(GELUS[activation], inner, domain=MICROSOFT)
+    active = (
+        writer.add("Relu", inner)
+        if activation == "relu"
+        else writer.add(GELUS[activation], inner, domain=MICROSOFT)
+    )
     return writer.add("Add", rows, *_products(writer, writer.add("Mul", active, gate), layer.mlp.Wo))

@@ -1,4 +1,5 @@
-"""A narrow BERT from a wide one: layers projected onto the principal directions of its hidden states, then refitted by least squares."""
+"""A narrow BERT from a wide one: layers projected onto the principal directions of its hidden states, then
+refitted by least squares."""
 
 from __future__ import annotations
 
@@ -12,13 +13,20 @@ from transformers import BertModel
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import embedding_tables, modernbert
-from edgedistill.students.bert_layers import ARCHITECTURES, EncoderLayers, LayerSource, first_position, position_rows
+from edgedistill.students.bert_layers import (
+    ARCHITECTURES,
+    EncoderLayers,
+    LayerSource,
+    first_position,
+    position_rows,
+)
 from edgedistill.students.graph_writer import MASKED
 
 
 class Texts(NamedTuple):
-    """The sample as attention reads it. mask (B, T) bool: which are tokens; scores: what is added to the scores of keys, or which
-    of them may be read, broadcast to (B, heads, T, T). A narrow student with a relative bias has all of its source's heads."""
+    """The sample as attention reads it. mask (B, T) bool: which are tokens; scores: what is added to the
+    scores of keys, or which of them may be read, broadcast to (B, heads, T, T). A narrow student with a
+    relative bias has all of its source's heads."""
 
     mask: Tensor
     scores: Tensor
@@ -28,33 +36,50 @@ RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge r
 
 
 def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
-    """The values of the source's config that the narrow student replaces. Heads keep the source's size where the width allows it.
+    """The values of the source's config that the narrow student replaces. Heads keep the source's size where
+    the width allows it.
 
     With a relative attention bias, which has a value for each head of all layers, every head is kept.
-    Raises UserError: an architecture that cannot be projected, a width that is not smaller, more heads or neurons than the source has,
+    Raises UserError: an architecture that cannot be projected, a width that is not smaller, more heads or
+        neurons than the source has,
     heads that do not divide the width, fewer heads where all are kept.
     """
     source: Any = layers.config
     if source.model_type == modernbert.MODEL_TYPE:
         known = ", ".join(name for _, name in ARCHITECTURES.values())
-        raise UserError(f"student.width: layers of ModernBERT cannot be projected, only those of {known}; leave it out")
+        raise UserError(
+            f"student.width: layers of ModernBERT cannot be projected, only those of {known}; leave it out"
+        )
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
-        raise UserError(f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep their width")
+        raise UserError(
+            f"student.width: {width} from weights that are {wide} wide; give less, or leave it out to keep "
+            "their width"
+        )
     most = int(source.num_attention_heads)
     heads = spec.heads or _default_heads(width, wide, most, layers.buckets is not None)
     if width % heads or heads > most:
         raise UserError(
-            f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor of {width} up to {most}"
+            f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor "
+            f"of {width} up to {most}"
         )
     if width // heads > wide // most:
-        raise UserError(f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; give more heads")
+        raise UserError(
+            f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; "
+            "give more heads"
+        )
     if layers.buckets is not None and heads != most:
         way_out = f"give a width that is a multiple of {most}, and leave heads out"
-        raise UserError(f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; {way_out}")
+        raise UserError(
+            f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; "
+            f"{way_out}"
+        )
     neurons = spec.intermediate or min(4 * width, int(source.intermediate_size))
     if neurons > source.intermediate_size:
-        raise UserError(f"student.intermediate: {neurons} from weights that have {source.intermediate_size}; give that or fewer")
+        raise UserError(
+            f"student.intermediate: {neurons} from weights that have {source.intermediate_size}; give that "
+            "or fewer"
+        )
     return {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": neurons}
 
 
@@ -74,31 +99,47 @@ def initialize(
     sample: tuple[Tensor, Tensor],
     token_weights: Tensor | None,
 ) -> None:
-    """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z = Pᵀ x.
+    """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z
+    = Pᵀ x.
 
-    token_embeddings (V, H): the source's, for the student's vocabulary; sample: (ids, mask), each (B, T), of some texts of the corpus;
-    token_weights (V,): of each token where the embedding table is factorized or quantized.
+    token_embeddings (V, H): the source's, for the student's vocabulary; sample: (ids, mask), each (B, T), of
+    some texts of the corpus; token_weights (V,): of each token where the embedding table is factorized or
+    quantized.
 
-    P (H, w) are the principal directions of the source's states on those texts, rotated so that the mean over a narrow state, which
-    LayerNorm subtracts, lies along the last of them. A projection alone is wrong in three ways: it does not commute with LayerNorm's
-    gain, a residual connection has no matrix to fold it into, and heads and neurons are dropped. So each block's output matrix is
-    fitted by ridge regression, on the narrow student's own states: its target is what the source has before its LayerNorm, times the
-    gain, projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with the largest output
-    are kept, reduced to their principal directions where the width requires it; neurons are kept by E[a²]·‖their output‖².
+    P (H, w) are the principal directions of the source's states on those texts, rotated so that the mean over
+    a narrow state, which LayerNorm subtracts, lies along the last of them. A projection alone is wrong in
+    three ways: it does not commute with LayerNorm's gain, a residual connection has no matrix to fold it
+    into, and heads and neurons are dropped. So each block's output matrix is fitted by ridge regression, on
+    the narrow student's own states: its target is what the source has before its LayerNorm, times the gain,
+    projected. Then gain and bias of the narrow LayerNorm are fitted to the source's output. The heads with
+    the largest output are kept, reduced to their principal directions where the width requires it; neurons
+    are kept by E[a²]·‖their output‖².
     """
     ids, mask, model = sample[0], sample[1].bool(), source.model
     texts = Texts(mask, _scores(source, mask))
     steps = _hidden_states(model, layers, _summed(model, source.pad, token_embeddings, ids), texts)
     space = projection(
-        [state[mask] for state in (steps[0], *(each for step in steps[1:] for each in step[1:]))], student.model.config.hidden_size
+        [state[mask] for state in (steps[0], *(each for step in steps[1:] for each in step[1:]))],
+        student.model.config.hidden_size,
     )
     normed_space = _before_norm(model.embeddings.LayerNorm.weight) @ space
     _set_tables(student, source, token_embeddings @ normed_space, normed_space, token_weights)
-    state = _fit_norm(student.model.embeddings.LayerNorm, _summed(student.model, student.pad, None, ids), steps[0] @ space, mask)
+    state = _fit_norm(
+        student.model.embeddings.LayerNorm,
+        _summed(student.model, student.pad, None, ids),
+        steps[0] @ space,
+        mask,
+    )
     before = steps[0]
     for mine, (number, step) in enumerate(zip(layers, steps[1:], strict=True)):
-        theirs, layer, (context, between, after) = model.encoder.layer[number], student.model.encoder.layer[mine], step
-        state = _set_attention(layer.attention, theirs.attention, space, (state, before, context, between), texts)
+        theirs, layer, (context, between, after) = (
+            model.encoder.layer[number],
+            student.model.encoder.layer[mine],
+            step,
+        )
+        state = _set_attention(
+            layer.attention, theirs.attention, space, (state, before, context, between), texts
+        )
         state = _set_feed_forward(layer, theirs, space, (state, between, after), mask)
         before = after
     if student.head is not None and student.head.out_features == len(space) and not student.tanh:
@@ -109,7 +150,8 @@ def initialize(
 
 
 def projection(states: list[Tensor], width: int) -> Tensor:
-    """The principal directions P (H, width) of several sets of states (n, H), each with the same weight; orthonormal columns.
+    """The principal directions P (H, width) of several sets of states (n, H), each with the same weight;
+    orthonormal columns.
 
     They are rotated so that the mean over a projected state's dimensions is its smallest principal component.
     """
@@ -128,7 +170,8 @@ def projection(states: list[Tensor], width: int) -> Tensor:
 
 
 def _before_norm(gain: Tensor) -> Tensor:
-    """LayerNorm without its division, as a matrix (H, H) to the right of rows: subtract the mean, multiply by the gain."""
+    """LayerNorm without its division, as a matrix (H, H) to the right of rows: subtract the mean, multiply by
+    the gain."""
     return torch.diag(gain) - gain.expand(len(gain), -1) / len(gain)
 
 
@@ -140,14 +183,20 @@ def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
 
 
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
-    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). pad: see `EncoderLayers`."""
+    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). pad: see
+    `EncoderLayers`."""
     tables, first = model.embeddings, first_position(pad)
     tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
-    return tokens + tables.position_embeddings.weight[first : first + ids.shape[1]] + tables.token_type_embeddings.weight[0]
+    return (
+        tokens
+        + tables.position_embeddings.weight[first : first + ids.shape[1]]
+        + tables.token_type_embeddings.weight[0]
+    )
 
 
 def _hidden_states(source: BertModel, layers: list[int], summed: Tensor, texts: Texts) -> list[Any]:
-    """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after attention, after layer)."""
+    """The source's states (B, T, H): after the embeddings; then, per chosen layer, (attention context, after
+    attention, after layer)."""
     state = source.embeddings.LayerNorm(summed)
     steps: list[Any] = [state]
     for number in layers:
@@ -166,13 +215,18 @@ def _split(rows: Tensor, heads: int) -> Tensor:
 
 def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     """The concatenated outputs of all heads (B, T, heads·s), before the output matrix."""
-    query, key, value = (_split(each(state), part.num_attention_heads) for each in (part.query, part.key, part.value))
+    query, key, value = (
+        _split(each(state), part.num_attention_heads) for each in (part.query, part.key, part.value)
+    )
     found = scaled_dot_product_attention(query, key, value, attn_mask=scores)
     return found.transpose(1, 2).flatten(2)
 
 
-def _set_tables(student: Any, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None) -> None:
-    """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a relative bias."""
+def _set_tables(
+    student: Any, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None
+) -> None:
+    """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a
+    relative bias."""
     mine = student.model.embeddings
     embedding_tables.initialize(mine.word_embeddings, tokens, token_weights)
     positions = mine.position_embeddings.weight
@@ -184,7 +238,8 @@ def _set_tables(student: Any, source: EncoderLayers, tokens: Tensor, normed_spac
 
 
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Fit a LayerNorm's gain and bias, dimension by dimension, to a target output (B, T, w); returns its output."""
+    """Fit a LayerNorm's gain and bias, dimension by dimension, to a target output (B, T, w); returns its
+    output."""
     unit = layer_norm(summed, summed.shape[-1:], eps=norm.eps)
     x, y = unit[mask], target[mask]
     spread = (x - x.mean(0)).square().mean(0).clamp(min=1e-12)
@@ -194,17 +249,21 @@ def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) 
 
 
 def _fold(linear: nn.Linear, weight: Tensor, bias: Tensor, space: Tensor, mean: Tensor) -> None:
-    """Fold the projection into a linear layer that reads wide states; the dimensions it drops are replaced by their mean."""
+    """Fold the projection into a linear layer that reads wide states; the dimensions it drops are replaced by
+    their mean."""
     linear.weight.copy_(weight @ space)
     linear.bias.copy_(bias + weight @ (mean - space @ (space.T @ mean)))
 
 
-def _fit_output(linear: nn.Linear, features: Tensor, state: Tensor, residual: Tensor, added: Tensor, mask: Tensor) -> Tensor:
-    """Fit a block's output matrix to the source's block by ridge regression; returns state + its output (B, T, w), before LayerNorm.
+def _fit_output(
+    linear: nn.Linear, features: Tensor, state: Tensor, residual: Tensor, added: Tensor, mask: Tensor
+) -> Tensor:
+    """Fit a block's output matrix to the source's block by ridge regression; returns state + its output (B,
+    T, w), before LayerNorm.
 
-    residual, added (B, T, w): the two terms of the source's sum before its LayerNorm, the state and the block's output, both times the
-    gain and projected. LayerNorm ignores length, so both are scaled to bring `residual` closest to the narrow state, which no matrix
-    can change; the block is fitted to add the rest.
+    residual, added (B, T, w): the two terms of the source's sum before its LayerNorm, the state and the
+    block's output, both times the gain and projected. LayerNorm ignores length, so both are scaled to bring
+    `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the rest.
     """
     x, z, skip, more = (each[mask].double() for each in (features, state, residual, added))
     middle = skip - skip.mean(0)
@@ -218,36 +277,52 @@ def _fit_output(linear: nn.Linear, features: Tensor, state: Tensor, residual: Te
     return state + linear(features)
 
 
-def _set_attention(mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts) -> Tensor:
-    """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns the narrow state after it."""
+def _set_attention(
+    mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts
+) -> Tensor:
+    """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns
+    the narrow state after it."""
     state, before, context, after = states
     mask, out = texts.mask, theirs.output.dense
     outputs = _split(context, theirs.self.num_attention_heads).transpose(1, 2)[mask]  # (n, heads, s)
     parts = out.weight.T.unflatten(0, (theirs.self.num_attention_heads, -1)) @ space  # (heads, s, w)
-    power = torch.stack([(outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum() for head in range(len(parts))])
+    power = torch.stack(
+        [
+            (outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum()
+            for head in range(len(parts))
+        ]
+    )
     kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
     flat, size = before[mask], mine.self.attention_head_size
     mean = flat.mean(0)
     weights: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
     biases: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
     for head in kept:
-        for name, reduction in zip(weights, _head_reductions(theirs.self, head, flat, outputs[:, head], size), strict=True):
-            linear, rows = getattr(theirs.self, name), slice(head * len(reduction), (head + 1) * len(reduction))
+        for name, reduction in zip(
+            weights, _head_reductions(theirs.self, head, flat, outputs[:, head], size), strict=True
+        ):
+            linear, rows = (
+                getattr(theirs.self, name),
+                slice(head * len(reduction), (head + 1) * len(reduction)),
+            )
             weights[name].append(reduction.T @ linear.weight[rows])
             biases[name].append(reduction.T @ linear.bias[rows])
     for name in weights:
         _fold(getattr(mine.self, name), torch.cat(weights[name]), torch.cat(biases[name]), space, mean)
     normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
     residual, added = before @ normed_space, out(context) @ normed_space
-    summed = _fit_output(mine.output.dense, _context(mine.self, state, texts.scores), state, residual, added, mask)
+    summed = _fit_output(
+        mine.output.dense, _context(mine.self, state, texts.scores), state, residual, added, mask
+    )
     return _fit_norm(mine.output.LayerNorm, summed, after @ space, mask)
 
 
 def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
-    """Maps (s, size) that reduce a head's queries, keys and values: the first two preserve q·k best, the last the head's output.
+    """Maps (s, size) that reduce a head's queries, keys and values: the first two preserve q·k best, the last
+    the head's output.
 
-    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimizes E (q·k − q'·k')². The queries' map also
-    corrects for the scores' division by the root of the head size.
+    For independent q and k with second moments A and B, the truncated SVD of A^½ B^½ minimizes E (q·k −
+    q'·k')². The queries' map also corrects for the scores' division by the root of the head size.
     """
     long = part.attention_head_size
     if size == long:
@@ -259,7 +334,11 @@ def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: 
     root = values[:size].sqrt()
     _, principal = torch.linalg.eigh(outputs.double().T @ outputs.double())
     scale = (size / long) ** 0.5
-    return [(back_q @ left[:, :size] * root * scale).float(), (back_k @ right[:size].T * root).float(), principal.flip(1)[:, :size].float()]
+    return [
+        (back_q @ left[:, :size] * root * scale).float(),
+        (back_k @ right[:size].T * root).float(),
+        principal.flip(1)[:, :size].float(),
+    ]
 
 
 def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,8 +348,11 @@ def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
     return vectors * values.sqrt() @ vectors.T, vectors / values.sqrt() @ vectors.T
 
 
-def _set_feed_forward(layer: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor], mask: Tensor) -> Tensor:
-    """Set a feed-forward block from a wide one. states: (narrow before; wide before, after). Returns the narrow state after it."""
+def _set_feed_forward(
+    layer: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor], mask: Tensor
+) -> Tensor:
+    """Set a feed-forward block from a wide one. states: (narrow before; wide before, after). Returns the
+    narrow state after it."""
     state, before, after = states
     active = theirs.intermediate(before)
     power = active[mask].var(0) * (theirs.output.dense.weight.T @ space).square().sum(1)

@@ -1,4 +1,5 @@
-"""What follows a student's own embedding: an affine map (a reduced teacher), or blocks of unit length (a student of several teachers)."""
+"""What follows a student's own embedding: an affine map (a reduced teacher), or blocks of unit length (a
+student of several teachers)."""
 
 from __future__ import annotations
 
@@ -15,13 +16,17 @@ from edgedistill.students.graph_writer import GraphWriter, unit_length
 
 
 class Output(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding, then `blocks`.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding,
+    then `blocks`.
 
-    blocks: (dimensions, weight) of each block, weights summing to 1. Every block is scaled to the root of its weight, so that the
+    blocks: (dimensions, weight) of each block, weights summing to 1. Every block is scaled to the root of its
+        weight, so that the
     cosine of two embeddings is the weighted sum of their blocks' cosines.
     """
 
-    def __init__(self, inner: nn.Module, linear: nn.Linear | None = None, blocks: list[tuple[int, float]] | None = None) -> None:
+    def __init__(
+        self, inner: nn.Module, linear: nn.Linear | None = None, blocks: list[tuple[int, float]] | None = None
+    ) -> None:
         super().__init__()
         self.inner, self.linear, self.blocks = inner, linear, blocks
 
@@ -31,7 +36,8 @@ class Output(nn.Module):
         return self.linear.out_features if self.linear is not None else int(inner.dims)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *token_embeddings: Tensor) -> Tensor:
-        """input_ids, attention_mask (B, T) int64, right-padded; token_embeddings: as the inner student takes them. Returns (B, d)."""
+        """input_ids, attention_mask (B, T) int64, right-padded; token_embeddings: as the inner student takes
+        them. Returns (B, d)."""
         return self.after(self.inner(input_ids, attention_mask, *token_embeddings))
 
     def after(self, embeddings: Tensor) -> Tensor:
@@ -41,7 +47,13 @@ class Output(nn.Module):
         if self.blocks is None:
             return embeddings
         parts = embeddings.split([size for size, _ in self.blocks], dim=-1)
-        return torch.cat([weight**0.5 * normalize(part, dim=-1) for part, (_, weight) in zip(parts, self.blocks, strict=True)], -1)
+        return torch.cat(
+            [
+                weight**0.5 * normalize(part, dim=-1)
+                for part, (_, weight) in zip(parts, self.blocks, strict=True)
+            ],
+            -1,
+        )
 
 
 def own(student: nn.Module) -> nn.Module:
@@ -56,7 +68,8 @@ def parameters(student: Output, inner: dict[str, int]) -> dict[str, int]:
 
 
 def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
-    """Add the affine map behind the unit-length embedding of the inner student's graph, then the blocks; in place."""
+    """Add the affine map behind the unit-length embedding of the inner student's graph, then the blocks; in
+    place."""
     inner, writer = model.graph, GraphWriter(student, first=1_000_000)  # far from the inner graph's names
     last = next(node for node in inner.node if "sentence_embedding" in node.output)
     last.name = last.output[0] = "own_embedding"

@@ -1,4 +1,5 @@
-"""A product-quantized embedding table: a code of one or two bytes per token and block, and a codebook that all tokens share."""
+"""A product-quantized embedding table: a code of one or two bytes per token and block, and a codebook that
+all tokens share."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ ITERATIONS = 25  # of k-means; more of them lower the error by less than a hundr
 
 
 class ProductQuantizedEmbedding(nn.Module):
-    """An embedding table (V, H) stored as PQ codes (Jégou et al. 2011): a row has M blocks, each one of K centroids of that block.
+    """An embedding table (V, H) stored as PQ codes (Jégou et al. 2011): a row has M blocks, each one of K
+    centroids of that block.
 
-    codes (V, M) hold the centroids' indices, book (M·K, H/M) the centroids: V·M codes and K·H parameters instead of V·H parameters. A
-    code is uint8, above 256 centroids int16. Codes are fixed once fitted; the codebook is trained. Dimension h belongs to block h mod M:
-    rows from a PCA have their largest variance in the first dimensions, and this spreads it over all blocks.
+    codes (V, M) hold the centroids' indices, book (M·K, H/M) the centroids: V·M codes and K·H parameters
+    instead of V·H parameters. A code is uint8, above 256 centroids int16. Codes are fixed once fitted; the
+    codebook is trained. Dimension h belongs to block h mod M: rows from a PCA have their largest variance in
+    the first dimensions, and this spreads it over all blocks.
     """
 
     codes: Tensor
@@ -27,7 +30,9 @@ class ProductQuantizedEmbedding(nn.Module):
     def __init__(self, vocabulary_size: int, width: int, blocks: int, centroids: int = CENTROIDS) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim, self.centroids = vocabulary_size, width, centroids
-        self.register_buffer("codes", torch.randint(centroids, (vocabulary_size, blocks), dtype=code_type(centroids)))
+        self.register_buffer(
+            "codes", torch.randint(centroids, (vocabulary_size, blocks), dtype=code_type(centroids))
+        )
         self.register_buffer("offsets", centroids * torch.arange(blocks, dtype=torch.int32), persistent=False)
         self.book = nn.Embedding(centroids * blocks, width // blocks)
 
@@ -45,10 +50,11 @@ class ProductQuantizedEmbedding(nn.Module):
 
     @torch.no_grad()
     def fit(self, table: Tensor, token_weights: Tensor | None = None) -> None:
-        """Set codes and codebook in place to approximate a table (V, H) with a small squared error, block by block (k-means).
+        """Set codes and codebook in place to approximate a table (V, H) with a small squared error, block by
+        block (k-means).
 
-        token_weights (V,): the weight of each token's error. A block with at most K distinct values is reproduced exactly, as with a
-        small vocabulary, or a table that was product-quantized before.
+        token_weights (V,): the weight of each token's error. A block with at most K distinct values is
+        reproduced exactly, as with a small vocabulary, or a table that was product-quantized before.
         """
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits
@@ -65,11 +71,14 @@ class ProductQuantizedEmbedding(nn.Module):
             means.fit(parts[:, block], sample_weight=weights)
             return means.cluster_centers_, means.labels_
 
-        # one thread per block: several threads within a block would sum in any order, and a recipe must always give the same weights
+        # one thread per block: several threads within a block would sum in any order, and a recipe must
+        # always give the same weights
         with threadpool_limits(1), ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for block, (centroids, codes) in enumerate(pool.map(fit_block, range(blocks))):
                 self.codes[:, block] = torch.from_numpy(codes)
-                self.book.weight[block * self.centroids : block * self.centroids + len(centroids)] = torch.from_numpy(centroids)
+                self.book.weight[block * self.centroids : block * self.centroids + len(centroids)] = (
+                    torch.from_numpy(centroids)
+                )
 
 
 def code_type(centroids: int) -> torch.dtype:

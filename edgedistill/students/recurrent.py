@@ -1,4 +1,5 @@
-"""Recurrent students: a block of M shared layers of a BERT or XLM-R, repeated R times (Ding et al. 2022, §3.1)."""
+"""Recurrent students: a block of M shared layers of a BERT or XLM-R, repeated R times (Ding et al. 2022,
+§3.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from edgedistill.students import bert, bert_layers, embedding_tables, head
 from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
 from edgedistill.students.kind import Kind, Start, build_to_train
 
-COPIED = ("hidden_size", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings")
+COPIED = (
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "layer_norm_eps",
+    "max_position_embeddings",
+)
 
 
 class RepeatedEncoder(BertEncoder):
@@ -50,10 +58,14 @@ class RecurrentShape(bert.BertShape):
     times: Annotated[int, Field(ge=1, le=1_000)]
 
 
-def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource) -> dict[str, Any]:
-    """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is `bottleneck`.
+def shape(
+    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource
+) -> dict[str, Any]:
+    """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is
+    `bottleneck`.
 
-    Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a layer block that does not divide its depth,
+    Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a layer block that
+        does not divide its depth,
     no positions left behind the padding id.
     """
     width, positions = source.config.hidden_size, source.config.max_position_embeddings
@@ -62,12 +74,18 @@ def shape(spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: 
     counted_from = source.position_ids if spec.position_ids == "source" else spec.position_ids
     first = first_position(pad if counted_from == "pad" else None)
     if positions - first < 3:
-        raise UserError(f"student.position_ids: none are left behind padding id {pad} in a table of {positions}; set position_ids: zero")
+        raise UserError(
+            f"student.position_ids: none are left behind padding id {pad} in a table of {positions}; set "
+            "position_ids: zero"
+        )
     config = BertConfig(
-        **{name: getattr(source.config, name) for name in COPIED} | ({"hidden_act": spec.activation} if spec.activation else {}),
+        **{name: getattr(source.config, name) for name in COPIED}
+        | ({"hidden_act": spec.activation} if spec.activation else {}),
         vocab_size=vocabulary_size,
         num_hidden_layers=layers,
-        type_vocab_size=1 if spec.bottleneck else source.config.type_vocab_size,  # all text is segment 0; the paper's new table has one row
+        type_vocab_size=1
+        if spec.bottleneck
+        else source.config.type_vocab_size,  # all text is segment 0; the paper's new table has one row
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
@@ -96,10 +114,15 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
     layers = list(spec.layers) if isinstance(spec.layers, list) else list(range(spec.layers))
     for layer in layers if isinstance(spec.layers, list) else []:
         if not 0 <= layer < depth:
-            raise UserError(f"student.layers: layer {layer} of a source with {depth} layers (0 to {depth - 1})")
+            raise UserError(
+                f"student.layers: layer {layer} of a source with {depth} layers (0 to {depth - 1})"
+            )
     if depth % len(layers):
         known = ", ".join(str(count) for count in range(1, depth + 1) if depth % count == 0)
-        raise UserError(f"student.layers: a block of {len(layers)} does not divide the source's {depth} layers; choose one of ({known})")
+        raise UserError(
+            f"student.layers: a block of {len(layers)} does not divide the source's {depth} layers; choose "
+            f"one of ({known})"
+        )
     return layers
 
 
@@ -118,8 +141,10 @@ def initialize(
     """Set the initial weights in place: chosen layers of a source encoder, and all embedding tables.
 
     token_embeddings (V, H): the source's, for the student's
-    vocabulary; a factorized table takes their truncated SVD, a product-quantized one their k-means, both with token_weights (V,).
-    None: all tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch draws it.
+    vocabulary; a factorized table takes their truncated SVD, a product-quantized one their k-means, both with
+    token_weights (V,).
+    None: all tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch
+        draws it.
     """
     model = source.model
     for mine, theirs in enumerate(layers):
@@ -152,13 +177,16 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
     student: RecurrentStudent = build_to_train(build, own, start.shape_only)
-    initialize(student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights)
+    initialize(
+        student, source_layers(spec, source.model.config), source, start.embeddings, start.token_weights
+    )
     head.copy(student.head, start.head)
     return student, own
 
 
 def parameters(student: RecurrentStudent) -> dict[str, int]:
-    """Counted as a BERT's, each weight once however often it is applied; `words`: the token embedding table with its projection.
+    """Counted as a BERT's, each weight once however often it is applied; `words`: the token embedding table
+    with its projection.
 
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """

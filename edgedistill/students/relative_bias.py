@@ -1,4 +1,5 @@
-"""MPNet's relative attention bias: what a query adds to its score for a key, by their distance in tokens; the same in all layers."""
+"""MPNet's relative attention bias: what a query adds to its score for a key, by their distance in tokens; the
+same in all layers."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ FARTHEST = 128  # tokens; a longer distance has the bias of this one
 
 
 class RelativeBias(nn.Module):
-    """A learned bias for each bucket of distances and each head; `forward(tokens) -> (1, heads, T, T)`, queries by keys.
+    """A learned bias for each bucket of distances and each head; `forward(tokens) -> (1, heads, T, T)`,
+    queries by keys.
 
-    Distances up to 7 have a bucket each, longer ones share theirs with their neighbours on a logarithmic scale (Raffel et al. 2020, T5).
+    Distances up to 7 have a bucket each, longer ones share theirs with their neighbours on a logarithmic
+    scale (Raffel et al. 2020, T5).
     """
 
     def __init__(self, buckets: int, heads: int) -> None:
@@ -24,12 +27,14 @@ class RelativeBias(nn.Module):
         self.table = nn.Embedding(buckets, heads)
 
     def by_distance(self) -> Tensor:
-        """(2 · FARTHEST + 1, heads): the bias of keys from FARTHEST tokens before the query to FARTHEST behind it."""
+        """(2 · FARTHEST + 1, heads): the bias of keys from FARTHEST tokens before the query to FARTHEST
+        behind it."""
         distances = torch.arange(-FARTHEST, FARTHEST + 1, device=self.table.weight.device)
         return self.table(MPNetEncoder.relative_position_bucket(distances))
 
     def load_by_distance(self, biases: Tensor) -> None:
-        """Set the table in place so that `by_distance` gives `biases` (2 · FARTHEST + 1, heads); buckets of no distance become zero."""
+        """Set the table in place so that `by_distance` gives `biases` (2 · FARTHEST + 1, heads); buckets of
+        no distance become zero."""
         buckets = MPNetEncoder.relative_position_bucket(torch.arange(-FARTHEST, FARTHEST + 1))
         with torch.no_grad():
             self.table.weight.zero_()
@@ -42,10 +47,13 @@ class RelativeBias(nn.Module):
 
 
 def relative_scores(writer: GraphWriter, bias: RelativeBias) -> str:
-    """What a relative bias adds to the scores of queries by keys: (1, heads, T, T), looked up by their distance."""
+    """What a relative bias adds to the scores of queries by keys: (1, heads, T, T), looked up by their
+    distance."""
     # of three dimensions, so that the quantizers leave it in float32
     table = writer.parameter(bias.table.weight, bias.by_distance()[None], "[distances]")
     far = [writer.constant(np.int64(distance), "far") for distance in (-FARTHEST, FARTHEST)]
     near = writer.add("Clip", distances(writer, positions(writer)), *far)
-    rows = writer.add("Gather", table, writer.add("Add", near, far[1]), axis=1)  # all heads of a distance at once: 6 × as fast
+    rows = writer.add(
+        "Gather", table, writer.add("Add", near, far[1]), axis=1
+    )  # all heads of a distance at once: 6 × as fast
     return writer.add("Transpose", rows, perm=[0, 3, 1, 2])

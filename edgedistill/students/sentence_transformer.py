@@ -1,4 +1,5 @@
-"""Pretrained sentence encoders as modules: sentence-transformers chains of Transformer, Pooling, Dense, Normalize, or a plain AutoModel."""
+"""Pretrained sentence encoders as modules: sentence-transformers chains of Transformer, Pooling, Dense,
+Normalize, or a plain AutoModel."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ ACTIVATIONS = {
 
 
 class PretrainedEncoder(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings concatenated, its dense layers.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a transformer, its poolings concatenated, its dense
+    layers.
 
-    As with every student, the caller scales to unit length. That is equivalent to a Normalize in the chain, which no Dense may follow.
+    As with every student, the caller scales to unit length. That is equivalent to a Normalize in the chain,
+    which no Dense may follow.
     """
 
     def __init__(self, model: nn.Module, poolings: list[str], dense: list[nn.Sequential]) -> None:
@@ -52,7 +55,8 @@ class PretrainedEncoder(nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
 
     def embedded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before any other layer."""
+        """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before
+        any other layer."""
         model: Any = self.model
         return pool(model.embeddings(input_ids=input_ids), attention_mask, "mean")
 
@@ -68,15 +72,19 @@ class PretrainedEncoder(nn.Module):
 
 
 def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> PretrainedEncoder:
-    """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers models.
+    """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers
+    models.
 
-    Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or given twice.
+    Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or
+        given twice.
     """
     opened = model_folder.read(folder)
     if not any((opened.transformer / name).exists() for name in WEIGHTS):
         raise UserError(f"{folder}: a model without weights (none of {', '.join(WEIGHTS)}); {DOWNLOAD}")
     if opened.config.get("is_encoder_decoder"):
-        raise UserError(f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}")
+        raise UserError(
+            f"{folder}: an encoder with a decoder, which does not embed by itself; {model_folder.ELSEWHERE}"
+        )
     poolings = _poolings(opened, pooling)
     options = {} if "cls_pooler" in poolings else without_pooler(opened)
     model = load_model(opened, trust_remote_code=trust_remote_code, dtype=torch.float32, **options)
@@ -91,13 +99,18 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
 
 
 def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would draw the rest at random."""
+    """Load the AutoModel of a folder. Raises UserError where its weights are incomplete: transformers would
+    draw the rest at random."""
     model_folder.check_architecture(opened, trust_remote_code)
     options |= {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
     asked = [opened.config.get(key) for key in ("attn_implementation", "_attn_implementation")]
     with opening(opened.folder, "its weights do not open"), quiet():
-        if any(each not in (None, "sdpa", "eager") for each in asked):  # such as flash attention: the same attention for another machine
-            options["config"] = AutoConfig.from_pretrained(opened.transformer, trust_remote_code=trust_remote_code)
+        if any(
+            each not in (None, "sdpa", "eager") for each in asked
+        ):  # such as flash attention: the same attention for another machine
+            options["config"] = AutoConfig.from_pretrained(
+                opened.transformer, trust_remote_code=trust_remote_code
+            )
             options["config"].attn_implementation = options["config"]._attn_implementation = "eager"
         model, found = AutoModel.from_pretrained(opened.transformer, output_loading_info=True, **options)
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler."))
@@ -110,7 +123,8 @@ def load_model(opened: ModelFolder, trust_remote_code: bool = False, **options: 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and reports, such as the one about a pooler that is left out on purpose."""
+    """Silence transformers' progress bars and reports, such as the one about a pooler that is left out on
+    purpose."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -126,32 +140,51 @@ def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
     if not opened.chain:
         if pooling is None:
             choices = "mean, cls, cls_pooler, max, last"
-            raise UserError(f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})")
+            raise UserError(
+                f"{opened.folder}: a plain model does not define its pooling; set teacher.pooling ({choices})"
+            )
         return [pooling]
     if pooling is not None:
-        raise UserError(f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling out")
+        raise UserError(
+            f"{opened.folder}: a sentence-transformers model brings its own pooling; leave teacher.pooling "
+            "out"
+        )
     return opened.poolings
 
 
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     """A Dense module for embeddings of `width` dimensions."""
     config, folder = module.config, module.folder
-    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")  # sentence-transformers' own default
+    activation = config.get(
+        "activation_function", "torch.nn.modules.activation.Tanh"
+    )  # sentence-transformers' own default
     if activation not in ACTIVATIONS:
         fact = f"activation_function: {json.dumps(activation)[:200]} is not supported here"
         raise UserError(f"{folder / 'config.json'}: {fact}; {ELSEWHERE}")
     if config.get("in_features") != width or "out_features" not in config:
-        fact = f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind {width} dimensions"
+        fact = (
+            f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind "
+            f"{width} dimensions"
+        )
         raise UserError(f"{folder / 'config.json'}: {fact}; {DOWNLOAD}")
     linear = nn.Linear(width, config["out_features"], bias=config.get("bias", True))
-    found = next((folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()), None)
+    found = next(
+        (folder / name for name in ("model.safetensors", "pytorch_model.bin") if (folder / name).exists()),
+        None,
+    )
     if found is None:
-        raise UserError(f"{folder}: a Dense layer without weights (neither model.safetensors nor pytorch_model.bin); {DOWNLOAD}")
+        raise UserError(
+            f"{folder}: a Dense layer without weights (neither model.safetensors nor pytorch_model.bin); "
+            f"{DOWNLOAD}"
+        )
     with opening(found, "its weights do not open"):
         safe = found.suffix == ".safetensors"
         weights = load_file(found) if safe else torch.load(found, map_location="cpu", weights_only=True)
         weights = {name.removeprefix("linear."): value.float() for name, value in weights.items()}
-        shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (weights, linear.state_dict())]
+        shapes = [
+            {name: tuple(value.shape) for name, value in each.items()}
+            for each in (weights, linear.state_dict())
+        ]
         if shapes[0] != shapes[1]:
             raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
         linear.load_state_dict(weights)
@@ -161,7 +194,8 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
     """The dense layers of an encoder that keeps the first `kept` of its dimensions; `dims`: after pooling.
 
-    The last layer's other rows are left out; without a layer, one that selects the dimensions is added: graphs and bundles have it then.
+    The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
+    graphs and bundles have it then.
     """
     last: Any = dense[-1][0] if dense else nn.Linear(dims, dims, bias=False)
     if kept >= last.out_features:
@@ -175,7 +209,8 @@ def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequ
 
 
 def without_pooler(opened: ModelFolder) -> dict[str, bool]:
-    """The option of `load_model` that leaves BERT's pooler out, where the pooling does not read it; other models do not know it."""
+    """The option of `load_model` that leaves BERT's pooler out, where the pooling does not read it; other
+    models do not know it."""
     with_pooler = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "ernie", "data2vec-text")
     return {"add_pooling_layer": False} if opened.config.get("model_type") in with_pooler else {}
 

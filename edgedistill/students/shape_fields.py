@@ -1,7 +1,7 @@
 """What every student's shape may hold: a stranger may have written the one in a bundle's manifest.
 
-A shape that passes builds a module of the kinds we know, and nothing else: keys of transformers' configuration that could load code, or
-that our graphs do not have, are left out.
+A shape that passes builds a module of the kinds we know, and nothing else: keys of transformers'
+configuration that could load code, or that our graphs do not have, are left out.
 """
 
 from __future__ import annotations

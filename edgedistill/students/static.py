@@ -1,4 +1,5 @@
-"""Static students: the weighted mean of token embeddings, with no layer that mixes tokens (model2vec; SIF)."""
+"""Static students: the weighted mean of token embeddings, with no layer that mixes tokens (model2vec;
+SIF)."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight
 
 
 class StaticStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's token embeddings, each times its token's learned weight.
+    """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's token embeddings, each times its
+    token's learned weight.
 
-    In a full table the padding token's row is zero and stays zero. Initial rows come from a PCA, so the first dimensions hold the
-    largest variance (Matryoshka).
+    In a full table the padding token's row is zero and stays zero. Initial rows come from a PCA, so the first
+    dimensions hold the largest variance (Matryoshka).
     """
 
     def __init__(self, embedding: Any, head: nn.Linear | None, tanh: bool) -> None:
@@ -42,7 +44,8 @@ class StaticStudent(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
-        # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must give the same bytes
+        # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must
+        # give the same bytes
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
         embeddings = pool(self.embedding(input_ids) * weights, attention_mask, "mean")
         embeddings = embeddings if self.head is None else self.head(embeddings)
@@ -60,7 +63,8 @@ class StaticShape(TableShape):
 
 
 def shape(spec: recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide the width."""
+    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide
+    the width."""
     embedding_tables.check(None, spec.pq_bytes, spec.width)
     return {
         "kind": "static",
@@ -82,12 +86,19 @@ def build(shape: dict[str, Any]) -> StaticStudent:
     return StaticStudent(embedding, linear, shape["tanh"])
 
 
-def initialize(student: StaticStudent, token_embeddings: Tensor | None, outputs: bool, token_weights: Tensor | None = None) -> None:
-    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it stays randomly initialized.
+def initialize(
+    student: StaticStudent,
+    token_embeddings: Tensor | None,
+    outputs: bool,
+    token_weights: Tensor | None = None,
+) -> None:
+    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it
+    stays randomly initialized.
 
-    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct them from the reduced ones.
-    A head's bias is set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have in common. token_weights
-    (V,): of each token in the PCA.
+    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct
+        them from the reduced ones.
+    A head's bias is set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have
+    in common. token_weights (V,): of each token in the PCA.
     """
     if token_embeddings is None:
         return
@@ -97,14 +108,21 @@ def initialize(student: StaticStudent, token_embeddings: Tensor | None, outputs:
         embedding_tables.initialize(table, rows, token_weights)
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
-        if outputs and student.head is not None and student.head.out_features == token_embeddings.shape[1] > table.embedding_dim:
-            student.head.weight.copy_(embedding_tables.principal_directions(token_embeddings, table.embedding_dim, token_weights))
+        if (
+            outputs
+            and student.head is not None
+            and student.head.out_features == token_embeddings.shape[1] > table.embedding_dim
+        ):
+            student.head.weight.copy_(
+                embedding_tables.principal_directions(token_embeddings, table.embedding_dim, token_weights)
+            )
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 
 
 def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
-    """Set each token's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al. 2017, Eq. 4).
+    """Set each token's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al.
+    2017, Eq. 4).
 
     counts (V,): how often each token occurs; a token that never occurs gets weight 1.
     """
@@ -124,7 +142,12 @@ def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str,
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
     embedding = head.count(student.embedding) + student.weights.numel()
-    return {"embedding": embedding, "encoder": 0, "head": head.count(student.head), "total": head.count(student)}
+    return {
+        "embedding": embedding,
+        "encoder": 0,
+        "head": head.count(student.head),
+        "total": head.count(student),
+    }
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -134,25 +157,33 @@ def restore(found: dict[str, np.ndarray]) -> None:
 
 
 def write(student: StaticStudent) -> onnx.ModelProto:
-    """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps its weights apart.
+    """Write the graph. Rows and token weights are multiplied into one table; a product-quantized table keeps
+    its weights apart.
 
-    Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at unit length the sum equals the
-    mean. A head needs the mean itself.
+    Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
+    unit length the sum equals the mean. A head needs the mean itself.
     """
     writer, ids = GraphWriter(student), "input_ids"
     if isinstance(student.embedding, ProductQuantizedEmbedding):
         weights = writer.add("Gather", writer.parameter(student.weights), ids)
         weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
-        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, student.embedding, ids), weights), "mean")
+        pooled = mean_nodes(
+            writer, writer.add("Mul", lookup(writer, student.embedding, ids), weights), "mean"
+        )
         return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
-    table, pad = writer.parameter(student.embedding.weight, student.weighted_table()), student.embedding.padding_idx or 0
+    table, pad = (
+        writer.parameter(student.embedding.weight, student.weighted_table()),
+        student.embedding.padding_idx or 0,
+    )
     if student.head is None and not student.tanh:
         if pad == 0:
             ids = writer.add("Mul", ids, "attention_mask")
         else:
             is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
             ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
-        pooled = writer.add("ReduceSum", writer.add("Gather", table, ids), writer.constant([1], "axis"), keepdims=0)
+        pooled = writer.add(
+            "ReduceSum", writer.add("Gather", table, ids), writer.constant([1], "axis"), keepdims=0
+        )
     else:
         pooled = mean_nodes(writer, writer.add("Gather", table, ids), "mean")
     return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)

@@ -1,7 +1,9 @@
 """The constants of a graph -> the state dict of its student, whose own names of parameters they carry.
 
-An ending of a name says how the parameter is kept: `.T` transposed, `[0]`, `[1]` … in parts; a kind's own endings are undone by its
-`restore`. A graph may hold less than its student did, where parameters are folded into others: then the weights compute the same
+An ending of a name says how the parameter is kept: `.T` transposed, `[0]`, `[1]` … in parts; a kind's own
+endings are undone by its
+`restore`. A graph may hold less than its student did, where parameters are folded into others: then the
+    weights compute the same
 embeddings, though they are others than went in.
 """
 
@@ -23,10 +25,13 @@ from edgedistill.students.bert_layers import FOLDED
 
 
 def read(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
-    """The state dict of the student that `shape` (student.json) describes. constants: float32, by their names in the graph.
+    """The state dict of the student that `shape` (student.json) describes. constants: float32, by their names
+    in the graph.
 
-    place: the bundle, which opens the errors. Nothing larger than the constants is allocated before their sizes are found to be the
-    student's. Raises UserError for a graph that does not name them all, CheckFailed for constants of other sizes.
+    place: the bundle, which opens the errors. Nothing larger than the constants is allocated before their
+        sizes are found to be the
+    student's. Raises UserError for a graph that does not name them all, CheckFailed for constants of other
+    sizes.
     """
     kind = kinds.KINDS[shape["kind"]]
     with torch.device("meta"):
@@ -45,7 +50,9 @@ def read(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str)
             fact = f"its graph has no {name}, so its weights cannot be read back"
             raise UserError(f"{place}: {fact}; give the run it was exported from")
         if array.size != prod(sizes):
-            raise CheckFailed(f"{place}: {name} has the shape {array.shape}, its student's has {sizes}; {GET_AGAIN}")
+            raise CheckFailed(
+                f"{place}: {name} has the shape {array.shape}, its student's has {sizes}; {GET_AGAIN}"
+            )
         state[name] = torch.from_numpy(np.array(array, order="C")).reshape(sizes).to(parameter.dtype)
     return state
 

@@ -1,4 +1,5 @@
-"""A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the student's targets come out."""
+"""A model's name, a folder or a file of embeddings goes in; a teacher, its cached embeddings, and the
+student's targets come out."""
 
 __all__ = [
     "assistant",

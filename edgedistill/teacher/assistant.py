@@ -25,11 +25,16 @@ class RunTeacher(TeacherEncoder):
     Raises UserError: an unfinished run, or `pooling` and `prompt_name`, which only a model folder has.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
+    def __init__(
+        self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
+    ) -> None:
         assert spec.model is not None
         opened = run.open_run(Path(spec.model), remote_code=remote_code)
         if spec.pooling or spec.prompt_name:
-            raise UserError(f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and `prompt_name` out")
+            raise UserError(
+                f"{spec.model}: a run has its own pooling and no named prompts; leave `pooling` and "
+                "`prompt_name` out"
+            )
         self.spec, self.place, self.folder, self.run = spec, place, opened.folder, opened
         self.files = UnchangedFiles(opened.folder, MODEL_FILES)
         self.tokenizer = opened.tokenizer()
@@ -40,7 +45,8 @@ class RunTeacher(TeacherEncoder):
         self._open = None
 
     def model_identity(self) -> dict[str, Any]:
-        """What determines the embeddings but for the arithmetic: the hashes of weights, shape and tokenizer, prompt and max tokens."""
+        """What determines the embeddings but for the arithmetic: the hashes of weights, shape and tokenizer,
+        prompt and max tokens."""
         hashes = run_hashes(self.run)
         self.files.check()
         return {"run": hashes, "prompt": self.prompt, "max_tokens": self.max_tokens}
@@ -60,19 +66,33 @@ class MeanEmbeddingLayer(nn.Module):
 
 
 class EmbeddingLayer(TeacherEncoder):
-    """The mean-pooled embedding layer of a teacher as a teacher: token, position and segment embeddings and their LayerNorm.
+    """The mean-pooled embedding layer of a teacher as a teacher: token, position and segment embeddings and
+    their LayerNorm.
 
-    The student's embedding layer matches it before the student's other layers are trained (multi-stage distillation, Eq. 3).
-    Raises UserError for a teacher without such a layer.
+    The student's embedding layer matches it before the student's other layers are trained (multi-stage
+    distillation, Eq. 3). Raises UserError for a teacher without such a layer.
     """
 
     def __init__(self, teacher: TeacherEncoder) -> None:
         inner = teacher.module
         if not isinstance(inner, BertStudent) and not hasattr(getattr(inner, "model", None), "embeddings"):
-            raise UserError(f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` out")
-        self.teacher, self.spec, self.folder, self.tokenizer = teacher, teacher.spec, teacher.folder, teacher.tokenizer
+            raise UserError(
+                f"assistant: {teacher.spec.name} has no BERT-like embedding layer; leave `layer: embeddings` "
+                "out"
+            )
+        self.teacher, self.spec, self.folder, self.tokenizer = (
+            teacher,
+            teacher.spec,
+            teacher.folder,
+            teacher.tokenizer,
+        )
         self.module: Any = MeanEmbeddingLayer(inner).eval()
-        self.place, self.prompt, self.max_tokens, self.dtype = teacher.place, teacher.prompt, teacher.max_tokens, torch.float32
+        self.place, self.prompt, self.max_tokens, self.dtype = (
+            teacher.place,
+            teacher.prompt,
+            teacher.max_tokens,
+            torch.float32,
+        )
 
     def model_identity(self) -> dict[str, Any]:
         return {**self.teacher.model_identity(), "layer": "embeddings"}
@@ -85,15 +105,20 @@ class EmbeddingLayer(TeacherEncoder):
 
 
 def run_hashes(opened: run.Run) -> dict[str, str]:
-    """The hashes of the files that decide what a run's student gives; of a teacher's own run, of the whole model and its `targets`."""
+    """The hashes of the files that decide what a run's student gives; of a teacher's own run, of the whole
+    model and its `targets`."""
     names = ["student.safetensors", "student.json", "tokenizer/tokenizer.json"]
     names += ["targets/targets.safetensors"] if opened.kind == "reduced" else []
-    found = {name: files.sha256_file(opened.folder / name) for name in names if (opened.folder / name).exists()}
+    found = {
+        name: files.sha256_file(opened.folder / name) for name in names if (opened.folder / name).exists()
+    }
     model = opened.folder / "model"
     return found | ({"model": files.sha256_folder(model, MODEL_FILES)} if model.exists() else {})
 
 
-def open_assistant(spec: recipe.Teacher, place: str = "assistant", session: Session = ANY_DEVICE) -> TeacherEncoder:
+def open_assistant(
+    spec: recipe.Teacher, place: str = "assistant", session: Session = ANY_DEVICE
+) -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision.
 
     place: as for TeacherEncoder. session: its device, and whether remote code may run.

@@ -21,7 +21,8 @@ class Identified(Protocol):
 
 
 def cache_key(teacher: Identified, corpus: Corpus, unit: bool = True) -> str:
-    """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines the embeddings.
+    """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
+    the embeddings.
 
     `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them.
     """
@@ -35,11 +36,14 @@ def precomputed_key(embeddings: Identified, corpus: Corpus) -> str:
 
 
 def encoder_key(teacher: Identified, unit: bool) -> str:
-    """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the texts they share."""
+    """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the
+    texts they share."""
     return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
 
 
 def text_hashes(texts: Iterable[str]) -> np.ndarray:
     """A 64-bit hash of each text, (n,) uint64."""
-    hashes = b"".join(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    hashes = b"".join(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
+    )
     return np.frombuffer(hashes, np.uint64)

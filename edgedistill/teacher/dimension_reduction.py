@@ -1,7 +1,9 @@
-"""Linear maps from the teacher's space to the student's dimensions: PCA, random projection, ridge regression, CCA.
+"""Linear maps from the teacher's space to the student's dimensions: PCA, random projection, ridge regression,
+CCA.
 
-Every function returns an affine map x W + b in float64. The signs of eigenvectors and singular vectors are fixed, so that all machines
-agree. After Malashenko, Text-level distillation: how to build small but powerful sentence encoders.
+Every function returns an affine map x W + b in float64. The signs of eigenvectors and singular vectors are
+fixed, so that all machines agree. After Malashenko, Text-level distillation: how to build small but powerful
+sentence encoders.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import scipy.linalg
 from edgedistill.students.affine import Affine
 
 
-def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0) -> tuple[Affine, float]:
-    """Principal component analysis: the `dims` orthonormal directions of largest variance, and the share of the variance they keep.
+def pca(
+    embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponent: float = 0.0
+) -> tuple[Affine, float]:
+    """Principal component analysis: the `dims` orthonormal directions of largest variance, and the share of
+    the variance they keep.
 
-    embeddings (n, e). Returns (map (e, dims), largest variance first; share of the total variance). Without `centre` the second moments
-    replace the variances, and the map has no bias, as in a bias-free dense layer of sentence-transformers. With dims = e it is a rotation.
-    Each direction is scaled by its variance, in units of the mean variance of the kept ones, to the power `variance_exponent`; −½ whitens.
+    embeddings (n, e). Returns (map (e, dims), largest variance first; share of the total variance). Without
+    `centre` the second moments replace the variances, and the map has no bias, as in a bias-free dense layer
+    of sentence-transformers. With dims = e it is a rotation. Each direction is scaled by its variance, in
+    units of the mean variance of the kept ones, to the power `variance_exponent`; −½ whitens.
     """
     mean = embeddings.mean(0) if centre else np.zeros(embeddings.shape[1])
     centred = embeddings - mean
@@ -29,11 +35,14 @@ def pca(embeddings: np.ndarray, dims: int, centre: bool = True, variance_exponen
 
 
 def gaussian(teacher_dims: int, dims: int, seed: int) -> Affine:
-    """A random projection (teacher_dims, dims) drawn from N(0, 1/dims), which preserves squared lengths in expectation.
+    """A random projection (teacher_dims, dims) drawn from N(0, 1/dims), which preserves squared lengths in
+    expectation.
 
     Johnson and Lindenstrauss 1984, Extensions of Lipschitz mappings into a Hilbert space.
     """
-    return Affine(np.random.default_rng(seed).standard_normal((teacher_dims, dims)) / dims**0.5, np.zeros(dims))
+    return Affine(
+        np.random.default_rng(seed).standard_normal((teacher_dims, dims)) / dims**0.5, np.zeros(dims)
+    )
 
 
 def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) -> Affine:
@@ -48,12 +57,16 @@ def ridge(embeddings: np.ndarray, student: np.ndarray, regularization: float) ->
     return Affine(weight, student_mean - mean @ weight)
 
 
-def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: float) -> tuple[Affine, np.ndarray]:
-    """Canonical correlation analysis: the teacher's canonical directions, each of variance 1, largest correlation first.
+def cca(
+    embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: float
+) -> tuple[Affine, np.ndarray]:
+    """Canonical correlation analysis: the teacher's canonical directions, each of variance 1, largest
+    correlation first.
 
-    W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `regularization` times its mean variance
-    added to its diagonal. embeddings (n, e), student (n, d), dims ≤ d, e. Returns (map (e, dims), correlations (dims,)).
-    In closed form, because scikit-learn's iterative algorithm takes minutes for 128 directions.
+    W = C_t^(−½) U, where U Σ Vᵀ is the SVD of C_t^(−½) C_ts C_s^(−½) and each covariance has `regularization`
+    times its mean variance added to its diagonal. embeddings (n, e), student (n, d), dims ≤ d, e. Returns
+    (map (e, dims), correlations (dims,)). In closed form, because scikit-learn's iterative algorithm takes
+    minutes for 128 directions.
     """
     mean = embeddings.mean(0)
     left, right = embeddings - mean, student - student.mean(0)
@@ -65,13 +78,17 @@ def cca(embeddings: np.ndarray, student: np.ndarray, dims: int, regularization: 
 
 
 def _whitening(centred: np.ndarray, regularization: float) -> np.ndarray:
-    """C^(−½) (e, e) of centred embeddings (n, e), with `regularization` mean variances on the diagonal of C."""
+    """C^(−½) (e, e) of centred embeddings (n, e), with `regularization` mean variances on the diagonal of
+    C."""
     covariance = centred.T @ centred / len(centred)
-    values, directions = scipy.linalg.eigh(covariance + regularization * np.trace(covariance) / len(covariance) * np.eye(len(covariance)))
+    values, directions = scipy.linalg.eigh(
+        covariance + regularization * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    )
     return (directions * values.clip(min=1e-300) ** -0.5) @ directions.T
 
 
 def fix_signs(directions: np.ndarray) -> np.ndarray:
-    """Flip each column (e, k) so that its largest entry is positive: solvers on different machines differ only in these signs."""
+    """Flip each column (e, k) so that its largest entry is positive: solvers on different machines differ
+    only in these signs."""
     largest = np.abs(directions).argmax(0)
     return directions * np.where(directions[largest, np.arange(directions.shape[1])] < 0, -1.0, 1.0)

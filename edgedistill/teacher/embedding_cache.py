@@ -1,7 +1,8 @@
-"""The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk (keys: `cache_key`).
+"""The teacher cache: a teacher's embeddings of a corpus, computed once and stored in shards on disk (keys:
+`cache_key`).
 
-Next to every shard are the hashes of its texts, so that a text that the same teacher has embedded for another corpus is not embedded
-again.
+Next to every shard are the hashes of its texts, so that a text that the same teacher has embedded for another
+corpus is not embedded again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ SHARD = 32_768  # texts
 PART = 1_024  # of them: the window that is sorted by length
 MOST_FLOAT16 = float(np.finfo(np.float16).max)
 RECORD = "shards.json"  # the sha256 of each of the folder's files
-PART_SECONDS = 20.0  # of embedding, after which the texts done so far are kept; a killed process loses little more
+PART_SECONDS = (
+    20.0  # of embedding, after which the texts done so far are kept; a killed process loses little more
+)
 
 
 class CachedEmbeddings:
@@ -51,7 +54,10 @@ class CachedEmbeddings:
             out[here] = self.parts[shard][rows[here] - shard * self.shard]
         if not np.isfinite(out).all():
             row = int(rows[np.argmin(np.isfinite(out).all(1))])
-            raise UserError(f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is made again")
+            raise UserError(
+                f"{self.folder}: the embedding of text {row + 1:,} is not finite; delete that folder, it is "
+                "made again"
+            )
         return out
 
 
@@ -62,9 +68,11 @@ def embed_corpus(
     unit: bool = True,
     name: str = "teacher",
 ) -> CachedEmbeddings:
-    """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was damaged is embedded again.
+    """Embed every text of a corpus that is not cached yet. Finished shards survive a kill; a shard that was
+    damaged is embedded again.
 
-    `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them. `name`: the label of log and
+    `unit`: embeddings of unit length, otherwise as the model returns them before it normalizes them. `name`:
+        the label of log and
     progress bar. Raises UserError when the disk is full.
     """
     folder = embeddings_folder(teacher, corpus, session, unit)
@@ -73,7 +81,9 @@ def embed_corpus(
     if len(done) < shards:
         session.log(f"{name}: embedding {len(corpus):,} texts; {len(done)} of {shards} shards already done")
         mark, seconds, embedded = {"teacher": encoder_key(teacher, unit)}, 0.0, 0
-        known = [path for path, sha256 in _other_shards(teacher, unit, but=folder) if is_unchanged(path, sha256)]
+        known = [
+            path for path, sha256 in _other_shards(teacher, unit, but=folder) if is_unchanged(path, sha256)
+        ]
         others = OtherCorpora([*known, *_parts(folder)])
         with Progress(disable=not session.progress, transient=True) as bar:
             task = bar.add_task(name, total=len(corpus))
@@ -86,20 +96,29 @@ def embed_corpus(
                         teacher.prepare(session)
                         started = time.perf_counter()
                         filled = _Filled(_shard(folder, number), number * SHARD, texts, hashes, embeddings)
-                        _embed_rows(lambda rows: teacher.embed([texts[row] for row in rows], session.device, unit), new, filled)  # noqa: B023
+                        _embed_rows(
+                            lambda rows: teacher.embed(
+                                [texts[row] for row in rows]  # noqa: B023, session.device, unit
+                            ),
+                            new,
+                            filled,
+                        )
                         seconds, embedded = seconds + time.perf_counter() - started, embedded + len(new)
                     files.write_json(folder / "teacher.json", mark)
                     _write_shard(_shard(folder, number), hashes, embeddings)
                     _remove_parts(_shard(folder, number))
                 bar.update(task, advance=len(texts))
         reused = f", {others.reused:,} reused from other corpora" if others.reused else ""
-        session.log(f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / max(seconds, 1e-9):,.0f} texts/s{reused}")
+        session.log(
+            f"{name}: {embedded:,} texts in {seconds:.0f} s, {embedded / max(seconds, 1e-9):,.0f} "
+            f"texts/s{reused}"
+        )
     return CachedEmbeddings(folder, shards)
 
 
 class _Filled(NamedTuple):
-    """A shard that is being embedded: its file, the row of its first text in the corpus, its texts and their hashes (n,), and the
-    embeddings (n, d), which are filled.
+    """A shard that is being embedded: its file, the row of its first text in the corpus, its texts and their
+    hashes (n,), and the embeddings (n, d), which are filled.
     """
 
     path: Path
@@ -110,7 +129,8 @@ class _Filled(NamedTuple):
 
 
 def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, shard: _Filled) -> None:
-    """Embed rows of a shard, PART at a time; what is done is kept in files of its own until the shard is written."""
+    """Embed rows of a shard, PART at a time; what is done is kept in files of its own until the shard is
+    written."""
     kept, since = 0, time.perf_counter()
     for start in range(0, len(rows), PART):
         end = start + PART
@@ -118,7 +138,9 @@ def _embed_rows(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, sha
         if time.perf_counter() - since > PART_SECONDS and end < len(rows):
             new = rows[kept:end]
             number = len(list(shard.path.parent.glob(f"{shard.path.stem}.*.part.npy")))
-            _write_shard(shard.path.with_suffix(f".{number:04d}.part.npy"), shard.hashes[new], shard.embeddings[new])
+            _write_shard(
+                shard.path.with_suffix(f".{number:04d}.part.npy"), shard.hashes[new], shard.embeddings[new]
+            )
             kept, since = end, time.perf_counter()
 
 
@@ -130,10 +152,16 @@ def _checked(embeddings: np.ndarray, rows: np.ndarray, shard: _Filled) -> np.nda
         too_large = f"holds {largest[at]:.4g}, and the cache's float16 ends at {MOST_FLOAT16:,.0f}"
         fact = too_large if np.isfinite(largest[at]) else "is not finite"
         text = f"text {shard.first + int(rows[at]) + 1:,} of the corpus ({quote(shard.texts[int(rows[at])])})"
-        raise UserError(f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text out")
+        raise UserError(
+            f"teacher: the embedding of {text} {fact}; choose another teacher or dtype, or leave that text "
+            "out"
+        )
     if not largest.any():
         fact = f"the embeddings of {len(rows):,} texts are all zeros"
-        raise UserError(f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, or choose another")
+        raise UserError(
+            f"teacher: {fact}, so there is nothing to learn from it; correct the weights of its last layers, "
+            "or choose another"
+        )
     return embeddings
 
 
@@ -147,13 +175,17 @@ def _parts(folder: Path) -> list[Path]:
 def _remove_parts(shard: Path) -> None:
     """Delete the parts of a shard that is written."""
     of_parts = f"{shard.stem}.*.part*.npy"
-    files.write_json(shard.parent / RECORD, {name: sha for name, sha in _record(shard.parent).items() if not fnmatch(name, of_parts)})
+    files.write_json(
+        shard.parent / RECORD,
+        {name: sha for name, sha in _record(shard.parent).items() if not fnmatch(name, of_parts)},
+    )
     for path in shard.parent.glob(of_parts):
         path.unlink()
 
 
 def _write_shard(path: Path, hashes: np.ndarray, embeddings: np.ndarray) -> None:
-    """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's record."""
+    """Write a shard, next to it the hashes of its texts, and the hashes of both files into the folder's
+    record."""
     written = {}
     for place, array in ((_hashes_of(path), hashes), (path, embeddings)):
         with files.new_file(place) as temporary, temporary.open("wb") as file:
@@ -192,7 +224,8 @@ class HashIndex:
 
 
 class OtherCorpora:
-    """The cached embeddings of other corpora, by the hashes of their texts. `reused`: how many were copied."""
+    """The cached embeddings of other corpora, by the hashes of their texts. `reused`: how many were
+    copied."""
 
     def __init__(self, shards: Iterable[Path]) -> None:
         self.reused, self._shards = 0, list(shards)
@@ -201,7 +234,8 @@ class OtherCorpora:
         self.index = HashIndex(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
     def fill(self, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Copy the embeddings that are cached into the rows of `out` (n, d); wanted (n,). Returns which rows were filled, (n,) bool."""
+        """Copy the embeddings that are cached into the rows of `out` (n, d); wanted (n,). Returns which rows
+        were filled, (n,) bool."""
         found = self.index.find(wanted)
         shards = np.searchsorted(self._starts, found, side="right") - 1  # −1 where a hash is missing
         for shard in np.unique(shards[found >= 0]):
@@ -212,7 +246,8 @@ class OtherCorpora:
 
 
 def _other_shards(teacher: TeacherEncoder, unit: bool, but: Path) -> Iterator[tuple[Path, str]]:
-    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way; the hashes of its texts are intact."""
+    """(shard, sha256) of every other corpus that the same teacher has embedded in the same way; the hashes of
+    its texts are intact."""
     key = encoder_key(teacher, unit)  # computed once: it hashes the model
     for mark in sorted(but.parent.glob("*/teacher.json")):
         if mark.parent != but and recorded(mark) == {"teacher": key}:
@@ -231,8 +266,12 @@ def _hashes_of(shard: Path) -> Path:
 
 
 def _record(folder: Path) -> dict[str, str]:
-    """The sha256 of the folder's files as they were written; records of earlier versions are of shards alone, by their number."""
-    return {f"{int(name):05d}.npy" if name.isdecimal() else name: sha256 for name, sha256 in recorded(folder / RECORD).items()}
+    """The sha256 of the folder's files as they were written; records of earlier versions are of shards alone,
+    by their number."""
+    return {
+        f"{int(name):05d}.npy" if name.isdecimal() else name: sha256
+        for name, sha256 in recorded(folder / RECORD).items()
+    }
 
 
 def _listed(folder: Path) -> dict[int, str]:

@@ -26,11 +26,14 @@ from edgedistill.teacher.tokenizer_files import load_tokenizer, max_input_tokens
 
 TOKENS_PER_BATCH = 2_048
 NOT_ON_CUDA = "int8 is for processors, and this device is cuda; set it to auto, or --device cpu"
-Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
+Forward = Callable[
+    [np.ndarray, np.ndarray], np.ndarray
+]  # (ids, mask), each (B, T) int64 -> embeddings (B, d)
 
 
 class UnchangedFiles:
-    """A folder's files as they are now, when the model in it is about to be read. endings: only of files whose paths end so.
+    """A folder's files as they are now, when the model in it is about to be read. endings: only of files
+    whose paths end so.
 
     A model whose files change while it is open would be cached under a hash that is not its own.
     """
@@ -49,24 +52,35 @@ class UnchangedFiles:
         """Raise UserError where a file has changed since."""
         now = self._now()
         if changed := sorted(name for name in now | self._before if now.get(name) != self._before.get(name)):
-            fact = f"{changed[0]} has changed since the model was opened, so its embeddings would be cached as another model's"
+            fact = (
+                f"{changed[0]} has changed since the model was opened, so its embeddings would be cached "
+                "as another model's"
+            )
             raise UserError(f"{self.folder}: {fact}; start again, and leave the folder alone meanwhile")
 
     def _now(self) -> dict[str, tuple[int, int]]:
         """Size and time of change of each file."""
-        found = {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if path.is_file()}
+        found = {
+            path.relative_to(self.folder).as_posix(): path
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        }
         stats = {name: path.stat() for name, path in found.items() if name.endswith(self.endings)}
         return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 class TeacherEncoder:
-    """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its cache key.
+    """A sentence encoder ready to embed: its tokenizer, its module, and the identity that is part of its
+    cache key.
 
-    place: the recipe's section that names it. device: what it will embed on, which decides the dtype `auto`: auto, cpu or cuda.
+    place: the recipe's section that names it. device: what it will embed on, which decides the dtype `auto`:
+        auto, cpu or cuda.
     remote_code: whether Python code that comes with the model may run.
     """
 
-    def __init__(self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False) -> None:
+    def __init__(
+        self, spec: recipe.Teacher, place: str = "teacher", device: str = "auto", remote_code: bool = False
+    ) -> None:
         self.spec, self.place = spec, place
         self.folder = teacher_files(spec, place)
         self.files = UnchangedFiles(self.folder, MODEL_FILES)
@@ -87,7 +101,8 @@ class TeacherEncoder:
         return Reader(self.tokenizer, self.prompt, self.max_tokens)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the embeddings: `model_identity`, dtype, and in int8 what decides the graph.
+        """Everything that determines the embeddings: `model_identity`, dtype, and in int8 what decides the
+        graph.
 
         Raises UserError where the model's files have changed since it was opened.
         """
@@ -95,7 +110,8 @@ class TeacherEncoder:
         return {**self.model_identity(), "dtype": str(self.dtype), **in_int8}
 
     def model_identity(self) -> dict[str, Any]:
-        """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling, prompt and max tokens."""
+        """What determines the embeddings but for the arithmetic: the hash of the model's files, pooling,
+        prompt and max tokens."""
         settings = model_folder.read(self.folder)
         return {
             "model": self.files.sha256(),
@@ -103,12 +119,15 @@ class TeacherEncoder:
             "prompt": self.prompt,
             "max_tokens": self.max_tokens,
             **({"dims": kept} if (kept := settings.kept_dims) is not None else {}),
-            **({"lower_case": True} if settings.lower_case else {}),  # ignored before, under the key of the same files
+            **(
+                {"lower_case": True} if settings.lower_case else {}
+            ),  # ignored before, under the key of the same files
             **({"truncation": "left"} if self.tokenizer.truncation_side == "left" else {}),
         }
 
     def prepare(self, session: Session = QUIET) -> None:
-        """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may take a minute.
+        """Open what `embed` runs on a CPU: in fp32 a graph, in int8 one from the cache, where making it may
+        take a minute.
 
         Raises UserError: int8 on another device, or of a model that has no graph or loses too much.
         """
@@ -120,11 +139,15 @@ class TeacherEncoder:
             self._open = self._fp32_graph(session)
 
     def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
-        """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are of similar length."""
-        return self.embed_ids(encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit)
+        """Embed texts: (n, d) float32 in the order of the texts, of unit length or unnormalized; batches are
+        of similar length."""
+        return self.embed_ids(
+            encode_ids(self.tokenizer, [self.prompt + text for text in texts], self.max_tokens), device, unit
+        )
 
     def embed_ids(self, ids: list[np.ndarray], device: str = "cpu", unit: bool = True) -> np.ndarray:
-        """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as `prepare`."""
+        """Embed token ids (n_i,) of n texts, special tokens included: (n, d) float32. Raises UserError as
+        `prepare`."""
         forward, pad_id = self._forward(device), self.tokenizer.pad_token_id or 0
         if self.dtype == torch.int8:  # in the runner's batches, which fit a processor's cache
             batches = longest_first([max(1, len(row)) for row in ids], BATCH_TOKENS["cpu"])
@@ -133,8 +156,8 @@ class TeacherEncoder:
         return embed_in_batches(forward, ids, pad_id, self.dims, tokens, unit)
 
     def _forward(self, device: str) -> Forward:
-        """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as torch, and in int8; otherwise
-        by torch."""
+        """(ids, mask) -> unnormalized embeddings. On a CPU in fp32 by onnxruntime, about twice as fast as
+        torch, and in int8; otherwise by torch."""
         if self.dtype == torch.int8 or (device == "cpu" and self.dtype == torch.float32):
             self.prepare(Session(device=device))
             assert self._open is not None
@@ -156,7 +179,8 @@ class TeacherEncoder:
 
 
 def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[str, Any]:
-    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's files allow."""
+    """The student.json of a student that is the teacher. Its max input tokens never exceed what the model's
+    files allow."""
     limit = max_input_tokens(teacher.folder, teacher.tokenizer)
     most = min(spec.max_tokens or limit, limit)
     return {"kind": "teacher", "pooling": teacher.spec.pooling, "prompt": teacher.prompt, "max_tokens": most}
@@ -165,13 +189,16 @@ def teacher_shape(spec: recipe.TeacherItself, teacher: TeacherEncoder) -> dict[s
 def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:
     """The torch dtype of fp32, bf16, int8 or auto, on a device: auto (cuda where available), cpu or cuda.
 
-    auto is bf16 where the hardware computes in it, which halves the time at a cosine above 0.9999 to fp32; otherwise fp32.
+    auto is bf16 where the hardware computes in it, which halves the time at a cosine above 0.9999 to fp32;
+    otherwise fp32.
     """
     if name != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}[name]
     if device != "cpu" and torch.cuda.is_available():
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    try:  # torch also reports bf16 as supported where it emulates it, four times slower than fp32; the CPU flags are reliable
+    # torch also reports bf16 as supported where it emulates it, four times slower than fp32; the CPU flags
+    # are reliable
+    try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         flags = ""
@@ -184,13 +211,21 @@ def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = Fa
 
     def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         with torch.inference_mode(), autocast:
-            return module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device)).float().cpu().numpy()
+            return (
+                module(torch.from_numpy(input_ids).to(device), torch.from_numpy(mask).to(device))
+                .float()
+                .cpu()
+                .numpy()
+            )
 
     return forward
 
 
-def embed_in_batches(forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True) -> np.ndarray:
-    """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most `tokens` padded tokens.
+def embed_in_batches(
+    forward: Forward, ids: list[np.ndarray], pad_id: int, dims: int, tokens: int, unit: bool = True
+) -> np.ndarray:
+    """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most
+    `tokens` padded tokens.
 
     `unit`: scaled to unit length, otherwise as `forward` returns them.
     """
@@ -199,9 +234,15 @@ def embed_in_batches(forward: Forward, ids: list[np.ndarray], pad_id: int, dims:
 
 
 def embed_batches(
-    forward: Forward, ids: list[np.ndarray], batches: Iterable[Sequence[int] | np.ndarray], pad_id: int, dims: int, unit: bool = True
+    forward: Forward,
+    ids: list[np.ndarray],
+    batches: Iterable[Sequence[int] | np.ndarray],
+    pad_id: int,
+    dims: int,
+    unit: bool = True,
 ) -> np.ndarray:
-    """`embed_in_batches` in batches that are given, each the rows of some texts; together they are all texts."""
+    """`embed_in_batches` in batches that are given, each the rows of some texts; together they are all
+    texts."""
     out = np.empty((len(ids), dims), np.float32)
     for rows in batches:
         embeddings = forward(*pad([ids[row] for row in rows], pad_id))
@@ -210,6 +251,7 @@ def embed_batches(
 
 
 def flush_denormals() -> None:
-    """Flush denormals to zero in this process: Adam's moments of rare tokens become denormal and slow a CPU step down 13 times."""
+    """Flush denormals to zero in this process: Adam's moments of rare tokens become denormal and slow a CPU
+    step down 13 times."""
     torch.set_flush_denormal(True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

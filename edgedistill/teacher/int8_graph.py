@@ -1,4 +1,5 @@
-"""A teacher's int8 graph, as an export would write it: compared with torch, then cached, because making it takes a while."""
+"""A teacher's int8 graph, as an export would write it: compared with torch, then cached, because making it
+takes a while."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.session import Session
 from edgedistill.students import graph
 
-FORMAT = 1  # part of every key: raise it when this module, or the precision, makes another graph of the same weights
+# part of every key: raise it when this module, or the precision, makes another graph of the same weights
+FORMAT = 1
 WAY_OUT = "set it to auto, bf16 or fp32"
 
 
 class Source(Protocol):
-    """What a graph is made of: an opened teacher, its section of the recipe, and where in the recipe that is."""
+    """What a graph is made of: an opened teacher, its section of the recipe, and where in the recipe that
+    is."""
 
     spec: recipe.Teacher
     place: str
@@ -44,11 +47,14 @@ class Int8Graph:
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """ids, mask (B, T) int64, right-padded -> (B, d) float32."""
-        return np.asarray(self.session.run([self.rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0])
+        return np.asarray(
+            self.session.run([self.rows], {"input_ids": ids, "attention_mask": mask}, RUN_OPTIONS)[0]
+        )
 
 
 def identity(reader: Reader) -> dict[str, Any]:
-    """What decides the graph besides the teacher's weights: how it is made, onnxruntime's version, the texts it is measured on."""
+    """What decides the graph besides the teacher's weights: how it is made, onnxruntime's version, the texts
+    it is measured on."""
     version = ".".join(onnxruntime.__version__.split(".")[:2])
     return {"format": FORMAT, "onnxruntime": version, "samples": files.cache_key(samples=_samples(reader))}
 
@@ -61,22 +67,30 @@ def read_or_make(teacher: Source, key: str, session: Session) -> Int8Graph:
     folder = session.cache / "graphs" / key
 
     def write(temporary: Path) -> None:
-        session.log(f"{teacher.place}: making the int8 graph of {teacher.spec.name}; once, and a minute or two for twelve layers")
+        session.log(
+            f"{teacher.place}: making the int8 graph of {teacher.spec.name}; once, and a minute or two for "
+            "twelve layers"
+        )
         started = time.perf_counter()
         about = _make(teacher, temporary)
-        session.log(f"{teacher.place}: int8 graph made in {time.perf_counter() - started:.0f} s; {_summary(about)}")
+        session.log(
+            f"{teacher.place}: int8 graph made in {time.perf_counter() - started:.0f} s; {_summary(about)}"
+        )
 
     cached_folder(folder, write, session.log)
     return Int8Graph(folder / "graph.onnx", files.read_json(folder / "graph.json")["rows"])
 
 
 def _make(teacher: Source, folder: Path) -> dict[str, Any]:
-    """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of graph.json."""
+    """Write graph.onnx and graph.json into `folder`, after the comparison with torch. Returns the content of
+    graph.json."""
     reader = teacher.reader
     try:
         model = graph.build_checked(teacher.module, reader.max_tokens, len(reader.tokenizer))
     except CheckFailed as error:
-        raise UserError(f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}") from error
+        raise UserError(
+            f"{teacher.place}.dtype: int8 needs a graph of {teacher.spec.name}, and {error}; {WAY_OUT}"
+        ) from error
     quantized, in_w8 = mixed_precision.int8_with_w8(model, _samples(reader), _golden(reader))
     rows, path = graph.before_unit(quantized), folder / "graph.onnx"
     path.write_bytes(quantized.SerializeToString())
@@ -93,16 +107,24 @@ def _make(teacher: Source, folder: Path) -> dict[str, Any]:
 
 
 def _agreement(teacher: Source, opened: Int8Graph) -> tuple[float, float]:
-    """(mean, minimum) cosine to torch over the golden texts. Raises UserError where one is below what an export requires of int8."""
+    """(mean, minimum) cosine to torch over the golden texts. Raises UserError where one is below what an
+    export requires of int8."""
     texts, each = teacher.reader.golden_texts(), list[float]()
     for row in teacher.reader.token_ids(texts):
         ids, mask = np.array([row], np.int64), np.ones((1, len(row)), np.int64)
         with torch.inference_mode():
-            expected = teacher.module(torch.from_numpy(ids), torch.from_numpy(mask)).float().numpy() if row else np.zeros((1, 1))
+            expected = (
+                teacher.module(torch.from_numpy(ids), torch.from_numpy(mask)).float().numpy()
+                if row
+                else np.zeros((1, 1))
+            )
         each.append(cosines(opened(ids, mask) if row else expected, expected)[1])
     at, required = int(np.argmin(each)), PRECISIONS["int8"].single_cosine
     if not each[at] >= required:  # NaN is above nothing
-        fact = f"int8 gives text {at + 1} of {len(texts)} ({quote(texts[at])}) at cosine {each[at]:.4f} to torch, {required} is required"
+        fact = (
+            f"int8 gives text {at + 1} of {len(texts)} ({quote(texts[at])}) at cosine {each[at]:.4f} to "
+            f"torch, {required} is required"
+        )
         raise UserError(f"{teacher.place}.dtype: of {teacher.spec.name} {fact}; {WAY_OUT}")
     return float(np.mean(each)), each[at]
 
@@ -118,4 +140,7 @@ def _golden(reader: Reader) -> list[list[int]]:
 
 def _summary(about: dict[str, Any]) -> str:
     kept = f", {len(about['products_in_w8'])} products in w8" if about["products_in_w8"] else ""
-    return f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min on the golden texts{kept}"
+    return (
+        f"cosine to torch {about['cosine']['mean']:.4f} mean, {about['cosine']['min']:.4f} min on the "
+        f"golden texts{kept}"
+    )

@@ -1,4 +1,5 @@
-"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model, matched to the corpus text by text."""
+"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model, matched to the
+corpus text by text."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ BLOCK = 8_192  # rows read at a time
 
 
 class PrecomputedEmbeddings:
-    """A file of texts and embeddings: a .parquet with a column of each, or an .npy (n, d) next to a file of n texts.
+    """A file of texts and embeddings: a .parquet with a column of each, or an .npy (n, d) next to a file of n
+    texts.
 
-    Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a matrix of floats.
+    Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a
+        matrix of floats.
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
@@ -34,16 +37,21 @@ class PrecomputedEmbeddings:
         self.path = _existing(spec.embeddings, data, "teacher.embeddings")
         suffix = self.path.suffix.lower()
         if suffix not in (".npy", ".parquet"):
-            raise UserError(f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}")
+            raise UserError(
+                f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}"
+            )
         self.is_parquet = suffix == ".parquet"
         if self.is_parquet:
             self.texts = self.path
         else:
-            self.texts = _existing(spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts")
+            self.texts = _existing(
+                spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts"
+            )
         self.dims = self._dims()
 
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the embeddings: the hashes of the files, and the columns that are read."""
+        """Everything that determines the embeddings: the hashes of the files, and the columns that are
+        read."""
         shas = {"vectors": files.sha256_file(self.path), "texts": files.sha256_file(self.texts)}
         return {**shas, "columns": [self.spec.text_column, self.spec.embedding_column]}
 
@@ -60,27 +68,46 @@ class PrecomputedEmbeddings:
             return
         try:
             with damage_as_user_error(str(self.path), lambda: "at its start"):
-                rows = np.lib.format.open_memmap(self.path, mode="r")  # np.load opens zip archives and pickles too
-        except (ValueError, OverflowError, TypeError, SyntaxError, TokenError) as error:  # numpy parses the header as Python
-            raise UserError(f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save") from None
+                rows = np.lib.format.open_memmap(
+                    self.path, mode="r"
+                )  # np.load opens zip archives and pickles too
+        except (
+            ValueError,
+            OverflowError,
+            TypeError,
+            SyntaxError,
+            TokenError,
+        ) as error:  # numpy parses the header as Python
+            raise UserError(
+                f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save"
+            ) from None
         if rows.ndim != 2 or rows.dtype.kind != "f":
-            raise UserError(f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of floats")
+            raise UserError(
+                f"{self.path}: {rows.dtype} of shape {rows.shape}; save the embeddings as a matrix (n, d) of "
+                "floats"
+            )
         for start in range(0, len(rows), size):
             yield _float32(rows[start : start + size])
 
 
-def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET) -> CachedEmbeddings:
-    """The unit embeddings of a corpus' texts, float16 in the corpus' order, read from the file once and cached.
+def corpus_embeddings(
+    precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET
+) -> CachedEmbeddings:
+    """The unit embeddings of a corpus' texts, float16 in the corpus' order, read from the file once and
+    cached.
 
-    Texts of the file that are not in the corpus are ignored; of equal texts the first counts. Raises UserError: a text of the corpus
-    without embedding, counts or dimensions that differ, values that are not finite, an embedding of zeros.
+    Texts of the file that are not in the corpus are ignored; of equal texts the first counts. Raises
+    UserError: a text of the corpus without embedding, counts or dimensions that differ, values that are not
+    finite, an embedding of zeros.
     """
     folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
 
     def write(temporary: Path) -> None:
         session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
         rows, count = _match_texts(precomputed, corpus)
-        out = np.lib.format.open_memmap(temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims))
+        out = np.lib.format.open_memmap(
+            temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims)
+        )
         files.reserve(temporary / "00000.npy")
         _write(precomputed, rows, count, out)
         out.flush()
@@ -90,7 +117,9 @@ def corpus_embeddings(precomputed: PrecomputedEmbeddings, corpus: Corpus, sessio
 
 def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
     """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
-    hashes = text_hashes(map(readers.normalize, readers.texts_in(precomputed.texts, precomputed.spec.text_column)))
+    hashes = text_hashes(
+        map(readers.normalize, readers.texts_in(precomputed.texts, precomputed.spec.text_column))
+    )
     index = HashIndex(hashes)
     out = np.empty(len(corpus), np.int64)
     done, missing, example = 0, 0, ""
@@ -106,7 +135,8 @@ def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np
     if missing:
         way_out = "embed them too, or use the file's texts as the corpus"
         raise UserError(
-            f"{precomputed.texts}: {missing:,} of {len(corpus):,} texts of the corpus are not in it, the first is "
+            f"{precomputed.texts}: {missing:,} of {len(corpus):,} texts of the corpus are not in it, the "
+            "first is "
             f'"{example[:60]}"; {way_out}'
         )
     return out, len(hashes)
@@ -120,13 +150,17 @@ def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out
         norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
         for bad, what in ((~np.isfinite(norms), "a value that is not finite"), (norms == 0, "only zeros")):
             if bad.any():
-                raise UserError(f"{precomputed.path}: row {at + 1 + int(np.argmax(bad))} holds {what}; embed that text again")
+                raise UserError(
+                    f"{precomputed.path}: row {at + 1 + int(np.argmax(bad))} holds {what}; embed that text "
+                    "again"
+                )
         low, high = np.searchsorted(ordered, [at, at + len(block)])
         out[order[low:high]] = (block / norms)[ordered[low:high] - at].astype(np.float16)
         at += len(block)
     if at != count:
         raise UserError(
-            f"{precomputed.path}: {at:,} embeddings, but {count:,} texts in {precomputed.texts.name}; row i must be the embedding of text i"
+            f"{precomputed.path}: {at:,} embeddings, but {count:,} texts in {precomputed.texts.name}; row i "
+            "must be the embedding of text i"
         )
 
 
@@ -136,12 +170,18 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
     for batch in readers.parquet_batches(path, (column,), "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
-            raise UserError(f"{path}: column {column!r} is {values.type}, not lists of floats; set teacher.embedding_column to another")
+            raise UserError(
+                f"{path}: column {column!r} is {values.type}, not lists of floats; set "
+                "teacher.embedding_column to another"
+            )
         lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
         dims = dims or int(lengths[0])
         if (wrong := (lengths != dims) | (lengths < 1)).any():
             at = int(np.argmax(wrong))
-            raise UserError(f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give embeddings of one model")
+            raise UserError(
+                f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give "
+                "embeddings of one model"
+            )
         yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
 
@@ -155,7 +195,10 @@ def _float32(values: np.ndarray) -> np.ndarray:
 def _existing(name: str, data: Path | None, place: str) -> Path:
     path = Path(name)
     if not path.is_absolute() and data is None:
-        raise UserError(f"{place}: {name!r} is a relative path, and there is no data folder; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(
+            f"{place}: {name!r} is a relative path, and there is no data folder; give --data DIR or set "
+            "EDGEDISTILL_DATA"
+        )
     path = (data or Path()) / path
     if not path.is_file():
         raise UserError(f"{place}: no file {path}; check the name and --data")

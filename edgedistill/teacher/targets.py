@@ -1,8 +1,8 @@
 """The targets: what the student is to match, made from the embeddings of one or several teachers.
 
-Every block of the targets is an affine map x W + b of teacher embeddings: a dimension reduction, then an alignment with the initial
-student. The maps are fitted once in float64 on a sample of the corpus and stored with the run, so that a resumed run, and any other
-machine, uses the same bytes.
+Every block of the targets is an affine map x W + b of teacher embeddings: a dimension reduction, then an
+alignment with the initial student. The maps are fitted once in float64 on a sample of the corpus and stored
+with the run, so that a resumed run, and any other machine, uses the same bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class EmbeddingRows(Protocol):
 
 
 class TargetBlock(NamedTuple):
-    """A block of the targets as the recipe describes it: its teachers with their weights, and the projection of their embeddings."""
+    """A block of the targets as the recipe describes it: its teachers with their weights, and the projection
+    of their embeddings."""
 
     teachers: list[tuple[recipe.Teacher | None, float]]
     projection: recipe.Projected
@@ -49,8 +50,10 @@ class TargetBlock(NamedTuple):
 class FittingData:
     """What the maps of targets are fitted on.
 
-    embeddings: the embeddings of the corpus by a teacher (None: the recipe's). rows: the number of training texts, the first rows of the
-    corpus. student: rows (n,) -> the initial student's unit embeddings (n, d), read only where a projection is fitted to them.
+    embeddings: the embeddings of the corpus by a teacher (None: the recipe's). rows: the number of training
+        texts, the first rows of the
+    corpus. student: rows (n,) -> the initial student's unit embeddings (n, d), read only where a projection
+        is fitted to them.
     """
 
     embeddings: Callable[[recipe.Teacher | None], EmbeddingRows]
@@ -63,9 +66,12 @@ class FittingData:
 
 
 class StudentTargets:
-    """What the student is to match, rows (n,) -> (n, dims) float32, computed from the teachers' embeddings when it is read."""
+    """What the student is to match, rows (n,) -> (n, dims) float32, computed from the teachers' embeddings
+    when it is read."""
 
-    def __init__(self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[list[EmbeddingRows]]) -> None:
+    def __init__(
+        self, blocks: list[TargetBlock], maps: list[Affine], embeddings: list[list[EmbeddingRows]]
+    ) -> None:
         self.blocks, self.embeddings = blocks, embeddings
         self.maps = [Affine(each.weight.astype(np.float32), each.bias.astype(np.float32)) for each in maps]
         self.dims = sum(len(each.bias) for each in maps)
@@ -74,7 +80,9 @@ class StudentTargets:
         parts = []
         for block, affine, embeddings in zip(self.blocks, self.maps, self.embeddings, strict=True):
             projected = affine(concatenated(block, embeddings, rows))
-            parts.append(np.float32(block.weight**0.5) * (unit_rows(projected) if block.normalize else projected))
+            parts.append(
+                np.float32(block.weight**0.5) * (unit_rows(projected) if block.normalize else projected)
+            )
         return np.concatenate(parts, 1)
 
 
@@ -82,21 +90,33 @@ def blocks_of(spec: Spec) -> list[TargetBlock]:
     """The blocks of a recipe's targets. The weights of blocks, and of concatenated teachers, sum to 1."""
     if isinstance(spec, recipe.Split):
         weights = [weight for _, weight in spec.blocks]
-        return [TargetBlock([(part.teacher, 1.0)], part, weight, True) for part, weight in zip(spec.parts, weights, strict=True)]
+        return [
+            TargetBlock([(part.teacher, 1.0)], part, weight, True)
+            for part, weight in zip(spec.parts, weights, strict=True)
+        ]
     if isinstance(spec, recipe.Concat):
         total = sum(part.weight for part in spec.parts)
-        return [TargetBlock([(part.teacher, part.weight / total) for part in spec.parts], spec, 1.0, spec.normalize)]
+        return [
+            TargetBlock(
+                [(part.teacher, part.weight / total) for part in spec.parts], spec, 1.0, spec.normalize
+            )
+        ]
     return [TargetBlock([(spec.teacher, 1.0)], spec, 1.0, spec.normalize)]
 
 
 def concatenated(block: TargetBlock, embeddings: list[EmbeddingRows], rows: np.ndarray) -> np.ndarray:
-    """(n, e) the teachers' unit embeddings, concatenated, each scaled by the square root of its weight: the cosine is the weighted sum."""
-    parts = [np.float32(weight**0.5) * each[rows] for (_, weight), each in zip(block.teachers, embeddings, strict=True)]
+    """(n, e) the teachers' unit embeddings, concatenated, each scaled by the square root of its weight: the
+    cosine is the weighted sum."""
+    parts = [
+        np.float32(weight**0.5) * each[rows]
+        for (_, weight), each in zip(block.teachers, embeddings, strict=True)
+    ]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
 
 def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) -> StudentTargets:
-    """The targets of a recipe. Reads the maps from `folder` where a run has fitted them before, otherwise fits them and writes them there.
+    """The targets of a recipe. Reads the maps from `folder` where a run has fitted them before, otherwise
+    fits them and writes them there.
 
     Raises UserError: dimensions that do not match, or a sample that is too small.
     """
@@ -108,27 +128,42 @@ def load_or_fit(spec: Spec, data: FittingData, folder: Path, log: Log = silent) 
 
 def _fit_all(spec: Spec, blocks: list[TargetBlock], data: FittingData, folder: Path, log: Log) -> None:
     """Fit the map of every block and write them to `folder`."""
-    rows = np.sort(np.random.default_rng([data.seed, 0]).choice(data.rows, min(spec.sample, data.rows), replace=False))
+    rows = np.sort(
+        np.random.default_rng([data.seed, 0]).choice(data.rows, min(spec.sample, data.rows), replace=False)
+    )
     looks = any(block.projection.fits_student for block in blocks)
     student = data.student(rows).astype(np.float64) if looks else np.empty((len(rows), spec.width))
     if student.shape[1] != spec.width:
         raise UserError(
-            f"targets.dims: {spec.width} dimensions are fitted to the student's embeddings, which have {student.shape[1]}; make them equal"
+            f"targets.dims: {spec.width} dimensions are fitted to the student's embeddings, which have "
+            f"{student.shape[1]}; make them equal"
         )
     maps: list[Affine] = []
     notes: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         start = sum(len(each.bias) for each in maps)
         embeddings = concatenated(block, data.of_block(block), rows).astype(np.float64)
-        affine, note = fit(block.projection, embeddings, student[:, start : start + block.projection.dims], _place(spec, number))
+        affine, note = fit(
+            block.projection,
+            embeddings,
+            student[:, start : start + block.projection.dims],
+            _place(spec, number),
+        )
         maps.append(affine)
-        notes.append({**note, "teachers": [teacher.name if teacher else None for teacher, _ in block.teachers], "weight": block.weight})
+        notes.append(
+            {
+                **note,
+                "teachers": [teacher.name if teacher else None for teacher, _ in block.teachers],
+                "weight": block.weight,
+            }
+        )
     write_maps(folder, maps, {"kind": spec.kind, "sample": len(rows), "seed": data.seed, "blocks": notes})
     log("targets: " + "; ".join(_summary(note) for note in notes))
 
 
 def check(spec: Spec, teacher_dims: Callable[[recipe.Teacher | None], int], rows: int) -> None:
-    """Raise UserError where a projection cannot give its `dims`, or cannot be fitted on `rows` training texts. Nothing is embedded."""
+    """Raise UserError where a projection cannot give its `dims`, or cannot be fitted on `rows` training
+    texts. Nothing is embedded."""
     problems: list[str] = []
     for number, block in enumerate(blocks_of(spec)):
         sizes = [teacher_dims(teacher) for teacher, _ in block.teachers]
@@ -150,12 +185,14 @@ def _summary(note: dict[str, Any]) -> str:
     return f"{note['reduce']}{rank} to {note['dims']} dimensions{variance}{scaled}{aligned}"
 
 
-def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, place: str = "targets") -> tuple[Affine, dict[str, Any]]:
+def fit(
+    spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, place: str = "targets"
+) -> tuple[Affine, dict[str, Any]]:
     """Fit the map of one block: its dimension reduction, then its alignment.
 
-    embeddings (n, e) float64. student (n, d) is only read by ridge, CCA and the alignments. `place`: the recipe's section, for errors.
-    Returns (map (e, d), what targets.json records about it). Raises UserError: `dims` that the reduction cannot give, or fewer texts than
-    dimensions.
+    embeddings (n, e) float64. student (n, d) is only read by ridge, CCA and the alignments. `place`: the
+    recipe's section, for errors. Returns (map (e, d), what targets.json records about it). Raises UserError:
+    `dims` that the reduction cannot give, or fewer texts than dimensions.
     """
     teacher_dims, dims, reduce = embeddings.shape[1], spec.dims, spec.reduce
     if problems := _problems(spec, [teacher_dims], len(embeddings), place):
@@ -163,7 +200,9 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
     _check_embeddings(embeddings, place)
     note: dict[str, Any] = {"reduce": reduce.kind, "dims": dims, "align": spec.align}
     if isinstance(reduce, recipe.Pca):
-        exponent = reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent  # the reconstruction applies it once more
+        exponent = (
+            reduce.variance_exponent / 2 if reduce.rank else reduce.variance_exponent
+        )  # the reconstruction applies it once more
         affine, note["variance_kept"] = pca(embeddings, reduce.rank or dims, reduce.centre, exponent)
         if reduce.rank:
             note["rank"] = reduce.rank
@@ -176,7 +215,10 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
         affine = ridge(embeddings, student, reduce.regularization)
     elif isinstance(reduce, recipe.Cca):
         affine, correlations = cca(embeddings, student, dims, reduce.regularization)
-        note["correlations"] = {"first": round(float(correlations[0]), 6), "last": round(float(correlations[-1]), 6)}
+        note["correlations"] = {
+            "first": round(float(correlations[0]), 6),
+            "last": round(float(correlations[-1]), 6),
+        }
     else:
         affine = Affine(np.eye(teacher_dims), np.zeros(teacher_dims))
     if spec.align != "none":
@@ -187,30 +229,48 @@ def fit(spec: recipe.Projected, embeddings: np.ndarray, student: np.ndarray, pla
 
 
 def _problems(spec: recipe.Projected, sizes: list[int], texts: int, place: str) -> list[str]:
-    """What keeps a projection from being fitted on so many texts, one line per problem. sizes: the dimensions of its teachers."""
+    """What keeps a projection from being fitted on so many texts, one line per problem. sizes: the dimensions
+    of its teachers."""
     dims, reduce, problems, teacher_dims = spec.dims, spec.reduce, list[str](), sum(sizes)
     if isinstance(reduce, recipe.Unreduced) and dims != teacher_dims:
         kept = f"the teacher's embeddings keep {teacher_dims} dimensions; set `reduce`"
         if len(sizes) > 1:
             joined = f"{' + '.join(map(str, sizes))} = {teacher_dims}"
-            kept = f"the teachers' embeddings keep {joined} dimensions, one behind the other; set `reduce`, or dims: {teacher_dims}"
+            kept = (
+                f"the teachers' embeddings keep {joined} dimensions, one behind the other; set `reduce`, "
+                f"or dims: {teacher_dims}"
+            )
         problems.append(f"{place}.dims: {dims}, and without `reduce` {kept}")
-    if isinstance(reduce, recipe.Pca) and reduce.rank and (dims != teacher_dims or reduce.rank > teacher_dims):
+    if (
+        isinstance(reduce, recipe.Pca)
+        and reduce.rank
+        and (dims != teacher_dims or reduce.rank > teacher_dims)
+    ):
         rank = f"rank {reduce.rank} reconstructs the teacher's {teacher_dims} dimensions, not {dims}"
-        problems.append(f"{place}.reduce: {rank}; set dims: {teacher_dims} and a rank of {teacher_dims} or less")
+        problems.append(
+            f"{place}.reduce: {rank}; set dims: {teacher_dims} and a rank of {teacher_dims} or less"
+        )
     elif isinstance(reduce, recipe.Pca | recipe.Cca) and dims > teacher_dims:
-        problems.append(f"{place}.dims: {reduce.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}; lower it")
+        problems.append(
+            f"{place}.dims: {reduce.kind} cannot make {dims} dimensions of the teacher's {teacher_dims}; "
+            "lower it"
+        )
     if texts <= dims and not isinstance(reduce, recipe.Unreduced | recipe.Gaussian):
         problems.append(
-            f"{place}.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise targets.sample, or lower it"
+            f"{place}.dims: {dims} dimensions cannot be fitted on {texts:,} texts; add texts, raise "
+            "targets.sample, or lower it"
         )
     return problems
 
 
 def _check_embeddings(embeddings: np.ndarray, place: str) -> None:
-    """Raise UserError for embeddings that no map can be fitted on: what they differ by would be noise, scaled up."""
+    """Raise UserError for embeddings that no map can be fitted on: what they differ by would be noise, scaled
+    up."""
     span = np.ptp(embeddings, axis=0).max()
     if span > LEAST_SPAN * np.abs(embeddings).max():  # NaN and infinity − infinity are above nothing
         return
     fact = "all the same" if np.isfinite(embeddings).all() else "not finite"
-    raise UserError(f"{place}: the teacher's embeddings of {len(embeddings):,} texts are {fact}; choose another teacher, pooling or dtype")
+    raise UserError(
+        f"{place}: the teacher's embeddings of {len(embeddings):,} texts are {fact}; choose another teacher, "
+        "pooling or dtype"
+    )

@@ -16,22 +16,38 @@ from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 from edgedistill.students.model_folder import ModelFolder, opening
 
 # Model types whose positions start after the padding id, those too whose layers a student cannot take.
-FROM_PADDING = (*COUNTED_FROM_PADDING, *"data2vec-text esm ibert longformer luke roberta-prelayernorm xlm-roberta-xl xmod".split())
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
-RARE = "𓀀 ꙮ 𒀀"  # characters that vocabularies lack, though not all: a tokenizer without an unknown token raises for these
+FROM_PADDING = (
+    *COUNTED_FROM_PADDING,
+    *"data2vec-text esm ibert longformer luke roberta-prelayernorm xlm-roberta-xl xmod".split(),
+)
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
+# characters that vocabularies lack, though not all: a tokenizer without an unknown token raises for these
+RARE = "𓀀 ꙮ 𒀀"
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a model folder, as sentence-transformers sets it up; in its layout, that of its transformer.
+    """The fast tokenizer of a model folder, as sentence-transformers sets it up; in its layout, that of its
+    transformer.
 
-    Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the model, or a setting that
+    Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the
+        model, or a setting that
     other readers of its tokenizer.json would not follow.
     """
     opened = model_folder.read(folder)
     model_folder.check_architecture(opened, trust_remote_code)
     if not trust_remote_code and not any((opened.transformer / name).exists() for name in TOKENIZER_FILES):
         # transformers would silently make a tokenizer with an empty vocabulary
-        raise UserError(f"{folder}: a model without a tokenizer (none of {', '.join(TOKENIZER_FILES)}); add its tokenizer files")
+        raise UserError(
+            f"{folder}: a model without a tokenizer (none of {', '.join(TOKENIZER_FILES)}); add its "
+            "tokenizer files"
+        )
     options = {"trust_remote_code": trust_remote_code, "local_files_only": not trust_remote_code}
     with opening(folder, "its tokenizer cannot be read", "it must come with the model: download it again"):
         loaded: Any = AutoTokenizer.from_pretrained(opened.transformer, use_fast=True, **options)
@@ -44,7 +60,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
 def _lowered(tokenizer: Any) -> Any:
     """The tokenizer with sentence-transformers' Lowercase in front of its normalizer, where there is none.
 
-    Of a class without a normalizer of its own: those of BERT and its relatives build theirs when a saved one is opened again.
+    Of a class without a normalizer of its own: those of BERT and its relatives build theirs when a saved one
+    is opened again.
     """
     backend = tokenizer.backend_tokenizer
     own: Any = backend.normalizer
@@ -60,23 +77,33 @@ def _lowered(tokenizer: Any) -> Any:
 
 
 def _check(loaded: Any, opened: ModelFolder) -> None:
-    """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json, does not have."""
+    """Raise UserError for a tokenizer that gives ids or types that the model, or a reader of tokenizer.json,
+    does not have."""
     if loaded.split_special_tokens:
         place = opened.transformer / "tokenizer_config.json"
-        raise UserError(f"{place}: split_special_tokens: true is not supported here; {model_folder.ELSEWHERE}")
+        raise UserError(
+            f"{place}: split_special_tokens: true is not supported here; {model_folder.ELSEWHERE}"
+        )
     rows, largest = opened.config.get("vocab_size"), max(loaded.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         fact = f"the tokenizer has token ids up to {largest:,}, the model's embedding table {rows:,} rows"
         raise UserError(f"{opened.folder}: {fact}; use the tokenizer that belongs to the model")
-    with opening(opened.folder, "its tokenizer has no token for unknown characters", "correct the unknown token in tokenizer.json"):
+    with opening(
+        opened.folder,
+        "its tokenizer has no token for unknown characters",
+        "correct the unknown token in tokenizer.json",
+    ):
         loaded.backend_tokenizer.encode(RARE)
     if "token_type_ids" in loaded.model_input_names and any(loaded.backend_tokenizer.encode("a").type_ids):
         fact = "tokenizer.json gives the tokens of a text other types than 0 (post_processor)"
-        raise UserError(f"{opened.transformer}: {fact}, which is not supported here; {model_folder.ELSEWHERE}")
+        raise UserError(
+            f"{opened.transformer}: {fact}, which is not supported here; {model_folder.ELSEWHERE}"
+        )
 
 
 def from_the_start(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The tokenizer, or a copy of one that keeps the end of a long text (truncation_side: left) that keeps its start, as students do."""
+    """The tokenizer, or a copy of one that keeps the end of a long text (truncation_side: left) that keeps
+    its start, as students do."""
     if tokenizer.truncation_side == "right":
         return tokenizer
     copied = copy.deepcopy(tokenizer)
@@ -95,26 +122,40 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def prompt_of(spec: recipe.Teacher, folder: Path) -> str:
     """The text put before every input: the recipe's, one of the model's own by name, or the model's default.
 
-    Raises UserError for a name that the model does not have, and for a model that does not pool a prompt's tokens.
+    Raises UserError for a name that the model does not have, and for a model that does not pool a prompt's
+    tokens.
     """
     opened = model_folder.read(folder)
     if spec.prompt_name is not None and spec.prompt_name not in opened.prompts:
         raise UserError(f"teacher.prompt_name: {unknown_name('prompt', spec.prompt_name, opened.prompts)}")
-    prompt = spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
+    prompt = (
+        spec.prompt or opened.default_prompt if spec.prompt_name is None else opened.prompts[spec.prompt_name]
+    )
     if prompt and not opened.pools_prompt:
-        fact = "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not supported here"
+        fact = (
+            "its pooling leaves the tokens of a prompt out (include_prompt: false), which is not "
+            "supported here"
+        )
         raise UserError(f"{folder}: {fact}; {model_folder.ELSEWHERE}")
     return prompt
 
 
 def max_input_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The longest input, in tokens: sentence-transformers' setting where the model has one, otherwise the tokenizer's own limit.
+    """The longest input, in tokens: sentence-transformers' setting where the model has one, otherwise the
+    tokenizer's own limit.
 
     Neither can be above the positions that the model has.
     """
     opened = model_folder.read(folder)
-    limit, positions = opened.max_tokens or int(tokenizer.model_max_length), opened.config.get("max_position_embeddings")
+    limit, positions = (
+        opened.max_tokens or int(tokenizer.model_max_length),
+        opened.config.get("max_position_embeddings"),
+    )
     if positions is None or positions < 0:  # XLNet's -1: no limit
         return limit
-    offset = int(opened.config.get("pad_token_id") or 0) + 1 if opened.config.get("model_type") in FROM_PADDING else 0
+    offset = (
+        int(opened.config.get("pad_token_id") or 0) + 1
+        if opened.config.get("model_type") in FROM_PADDING
+        else 0
+    )
     return min(limit, int(positions) - offset)

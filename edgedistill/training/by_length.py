@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PASS_TOKENS = 256  # a further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts")
+PASS_TOKENS = (
+    256  # a further pass costs about as much as so many tokens (bench/LOG.md, "Unsorted batches in parts")
+)
 CUTS = 32  # how many places of a batch are tried as the end of a part
 
 Embed = Callable[..., Tensor]  # (ids, mask), or (ids, mask, rows of the embedding table) -> (B, d)
 
 
 def parts(lengths: np.ndarray) -> list[int]:
-    """The ends of the parts of rows sorted by length (n,) that cost least: padded tokens, and PASS_TOKENS for each part."""
+    """The ends of the parts of rows sorted by length (n,) that cost least: padded tokens, and PASS_TOKENS for
+    each part."""
     ends = np.unique(np.linspace(0, len(lengths), min(CUTS, len(lengths)) + 1).astype(int))
     least, best = np.zeros(len(ends)), np.zeros(len(ends), int)
     for at in range(1, len(ends)):
@@ -31,10 +34,13 @@ def parts(lengths: np.ndarray) -> list[int]:
 
 
 def embed_by_length(embed: Embed, table: Callable[[Tensor], Tensor], ids: Tensor, mask: Tensor) -> Tensor:
-    """What `embed(ids, mask)` returns, (B, d), computed in parts of like length, each padded to its longest text.
+    """What `embed(ids, mask)` returns, (B, d), computed in parts of like length, each padded to its longest
+    text.
 
-    ids, mask: (B, T) int64, right-padded, on the CPU. Exact but for rounding, since no text's embedding depends on another's or on padding.
-    table: ids (n,) -> (n, H), the student's embedding table. It is read once for all parts, because each reading has a gradient of the
+    ids, mask: (B, T) int64, right-padded, on the CPU. Exact but for rounding, since no text's embedding
+        depends on another's or on padding.
+    table: ids (n,) -> (n, H), the student's embedding table. It is read once for all parts, because each
+        reading has a gradient of the
     whole table's size.
     """
     lengths, order = mask.sum(1).sort()

@@ -1,4 +1,5 @@
-"""The state in a checkpoint: everything that a killed run needs to end with the same bytes. Safetensors and JSON, never pickle.
+"""The state in a checkpoint: everything that a killed run needs to end with the same bytes. Safetensors and
+JSON, never pickle.
 
 From which checkpoint a run resumes is decided in resume.py.
 """
@@ -20,7 +21,8 @@ EVERY_SECONDS = 60.0  # between two checkpoints
 
 
 class Checkpoint(NamedTuple):
-    """state: plain data, with the run's position. tensors: groups of named tensors (weights, optimizer, random state, average)."""
+    """state: plain data, with the run's position. tensors: groups of named tensors (weights, optimizer,
+    random state, average)."""
 
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
@@ -31,7 +33,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     name = f"{checkpoint.state['stage']:02d}-{checkpoint.state['step']:08d}"
     with files.new_folder(folder / name) as temporary:
         for group, values in checkpoint.tensors.items():
-            save_file({k: v.detach().cpu().contiguous() for k, v in values.items()}, temporary / f"{group}.safetensors")
+            save_file(
+                {k: v.detach().cpu().contiguous() for k, v in values.items()},
+                temporary / f"{group}.safetensors",
+            )
         files.write_json(temporary / "state.json", checkpoint.state)
     for older in _all(folder)[:-1]:
         shutil.rmtree(older)
@@ -55,19 +60,29 @@ def _all(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]) -> dict[str, Tensor]:
+def optimizer_state(
+    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]
+) -> dict[str, Tensor]:
     """The state of optimizers by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
     states = ((optimizer.state[p], names[p]) for optimizer in optimizers for p in _parameters(optimizer))
     return {f"{what}/{name}": value for state, name in states for what, value in state.items()}
 
 
-def load_optimizer(optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]) -> None:
+def load_optimizer(
+    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]
+) -> None:
     """Give optimizers the state that `optimizer_state` returned."""
     for optimizer in optimizers:
         for p in _parameters(optimizer):
-            values = {key.split("/", 1)[0]: value for key, value in saved.items() if key.split("/", 1)[1] == names[p]}
+            values = {
+                key.split("/", 1)[0]: value
+                for key, value in saved.items()
+                if key.split("/", 1)[1] == names[p]
+            }
             if values:
-                optimizer.state[p] = {what: value.to(p.device) if what != "step" else value for what, value in values.items()}
+                optimizer.state[p] = {
+                    what: value.to(p.device) if what != "step" else value for what, value in values.items()
+                }
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

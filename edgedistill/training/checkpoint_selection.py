@@ -18,11 +18,19 @@ LOWEST = -sys.float_info.max  # below every score; JSON has no name for −∞
 
 
 class Selection:
-    """The suite that selects the weights: the best score, the weights kept so far, and how many measurements in a row brought no gain."""
+    """The suite that selects the weights: the best score, the weights kept so far, and how many measurements
+    in a row brought no gain."""
 
-    def __init__(self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path) -> None:
+    def __init__(
+        self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path
+    ) -> None:
         """folder: the unfinished run's, where the selected weights are written."""
-        self.name, self.every, self.patience, self.tolerance = spec.suite, spec.every, spec.patience, spec.tolerance
+        self.name, self.every, self.patience, self.tolerance = (
+            spec.suite,
+            spec.every,
+            spec.patience,
+            spec.tolerance,
+        )
         self.suite = scoring.suite(spec.suite, data)
         self.tokenizer, self.max_tokens = student.tokenizer, student.max_tokens
         self.file = folder / "best.safetensors"
@@ -34,7 +42,8 @@ class Selection:
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
-        """Score the student, and keep its weights when the score is the highest, or later and within `tolerance` of the highest."""
+        """Score the student, and keep its weights when the score is the highest, or later and within
+        `tolerance` of the highest."""
         score = float(scoring.evaluate(self.suite, lambda texts: self._embed(student, texts))["average"])
         highest = self.best.get("highest", self.best["score"])
         self.misses = 0 if score > highest else self.misses + 1
@@ -43,7 +52,9 @@ class Selection:
             if highest > score:
                 self.best["highest"] = highest  # of weights that were kept before these
             with files.new_file(self.file) as temporary:
-                save_file({k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary)
+                save_file(
+                    {k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary
+                )
         return score
 
     def _embed(self, student: nn.Module, texts: list[str]) -> Any:

@@ -1,4 +1,5 @@
-"""What is wrong with a recipe that only its corpus, its models and its student show; checked before anything is embedded or trained."""
+"""What is wrong with a recipe that only its corpus, its models and its student show; checked before anything
+is embedded or trained."""
 
 from __future__ import annotations
 
@@ -23,17 +24,20 @@ from edgedistill.training.stages import NumberedStage, distillation_stages
 
 
 class StageRows(NamedTuple):
-    """What a stage trains on: its own triples, or the corpus where it has none; how many rows, without those that fill its queue."""
+    """What a stage trains on: its own triples, or the corpus where it has none; how many rows, without those
+    that fill its queue."""
 
     triples: triples.Triples | None
     rows: int
 
 
-def stage_rows(spec: recipe.Recipe, texts: Corpus | ParallelCorpus, models: Models, session: Session) -> list[StageRows]:
+def stage_rows(
+    spec: recipe.Recipe, texts: Corpus | ParallelCorpus, models: Models, session: Session
+) -> list[StageRows]:
     """What each stage that distils will train on.
 
-    Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves no text to train on, views
-    that cannot be made, and as `check_targets`.
+    Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves
+    no text to train on, views that cannot be made, and as `check_targets`.
     """
     problems, found = Problems(), list[StageRows]()
     with problems.collect():
@@ -45,14 +49,23 @@ def stage_rows(spec: recipe.Recipe, texts: Corpus | ParallelCorpus, models: Mode
     return found
 
 
-def _rows_of(spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session) -> StageRows:
+def _rows_of(
+    spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Corpus | ParallelCorpus, session: Session
+) -> StageRows:
     if stage.spec.triples is not None:
         excluded = spec.corpus.exclude if isinstance(spec.corpus, recipe.Files | recipe.Parallel) else []
         of_stage = triples.build(stage.spec.triples, excluded, session, f"{stage.place}.triples")
         return StageRows(of_stage, len(of_stage))
-    rows = len(texts.training_pairs(stage.spec.pairs)) if isinstance(texts, ParallelCorpus) else texts.training_count
+    rows = (
+        len(texts.training_pairs(stage.spec.pairs))
+        if isinstance(texts, ParallelCorpus)
+        else texts.training_count
+    )
     if rows == 0:
-        raise UserError(f"{stage.place}.pairs: none are left of {', '.join(stage.spec.pairs or [])} to train on; name others")
+        raise UserError(
+            f"{stage.place}.pairs: none are left of {', '.join(stage.spec.pairs or [])} to train on; name "
+            "others"
+        )
     rows -= queue_rows(stage, rows)
     if isinstance(texts, Corpus):
         text_batches.check_view(stage, texts, session)
@@ -60,8 +73,8 @@ def _rows_of(spec: recipe.Recipe, stage: NumberedStage[recipe.Stage], texts: Cor
 
 
 def check_counts(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for targets that cannot be fitted on, and queues that cannot be filled from, `texts` texts: what can be checked
-    without a corpus."""
+    """Raise UserError for targets that cannot be fitted on, and queues that cannot be filled from, `texts`
+    texts: what can be checked without a corpus."""
     problems = Problems()
     with problems.collect():
         check_targets(spec, texts, models)
@@ -73,52 +86,75 @@ def check_counts(spec: recipe.Recipe, texts: int, models: Models) -> None:
 
 
 def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
-    """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where that leaves none."""
+    """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where
+    that leaves none."""
     wanted = objectives.queue_prefill(stage.spec.objective)
     if texts == 0:
         fact = f"no text of the corpus has {stage.spec.skip_longer_than} tokens or fewer"
         raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
     if wanted >= texts:
-        raise UserError(f"{stage.place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; lower it")
+        raise UserError(
+            f"{stage.place}.objective: a queue of {wanted:,} texts leaves none of {texts:,} to train on; "
+            "lower it"
+        )
     return wanted
 
 
 def check_targets(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be fitted on so many texts."""
+    """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be
+    fitted on so many texts."""
     if spec.targets is not None:
         targets.check(spec.targets, lambda of: models.of(of).dims, texts)
 
 
 def check_objectives(spec: recipe.Recipe, student: PreparedStudent, models: Models) -> None:
-    """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or cannot truncate them."""
+    """Raise UserError where a stage's objective cannot compare the student's embeddings with its targets, or
+    cannot truncate them."""
     assert not isinstance(spec.student, recipe.TeacherItself)
     assistant = models.assistant
     target_dims = spec.targets.width if spec.targets else models.teacher.dims
     for stage in distillation_stages(spec):
         place, match = f"{stage.place}.objective", stage.spec.match or recipe.Match()
         dims = assistant.dims if assistant is not None and match.of == "assistant" else target_dims
-        width = (getattr(spec.student, "dims", None) or target_dims) if student.drops_head else kinds.dims(student.module)
+        width = (
+            (getattr(spec.student, "dims", None) or target_dims)
+            if student.drops_head
+            else kinds.dims(student.module)
+        )
         if match.layer == "embeddings":
             assert assistant is not None
             bare: Any = own(student.module)
             width, dims = int(bare.model.config.hidden_size), assistants.EmbeddingLayer(assistant).dims
         objectives.check_dimensions(stage.spec.objective, width, dims, place)
-        if objectives.matryoshka_dims(stage.spec.objective) and (student.drops_head or isinstance(spec.targets, recipe.Split)):
-            fact = "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a head that is dropped"
+        if objectives.matryoshka_dims(stage.spec.objective) and (
+            student.drops_head or isinstance(spec.targets, recipe.Split)
+        ):
+            fact = (
+                "matryoshka truncates the student's own embeddings, not blocks of several teachers, nor a "
+                "head that is dropped"
+            )
             raise UserError(f"{place}: {fact}; choose another objective, or keep the head")
 
 
 def check_languages(spec: recipe.Recipe) -> None:
     """Raise UserError where a language of the pairs is in no task (en-de, ar-ar) of the suite of `select`.
 
-    Languages in `select.languages_without_dev` are excepted. A suite whose tasks name none of the languages is taken to be English.
+    Languages in `select.languages_without_dev` are excepted. A suite whose tasks name none of the languages
+    is taken to be English.
     """
     if spec.select is None or not isinstance(spec.corpus, recipe.Parallel):
         return
-    of = {each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel_corpus.languages(spec.corpus)}  # zh-CN is zh
+    of = {
+        each: re.split(r"[^a-z]+", each.lower())[0] for each in parallel_corpus.languages(spec.corpus)
+    }  # zh-CN is zh
     known = scoring.languages(spec.select.suite) & set(of.values()) or {"en"}
     unseen = [each for each in of if of[each] not in known and each not in spec.select.languages_without_dev]
     if unseen:
-        fact = f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so nothing selects for them"
-        way_out = f"choose another suite, or accept that with select.languages_without_dev: [{', '.join(unseen)}]"
+        fact = (
+            f"{', '.join(unseen)}: no task of the suite {spec.select.suite} is in these languages, so "
+            "nothing selects for them"
+        )
+        way_out = (
+            f"choose another suite, or accept that with select.languages_without_dev: [{', '.join(unseen)}]"
+        )
         raise UserError(f"corpus.pairs: {fact}; {way_out}")

@@ -12,7 +12,8 @@ from edgedistill.students import finite_weights
 
 
 class Place(NamedTuple):
-    """A stage as an error names it: the recipe's key for its learning rate, its name, its highest learning rate."""
+    """A stage as an error names it: the recipe's key for its learning rate, its name, its highest learning
+    rate."""
 
     key: str
     stage: str
@@ -33,4 +34,6 @@ def check_weights(module: nn.Module, place: Place, step: int) -> None:
 
 def _stopped(fact: str, place: Place, step: int) -> UserError:
     way_out = "lower it, add warmup, or set `clip`"
-    return UserError(f"{place.key}: {place.stage} diverged at {place.rate:g}: {fact} at step {step:,}; {way_out}")
+    return UserError(
+        f"{place.key}: {place.stage} diverged at {place.rate:g}: {fact} at step {step:,}; {way_out}"
+    )

@@ -1,4 +1,5 @@
-"""The models that a recipe names, opened once: teachers, the assistant, the finished student that goes on learning."""
+"""The models that a recipe names, opened once: teachers, the assistant, the finished student that goes on
+learning."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ AnyTeacher = teachers.TeacherEncoder | precomputed_embeddings.PrecomputedEmbeddi
 class Models:
     """The models whose embeddings a run may match and whose weights its student may start from.
 
-    others: the teachers that only `targets` name. finished: the run or bundle of the finished student that the recipe goes on with.
+    others: the teachers that only `targets` name. finished: the run or bundle of the finished student that
+        the recipe goes on with.
     """
 
     teacher: AnyTeacher
@@ -37,7 +39,8 @@ class Models:
 
 
 def open_models(spec: recipe.Recipe, session: Session) -> Models:
-    """The models that a recipe names. Raises one UserError with every model or file that is not found or does not fit."""
+    """The models that a recipe names. Raises one UserError with every model or file that is not found or does
+    not fit."""
     problems, others = Problems(), dict[recipe.Teacher, AnyTeacher]()
     teacher: AnyTeacher | None = None
     helper, finished = None, None
@@ -47,7 +50,9 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
         else:
             teacher = open_teacher(spec.teacher, session)
     with problems.collect():
-        helper = None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
+        helper = (
+            None if spec.assistant is None else assistants.open_assistant(spec.assistant, session=session)
+        )
     for place, each in named_teachers(spec):
         if place.startswith("targets") and each != spec.teacher and each not in others:
             with problems.collect():
@@ -60,7 +65,8 @@ def open_models(spec: recipe.Recipe, session: Session) -> Models:
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
-    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets` is the recipe's own."""
+    """(the recipe's key, the teacher) of every teacher and assistant that a recipe names; None of `targets`
+    is the recipe's own."""
     yield "teacher", spec.teacher
     if spec.assistant is not None:
         yield "assistant", spec.assistant
@@ -74,21 +80,27 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the recipe's section that names it."""
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the
+    recipe's section that names it."""
     if spec.embeddings is not None:
         return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
     return assistants.open_assistant(spec, place, session)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
-    """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the recipe key that needs it."""
+    """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the
+    recipe key that needs it."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
-        raise UserError(f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose another source")
+        raise UserError(
+            f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose "
+            "another source"
+        )
     return teacher
 
 
 def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
-    """The teacher with the dtype in which it embeds texts quickest here: int8 on a CPU, where it has a graph that loses little.
+    """The teacher with the dtype in which it embeds texts quickest here: int8 on a CPU, where it has a graph
+    that loses little.
 
     As it is where its dtype was chosen, it is a file of embeddings, or a GPU is used.
     """
@@ -106,6 +118,10 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
 
 
 def model_files(found: resolve.Resolved, revision: str | None, place: str) -> Path:
-    """The folder of a model whose weights or tokenizer the student takes. place: the recipe key that names it."""
-    instead = f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: {found.name}}}"
+    """The folder of a model whose weights or tokenizer the student takes. place: the recipe key that names
+    it."""
+    instead = (
+        f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: "
+        f"{found.name}}}"
+    )
     return resolve.model_files(found, revision, place, instead)

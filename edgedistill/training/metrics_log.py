@@ -12,7 +12,8 @@ from edgedistill.session import Log
 
 
 class MetricsLog:
-    """metrics.jsonl, the progress bar and the log lines of a run; `stages`: an entry of run.json for each finished stage."""
+    """metrics.jsonl, the progress bar and the log lines of a run; `stages`: an entry of run.json for each
+    finished stage."""
 
     def __init__(self, path: Path, bar: Progress, log: Log) -> None:
         self.path, self.bar, self.log = path, bar, log
@@ -39,7 +40,10 @@ def progress_bar(shown: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev {task.fields[dev]:.4f}"),
+        TextColumn(
+            "{task.completed:,}/{task.total:,} steps  loss {task.fields[loss]:.4f}  dev "
+            "{task.fields[dev]:.4f}"
+        ),
         TextColumn("{task.fields[rate]:,.0f} texts/s"),
         TimeRemainingColumn(),
         transient=True,

@@ -13,10 +13,12 @@ FUSED = ("cpu", "cuda")  # devices with a fused Adam kernel: one pass over the p
 
 
 def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torch.optim.Optimizer]:
-    """AdamW, fused where the device has it; no weight decay on vectors (biases, norms) and on embedding tables.
+    """AdamW, fused where the device has it; no weight decay on vectors (biases, norms) and on embedding
+    tables.
 
     module: a `loop.TrainedModule`, whose parameter names start with `student.` where they are the student's.
-    With `optimizer: muon` the weight matrices of the student's layers are given to Muon instead; its steps are scaled to the usual size
+    With `optimizer: muon` the weight matrices of the student's layers are given to Muon instead; its steps
+        are scaled to the usual size
     of AdamW's (Liu et al. 2025, Eq. 4), so that both use the same learning rate.
     """
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
@@ -24,21 +26,36 @@ def optimizers(module: nn.Module, stage: recipe.Stage, device: str) -> list[torc
     for name, parameter in module.named_parameters():
         matrix = parameter.ndim > 1 and id(parameter) not in tables
         layers = name.startswith("student.") and "embedding" not in name and ".head." not in name
-        groups["muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"].append(parameter)
-    decays = [{"params": groups["decayed"], "weight_decay": stage.weight_decay}, {"params": groups["spared"], "weight_decay": 0.0}]
+        groups[
+            "muon" if matrix and layers and stage.optimizer == "muon" else "decayed" if matrix else "spared"
+        ].append(parameter)
+    decays = [
+        {"params": groups["decayed"], "weight_decay": stage.weight_decay},
+        {"params": groups["spared"], "weight_decay": 0.0},
+    ]
     trained = [group for group in decays if group["params"]]
-    adam = torch.optim.AdamW(trained, lr=stage.learning_rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED)
+    adam = torch.optim.AdamW(
+        trained, lr=stage.learning_rate, betas=stage.betas, eps=stage.epsilon, fused=device in FUSED
+    )
     if not groups["muon"]:
         return [adam]
-    muon = torch.optim.Muon(groups["muon"], lr=stage.learning_rate, weight_decay=stage.weight_decay, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        groups["muon"],
+        lr=stage.learning_rate,
+        weight_decay=stage.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
     return [muon, adam]
 
 
-def set_learning_rate(optimizers: list[torch.optim.Optimizer], stage: recipe.Stage, rate: float, step: int) -> None:
+def set_learning_rate(
+    optimizers: list[torch.optim.Optimizer], stage: recipe.Stage, rate: float, step: int
+) -> None:
     """Give every parameter group what it is to use at a step, counted from 0.
 
-    Without `bias_correction`, AdamW's own correction is undone: with c₁ = 1 − β₁ᵗ and c₂ = √(1 − β₂ᵗ) at t = step + 1, a rate of
-    rate·c₁/c₂ with ε/c₂ is the uncorrected step rate·m / (√v + ε); the weight decay, which is multiplied by the rate, is divided by c₁/c₂.
+    Without `bias_correction`, AdamW's own correction is undone: with c₁ = 1 − β₁ᵗ and c₂ = √(1 − β₂ᵗ) at t =
+    step + 1, a rate of rate·c₁/c₂ with ε/c₂ is the uncorrected step rate·m / (√v + ε); the weight decay,
+    which is multiplied by the rate, is divided by c₁/c₂.
     """
     first, second = (1 - stage.betas[0] ** (step + 1), math.sqrt(1 - stage.betas[1] ** (step + 1)))
     for optimizer in optimizers:
@@ -52,7 +69,8 @@ def set_learning_rate(optimizers: list[torch.optim.Optimizer], stage: recipe.Sta
 
 
 def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps: int) -> float:
-    """What the learning rate is multiplied by at a step: linear warm-up to 1, then linear or cosine decay to 0, or constant."""
+    """What the learning rate is multiplied by at a step: linear warm-up to 1, then linear or cosine decay to
+    0, or constant."""
     warmup = round(stage.warmup * steps)
     if step < warmup:
         return (step + 1) / warmup
@@ -63,7 +81,8 @@ def learning_rate_factor(stage: recipe.Stage | recipe.Finetune, step: int, steps
 
 
 class Average:
-    """Exponential moving average of a module's weights; its decay rises over the first steps, so that the random start soon fades."""
+    """Exponential moving average of a module's weights; its decay rises over the first steps, so that the
+    random start soon fades."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -79,8 +98,13 @@ class Average:
 
 
 def interpolated(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """share · start + (1 − share) · end, weight by weight; what is no float, such as PQ codes, is that of `end`.
+    """share · start + (1 − share) · end, weight by weight; what is no float, such as PQ codes, is that of
+    `end`.
 
-    Wortsman et al. 2022, Robust fine-tuning of zero-shot models: between a model and the same one fine-tuned, both do well.
+    Wortsman et al. 2022, Robust fine-tuning of zero-shot models: between a model and the same one fine-tuned,
+    both do well.
     """
-    return {name: torch.lerp(value, start[name], share) if value.is_floating_point() else value for name, value in end.items()}
+    return {
+        name: torch.lerp(value, start[name], share) if value.is_floating_point() else value
+        for name, value in end.items()
+    }

@@ -1,7 +1,10 @@
-"""Where a killed run resumes: which folder it goes on in, which stages are done, and from which checkpoint the next stage starts.
+"""Where a killed run resumes: which folder it goes on in, which stages are done, and from which checkpoint
+the next stage starts.
 
-Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`): NAME.partial is there, of the same
-recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or `unfinished_finetuning` if this
+Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`):
+NAME.partial is there, of the same
+recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or
+    `unfinished_finetuning` if this
 stage has one; otherwise the stage starts from the beginning. What a checkpoint holds is in checkpoint.py.
 """
 
@@ -23,11 +26,14 @@ from edgedistill.training.checkpoint import Checkpoint
 
 
 def finished(spec: recipe.Recipe, out: Path, session: Session) -> dict[str, Any]:
-    """The content of run.json of a run that is finished. Raises UserError where it is a run of another recipe."""
+    """The content of run.json of a run that is finished. Raises UserError where it is a run of another
+    recipe."""
     found = run.open_run(out)
     if recipe.dump(found.recipe) != recipe.dump(spec):
         difference = _difference(recipe.dump(found.recipe), recipe.dump(spec))
-        raise UserError(f"{out}: a finished run of another recipe ({difference}); give another --out, or delete it")
+        raise UserError(
+            f"{out}: a finished run of another recipe ({difference}); give another --out, or delete it"
+        )
     session.log(f"{out}: finished already")
     return found.info
 
@@ -38,8 +44,8 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
 
     It is removed on a UserError before its first checkpoint: a corrected recipe could not resume it.
 
-    Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where there is none and it is given,
-    and where the unfinished run is of another recipe.
+    Raises UserError where `out` exists, where there is an unfinished run and `resume` is not given, where
+    there is none and it is given, and where the unfinished run is of another recipe.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
@@ -49,7 +55,10 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
     text = recipe.dump(spec)
     if resume and written.read_text(encoding="utf-8") != text:
         difference = _difference(written.read_text(encoding="utf-8"), text)
-        raise UserError(f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or delete it")
+        raise UserError(
+            f"{partial}: started from another recipe ({difference}); give that recipe, or another --out, or "
+            "delete it"
+        )
     partial.mkdir(parents=True, exist_ok=True)
     files.write_text(written, text)
     try:
@@ -61,7 +70,8 @@ def unfinished(spec: recipe.Recipe, out: Path, resume: bool) -> Iterator[Path]:
 
 
 def check_unfinished(out: Path, resume: bool, instead: str = "delete it") -> None:
-    """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and it is given.
+    """Raise UserError where there is an unfinished run and `resume` is not given, and where there is none and
+    it is given.
 
     instead: what else can be done with the unfinished one.
     """
@@ -84,12 +94,14 @@ def finished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
 
 
 def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts from the beginning."""
+    """The newest checkpoint if it lies within stage `number`; otherwise None, and the stage starts from the
+    beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and found.state["step"] > 0 else None
 
 
 def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`, a fine-tuning one; otherwise None: the stage starts from the beginning."""
+    """The newest checkpoint if it lies within stage `number`, a fine-tuning one; otherwise None: the stage
+    starts from the beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

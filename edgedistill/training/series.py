@@ -14,20 +14,35 @@ from edgedistill.training import train
 
 
 def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, resume: bool) -> dict[str, Any]:
-    """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and teacher embeddings.
+    """Train each recipe into `folder`/NAME; recipes over the same texts share the cached corpus, tokens and
+    teacher embeddings.
 
-    resume: unfinished runs are continued, finished ones left as they are, the others started. Returns {"runs": an object per recipe, with
+    resume: unfinished runs are continued, finished ones left as they are, the others started. Returns
+        {"runs": an object per recipe, with
     `recipe`, `run`, `status` (trained or kept) and the content of run.json}.
-    Raises UserError before training, where two recipes share a name, or where a run exists and `resume` is not given. After training,
-    where some failed, it raises UserError with all runs in its details (`status` failed, `error`), or CheckFailed where one of the
-    failures is no UserError (then that run has `bug` too).
+    Raises UserError before training, where two recipes share a name, or where a run exists and `resume` is
+    not given. After training, where some failed, it raises UserError with all runs in its details (`status`
+    failed, `error`), or CheckFailed where one of the failures is no UserError (then that run has `bug` too).
     """
     names = [spec.name for spec in specs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename one")
-    there = [path for name in names for path in (folder / name, resolve.unfinished_run(folder / name)) if path.exists()]
+        raise UserError(
+            f"train: two recipes are named {twice[0]}, and would write the same {folder / twice[0]}; rename "
+            "one"
+        )
+    there = [
+        path
+        for name in names
+        for path in (folder / name, resolve.unfinished_run(folder / name))
+        if path.exists()
+    ]
     if there and not resume:
-        raise UserError(*(f"{each}: exists already; continue with --resume, which keeps finished runs, or delete it" for each in there))
+        raise UserError(
+            *(
+                f"{each}: exists already; continue with --resume, which keeps finished runs, or delete it"
+                for each in there
+            )
+        )
     runs = []
     for number, spec in enumerate(specs, 1):
         session.log(f"{number} of {len(specs)}: {spec.name}")
@@ -35,8 +50,14 @@ def train_series(specs: list[recipe.Recipe], folder: Path, session: Session, res
     failed = [each for each in runs if each["status"] == "failed"]
     if failed:
         others = ", the others are done" if len(failed) < len(runs) else ""
-        head = f"{len(failed)} of {len(runs)} recipes failed{others}; after fixing them, train them all again with --resume"
-        lines = [head, *(f"{each['recipe']}: {problem}" for each in failed for problem in each["error"].splitlines())]
+        head = (
+            f"{len(failed)} of {len(runs)} recipes failed{others}; after fixing them, train them all "
+            "again with --resume"
+        )
+        lines = [
+            head,
+            *(f"{each['recipe']}: {problem}" for each in failed for problem in each["error"].splitlines()),
+        ]
         if any(each.get("bug") for each in failed):
             raise CheckFailed("\n".join(lines), {"runs": runs})
         raise UserError(*lines, details={"runs": runs})

@@ -1,4 +1,5 @@
-"""One distillation stage of a run while it is trained: its module, its batches, what is measured, selected and checkpointed."""
+"""One distillation stage of a run while it is trained: its module, its batches, what is measured, selected
+and checkpointed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.inputs import similar_texts
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 from edgedistill.training.metrics_log import MetricsLog
-from edgedistill.training.optimizers import Average, interpolated, learning_rate_factor, optimizers, set_learning_rate
+from edgedistill.training.optimizers import (
+    Average,
+    interpolated,
+    learning_rate_factor,
+    optimizers,
+    set_learning_rate,
+)
 from edgedistill.training.stages import NumberedStage, steps
 from edgedistill.training.training_data import TrainingData
 
@@ -38,7 +45,8 @@ LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 class RunInProgress:
     """A run while it trains: what every stage works with besides its data and its student.
 
-    folder: the unfinished run's (NAME.partial). accelerator: the device and precision it trains in. metrics: its record. pause_at: the
+    folder: the unfinished run's (NAME.partial). accelerator: the device and precision it trains in. metrics:
+        its record. pause_at: the
     step of a distillation stage at which it pauses, with `Paused`; None: it does not.
     """
 
@@ -55,7 +63,8 @@ class RunInProgress:
 
 
 class Paused(Exception):
-    """Raised where a run was to pause: its checkpoint is written, and resuming it goes on from there. student: as it is now."""
+    """Raised where a run was to pause: its checkpoint is written, and resuming it goes on from there.
+    student: as it is now."""
 
     def __init__(self, student: PreparedStudent) -> None:
         self.student = student
@@ -63,10 +72,18 @@ class Paused(Exception):
 
 
 class TrainedModule(nn.Module):
-    """What the optimizer sees: the student, a projection onto the teacher's dimensions that is dropped afterwards, the objective."""
+    """What the optimizer sees: the student, a projection onto the teacher's dimensions that is dropped
+    afterwards, the objective."""
 
-    def __init__(self, student: nn.Module, projection: nn.Linear | None, objective: nn.Module, only_embeddings: bool = False) -> None:
-        """only_embeddings: the output of the student's embedding layer is trained, not that of the whole student."""
+    def __init__(
+        self,
+        student: nn.Module,
+        projection: nn.Linear | None,
+        objective: nn.Module,
+        only_embeddings: bool = False,
+    ) -> None:
+        """only_embeddings: the output of the student's embedding layer is trained, not that of the whole
+        student."""
         super().__init__()
         self.student = student
         self.projection = projection
@@ -74,23 +91,32 @@ class TrainedModule(nn.Module):
         self.only_embeddings = only_embeddings
 
     def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
-        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns the loss ()."""
+        """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns
+        the loss ()."""
         student: Any = self.student
         embed = student.embedded if self.only_embeddings else student
         inner = own(student)
-        if views[0][0].device.type == "cpu" and isinstance(inner, BertStudent):  # others hardly compute padding
+        if views[0][0].device.type == "cpu" and isinstance(
+            inner, BertStudent
+        ):  # others hardly compute padding
             embed = partial(embed_by_length, embed, inner.model.get_input_embeddings())
-        embeddings = [embed(ids, mask) for ids, mask in views]  # one pass over all views padded alike was 7% slower
+        embeddings = [
+            embed(ids, mask) for ids, mask in views
+        ]  # one pass over all views padded alike was 7% slower
         if self.projection is not None:
             embeddings = [self.projection(view) for view in embeddings]
         with torch.autocast(views[0][0].device.type, enabled=False):
             return self.objective([view.float() for view in embeddings], targets)
 
 
-def trained_module(stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool) -> TrainedModule:
-    """A student with the objective of a stage behind it, and a projection where the student's head serves training only.
+def trained_module(
+    stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool
+) -> TrainedModule:
+    """A student with the objective of a stage behind it, and a projection where the student's head serves
+    training only.
 
-    target_dims: None where nothing in the stage depends on them. unit: whether the targets are of unit length.
+    target_dims: None where nothing in the stage depends on them. unit: whether the targets are of unit
+        length.
     """
     width, of_embeddings = kinds.dims(student.module), only_embeddings(stage)
     dims = width if target_dims is None else target_dims
@@ -122,10 +148,11 @@ class _Interval:
 class StageInProgress:
     """A distillation stage while it is trained: module, batches, optimizers, and where it is.
 
-    `train.train` runs it from `set_up` to `hand_over`, step by step. Three things here are as they are for a reason. The batch of a step
-    is a function of (seed, step), so a checkpoint holds no data loader. The measured weights, not the last ones, are handed over where a
-    suite selects. And a stage seeds torch when it is built, so its random draws do not depend on the stages before it, or on whether
-    these were trained in the same process.
+    `train.train` runs it from `set_up` to `hand_over`, step by step. Three things here are as they are for a
+        reason. The batch of a step
+    is a function of (seed, step), so a checkpoint holds no data loader. The measured weights, not the last
+    ones, are handed over where a suite selects. And a stage seeds torch when it is built, so its random draws
+    do not depend on the stages before it, or on whether these were trained in the same process.
     """
 
     def __init__(
@@ -137,9 +164,21 @@ class StageInProgress:
         selection: Selection | None = None,
     ) -> None:
         self.spec, self.number, self.seed = stage.spec, stage.number, stage.seed
-        self.prepared, self.student, self.data, self.batches = student, student.module, data, data.batches[stage.number]
-        self.run, self.metrics, self.accelerator, self.selection = run, run.metrics, run.accelerator, selection
-        self.selects = selection is not None and not only_embeddings(stage.spec)  # a suite needs layers that can use new embeddings
+        self.prepared, self.student, self.data, self.batches = (
+            student,
+            student.module,
+            data,
+            data.batches[stage.number],
+        )
+        self.run, self.metrics, self.accelerator, self.selection = (
+            run,
+            run.metrics,
+            run.accelerator,
+            selection,
+        )
+        self.selects = selection is not None and not only_embeddings(
+            stage.spec
+        )  # a suite needs layers that can use new embeddings
         rows, self.queued_rows = self._rows(stage)
         self.texts = self.batches.texts if rows is None else len(rows)
         self.order = BatchOrder(self.spec, self.batches, self.texts, self.seed, rows, self._groups())
@@ -153,12 +192,17 @@ class StageInProgress:
         targets, stage = self.batches.targets, self.spec
         if stage.group is None:
             return None
-        assert targets is not None  # the recipe asks for them: `similar_texts` belongs to an objective of targets
+        assert (
+            targets is not None
+        )  # the recipe asks for them: `similar_texts` belongs to an objective of targets
         wanted = similar_texts.count(stage.sorting_window, stage.batch, stage.group)
-        return Groups(stage.group, cache(lambda: similar_texts.clusters(targets, self.batches.texts, wanted, self.seed)))
+        return Groups(
+            stage.group, cache(lambda: similar_texts.clusters(targets, self.batches.texts, wanted, self.seed))
+        )
 
     def _rows(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """(the rows that the stage trains on, None for all; the rows that fill its queue at the start, which are none of those)."""
+        """(the rows that the stage trains on, None for all; the rows that fill its queue at the start, which
+        are none of those)."""
         longest, texts = self.spec.skip_longer_than, self.batches.texts
         rows = None if longest is None else self.batches.short(longest)
         queued = checks.queue_rows(stage, texts if rows is None else len(rows))
@@ -170,7 +214,8 @@ class StageInProgress:
         return rows[~drawn], rows[drawn]
 
     def already_done(self) -> bool:
-        """Whether a killed run had finished this stage. If it was the last finished one, the student is given its weights."""
+        """Whether a killed run had finished this stage. If it was the last finished one, the student is given
+        its weights."""
         found = resume.finished_stage(self.run.checkpoints, self.number)
         if found is None:
             return False
@@ -187,7 +232,11 @@ class StageInProgress:
         self.module = self._trained_module().to(device)
         _choose_trained_weights(self.student, only_embeddings(self.spec))
         self.optimizers = optimizers(self.module, self.spec, device.type)
-        self.initial = {k: v.detach().clone() for k, v in self.student.state_dict().items()} if self.spec.initial_share else {}
+        self.initial = (
+            {k: v.detach().clone() for k, v in self.student.state_dict().items()}
+            if self.spec.initial_share
+            else {}
+        )
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.average = Average(self.student, self.spec.ema) if self.spec.ema else None
         if self.selection:
@@ -201,14 +250,18 @@ class StageInProgress:
         self.distributed = self.accelerator.prepare(self.module)
         self.distributed.train()
         self.ended, self._dev = self.step >= self.steps, math.nan
-        self._task = self.metrics.bar.add_task(self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0)
+        self._task = self.metrics.bar.add_task(
+            self.spec.name, total=self.steps, completed=self.step, loss=math.nan, dev=math.nan, rate=0.0
+        )
         self._saved = self._logged = time.perf_counter()
         self._interval = _Interval(self.step, self.spec.batch)
 
     def _trained_module(self) -> TrainedModule:
         of_stage = self.batches.targets
         targets = self.data.targets if of_stage is None else of_stage
-        unit = of_stage is not None and objectives.of_unit_length(of_stage[np.arange(min(self.batches.texts, 256))])
+        unit = of_stage is not None and objectives.of_unit_length(
+            of_stage[np.arange(min(self.batches.texts, 256))]
+        )
         module = trained_module(self.spec, self.prepared, targets.dims if targets is not None else None, unit)
         if self.accelerator.mixed_precision == "bf16":
             objectives.queues_to_bfloat16(module.objective)
@@ -225,7 +278,10 @@ class StageInProgress:
         if self.average:
             self.average.weights = {k: v.to(self.accelerator.device) for k, v in tensors["average"].items()}
         if self.selection:
-            self.selection.best, self.selection.misses = state["selection"]["best"], state["selection"]["misses"]
+            self.selection.best, self.selection.misses = (
+                state["selection"]["best"],
+                state["selection"]["misses"],
+            )
         self.step, self.metrics.stages = state["step"], state["stages"]
         self.metrics.truncate(state["metrics_bytes"])
         checkpoint.set_random_state(tensors["random"])
@@ -234,7 +290,9 @@ class StageInProgress:
     def batch(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         """The batch of this step: (ids, mask) of each view, (B, T) each, and the targets (B, d), or None."""
         device = self.accelerator.device
-        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)  # of several processes, this one's
+        share = slice(
+            self.accelerator.process_index, None, self.accelerator.num_processes
+        )  # of several processes, this one's
         rows, passes = self.order.at(self.step)
         ids, embeddings = self.batches.batch(rows[share], passes[share])
         views = [(torch.from_numpy(each).to(device), torch.from_numpy(mask).to(device)) for each, mask in ids]
@@ -253,7 +311,8 @@ class StageInProgress:
             raise Paused(self.prepared)
 
     def follow(self, loss: float) -> None:
-        """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is set after the last one."""
+        """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
+        set after the last one."""
         diverged.check_loss(loss, self._place, self.step)
         bar, now, self.ended = self.metrics.bar, time.perf_counter(), self.step >= self.steps
         self._interval.loss += loss
@@ -269,7 +328,9 @@ class StageInProgress:
         if now - self._saved > checkpoint.EVERY_SECONDS:
             self._save()
             self._saved = time.perf_counter()
-        bar.update(self._task, completed=self.step, loss=loss, dev=self._dev, rate=self._interval.rate(self.step))
+        bar.update(
+            self._task, completed=self.step, loss=loss, dev=self._dev, rate=self._interval.rate(self.step)
+        )
 
     def _measure(self, loss: float, rate: float) -> float:
         """The score of the student, or of its average, on the suite of `select`."""
@@ -279,13 +340,21 @@ class StageInProgress:
         if self.average:
             self.student.load_state_dict(self.average.weights)
         self.student.eval()
-        score = self.selection.measure(self.student, self.spec.name, self.step) if self.accelerator.is_main_process else math.nan
+        score = (
+            self.selection.measure(self.student, self.spec.name, self.step)
+            if self.accelerator.is_main_process
+            else math.nan
+        )
         self.distributed.train()
         if current is not None:
             self.student.load_state_dict(current)
-        self.metrics.write(stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1))
+        self.metrics.write(
+            stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)
+        )
         at = f"{self.spec.name}: step {self.step:,} of {self.steps:,}"
-        self.metrics.log(f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        self.metrics.log(
+            f"{at}, mean loss {loss:.4f}, {self.selection.name} {score:.4f}, {rate:,.0f} texts/s"
+        )
         return score
 
     def _save(self) -> None:
@@ -304,20 +373,31 @@ class StageInProgress:
 
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = {"best": self.selection.best, "misses": self.selection.misses} if self.selection else None
-        return {"stage": stage, "step": step, "selection": selection, "stages": self.metrics.stages, "metrics_bytes": self.metrics.size()}
+        return {
+            "stage": stage,
+            "step": step,
+            "selection": selection,
+            "stages": self.metrics.stages,
+            "metrics_bytes": self.metrics.size(),
+        }
 
     def hand_over(self) -> None:
-        """Give the student the stage's result: the selected weights, else the average, else the last; and write a checkpoint of it."""
+        """Give the student the stage's result: the selected weights, else the average, else the last; and
+        write a checkpoint of it."""
         if self.step > self._interval.step:  # steps that no measurement has logged
             mean, rate = self._interval.mean_loss(self.step), self._interval.rate(self.step)
-            self.metrics.log(f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s")
+            self.metrics.log(
+                f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s"
+            )
         diverged.check_weights(self.module, self._place, self.step)
         if self.selection and self.selects:
             self.student.load_state_dict(self.selection.weights())
         elif self.average:
             self.student.load_state_dict(self.average.weights)
         if self.initial:
-            self.student.load_state_dict(interpolated(self.initial, self.student.state_dict(), self.spec.initial_share))
+            self.student.load_state_dict(
+                interpolated(self.initial, self.student.state_dict(), self.spec.initial_share)
+            )
         self.student.eval()
         ended = {"name": self.spec.name, "steps": self.step, "texts": self.step * self.spec.batch}
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))

@@ -1,4 +1,5 @@
-"""A recipe's stages with their numbers: where error messages place them, their seeds, their number of optimizer steps."""
+"""A recipe's stages with their numbers: where error messages place them, their seeds, their number of
+optimizer steps."""
 
 from __future__ import annotations
 
@@ -27,13 +28,17 @@ class NumberedStage(Generic[Section]):
 
 def distillation_stages(spec: recipe.Recipe) -> list[NumberedStage[recipe.Stage]]:
     """The stages that distil, in order."""
-    return [NumberedStage(stage, number, _seed(spec.seed, number)) for number, stage in enumerate(spec.distilling)]
+    return [
+        NumberedStage(stage, number, _seed(spec.seed, number)) for number, stage in enumerate(spec.distilling)
+    ]
 
 
 def finetuning_stage(spec: recipe.Recipe) -> NumberedStage[recipe.Finetune] | None:
     """The last stage, if it fine-tunes on labels."""
     number = len(spec.stages) - 1
-    return None if spec.finetuning is None else NumberedStage(spec.finetuning, number, _seed(spec.seed, number))
+    return (
+        None if spec.finetuning is None else NumberedStage(spec.finetuning, number, _seed(spec.seed, number))
+    )
 
 
 def _seed(seed: int, number: int) -> int:
@@ -42,5 +47,6 @@ def _seed(seed: int, number: int) -> int:
 
 
 def steps(stage: recipe.Stage | recipe.Finetune, texts: int) -> int:
-    """Optimizer steps of a stage over `texts` texts or labelled rows; when fine-tuning, those at one learning rate."""
+    """Optimizer steps of a stage over `texts` texts or labelled rows; when fine-tuning, those at one learning
+    rate."""
     return stage.steps or max(1, math.floor(texts * stage.epochs / stage.batch))

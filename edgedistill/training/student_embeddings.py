@@ -13,11 +13,20 @@ from edgedistill.teacher import token_batches
 TOKENS_PER_BATCH = 8_192  # padding included
 
 
-def embed(student: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int, unit: bool = True) -> np.ndarray:
-    """Texts -> (n, d) float32 rows, by the module as it is, on its own device; texts are truncated to `max_tokens`.
+def embed(
+    student: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    max_tokens: int,
+    unit: bool = True,
+) -> np.ndarray:
+    """Texts -> (n, d) float32 rows, by the module as it is, on its own device; texts are truncated to
+    `max_tokens`.
 
     unit: scaled to unit length, otherwise as the module returns them.
     """
     forward = teachers.torch_forward(student, next(student.parameters()).device)
     ids = token_batches.encode_ids(tokenizer, texts, max_tokens)
-    return teachers.embed_in_batches(forward, ids, tokenizer.pad_token_id or 0, kinds.dims(student), TOKENS_PER_BATCH, unit)
+    return teachers.embed_in_batches(
+        forward, ids, tokenizer.pad_token_id or 0, kinds.dims(student), TOKENS_PER_BATCH, unit
+    )

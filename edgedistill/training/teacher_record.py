@@ -1,4 +1,5 @@
-"""What a run records of its teachers: names, revisions, licences, weights, and the hashes that a resumed run must find again."""
+"""What a run records of its teachers: names, revisions, licences, weights, and the hashes that a resumed run
+must find again."""
 
 from __future__ import annotations
 
@@ -25,17 +26,23 @@ def check_device(spec: recipe.Recipe, device: str) -> None:
     if device == "cpu" or not (spec.distilling or spec.targets) or not torch.cuda.is_available():
         return
     problems = Problems()
-    problems.found += [f"{place}.dtype: {NOT_ON_CUDA}" for place, each in named_teachers(spec) if each.dtype == "int8"]
+    problems.found += [
+        f"{place}.dtype: {NOT_ON_CUDA}" for place, each in named_teachers(spec) if each.dtype == "int8"
+    ]
     problems.raise_any()
 
 
 def keep(spec: recipe.Recipe, models: Models, partial: Path) -> None:
-    """Write teachers.json into the unfinished run. Raises UserError where a resumed run finds another teacher than it was started with."""
+    """Write teachers.json into the unfinished run. Raises UserError where a resumed run finds another teacher
+    than it was started with."""
     path, found = partial / NAME, record(spec, models)
     before = {each["name"]: each["sha256"] for each in files.read_json(path)} if path.exists() else {}
     for each in found:
         if before.get(each["name"], each["sha256"]) != each["sha256"]:
-            fact = f"{each['name']} has changed since this run was started, and a part of it has learned from the former"
+            fact = (
+                f"{each['name']} has changed since this run was started, and a part of it has learned "
+                "from the former"
+            )
             raise UserError(f"{partial}: {fact}; restore the model's files, or delete the unfinished run")
     files.write_json(path, found)
 
@@ -46,18 +53,26 @@ def kept(partial: Path) -> dict[str, Any]:
 
 
 def record(spec: recipe.Recipe, models: Models) -> list[dict[str, Any]]:
-    """{name, revision, licence, sha256, weight} of each model that teaches, and of the recipe's teacher where it only lends its tokenizer.
+    """{name, revision, licence, sha256, weight} of each model that teaches, and of the recipe's teacher where
+    it only lends its tokenizer.
 
     Another model whose layers the student starts from is the last, and has `use`.
 
-    weight: the model's share in the cosine of the recipe's `targets`; None where it has none, or there are no `targets`.
+    weight: the model's share in the cosine of the recipe's `targets`; None where it has none, or there are no
+        `targets`.
     """
     weights, found = _weights(spec), dict[str, dict[str, Any]]()
     for place, each in named_teachers(spec):
         if each.name not in found:
-            opened = models.assistant if place == "assistant" and models.assistant is not None else models.of(each)
+            opened = (
+                models.assistant if place == "assistant" and models.assistant is not None else models.of(each)
+            )
             stated, sha256 = _of_teacher(opened)
-            own = {"name": each.embeddings or each.model, "revision": each.revision, "licence": each.licence or stated}
+            own = {
+                "name": each.embeddings or each.model,
+                "revision": each.revision,
+                "licence": each.licence or stated,
+            }
             found[each.name] = {**own, "sha256": sha256, "weight": weights.get(each.name)}
     started = _of_initial_weights(spec)
     if started is not None and started.name not in found:
@@ -73,13 +88,18 @@ def record(spec: recipe.Recipe, models: Models) -> list[dict[str, Any]]:
 def _of_initial_weights(spec: recipe.Recipe) -> recipe.Teacher | None:
     """The model whose layers the student starts from, where the recipe names it by itself."""
     student = spec.student
-    if not isinstance(student, recipe.Bert | recipe.Recurrent) or student.weights in ("random", "teacher", "assistant"):
+    if not isinstance(student, recipe.Bert | recipe.Recurrent) or student.weights in (
+        "random",
+        "teacher",
+        "assistant",
+    ):
         return None
     return recipe.Teacher(model=student.weights, revision=student.revision)
 
 
 def _weights(spec: recipe.Recipe) -> dict[str, float]:
-    """The share of each model in the cosine of the targets, by its name; they sum to 1. A model may have a part in several blocks."""
+    """The share of each model in the cosine of the targets, by its name; they sum to 1. A model may have a
+    part in several blocks."""
     found: dict[str, float] = {}
     for block in targets.blocks_of(spec.targets) if spec.targets is not None else []:
         for teacher, weight in block.teachers:
@@ -89,7 +109,8 @@ def _weights(spec: recipe.Recipe) -> dict[str, float]:
 
 
 def _of_teacher(opened: AnyTeacher) -> tuple[str | None, str]:
-    """What `_stated` gives of its files; of a file of embeddings no licence, and the hash of what is in it."""
+    """What `_stated` gives of its files; of a file of embeddings no licence, and the hash of what is in
+    it."""
     if isinstance(opened, TeacherEncoder):
         return _stated(opened.run if isinstance(opened, RunTeacher) else opened.folder)
     return None, files.cache_key(**opened.identity())
@@ -100,11 +121,14 @@ def _stated(source: run.Run | Path) -> tuple[str | None, str]:
     if isinstance(source, Path):
         return stated_licence(source), files.sha256_folder(source, resolve.MODEL_FILES)
     of_its_own = {each["licence"] for each in source.info.get("teachers", [{"licence": None}])}
-    return (", ".join(sorted(of_its_own)) if None not in of_its_own else None), files.cache_key(run=run_hashes(source))
+    return (", ".join(sorted(of_its_own)) if None not in of_its_own else None), files.cache_key(
+        run=run_hashes(source)
+    )
 
 
 def stated_licence(folder: Path) -> str | None:
-    """The `license` in the front matter of a model folder's README.md; of a licence called `other`, its name. None where there is none."""
+    """The `license` in the front matter of a model folder's README.md; of a licence called `other`, its name.
+    None where there is none."""
     card = folder / "README.md"
     if not card.is_file():
         return None

@@ -33,12 +33,17 @@ def _fit_targets(opened: Opened, texts: Corpus, partial: Path, session: Session)
 
 
 def keep(opened: Opened, out: Path, partial: Path, session: Session) -> dict[str, Any]:
-    """Write the baseline's run: the teacher's own files, nothing trained; with `targets`, the maps of its embeddings too.
+    """Write the baseline's run: the teacher's own files, nothing trained; with `targets`, the maps of its
+    embeddings too.
 
     Returns the content of run.json.
     """
     spec, models, texts = opened.spec, opened.models, opened.texts
-    assert models is not None and isinstance(models.teacher, TeacherEncoder) and not isinstance(texts, ParallelCorpus)
+    assert (
+        models is not None
+        and isinstance(models.teacher, TeacherEncoder)
+        and not isinstance(texts, ParallelCorpus)
+    )
     student, teacher, shape = opened.student.module, models.teacher, opened.student.shape
     if texts is not None:
         _fit_targets(opened, texts, partial, session)
@@ -57,17 +62,26 @@ def keep(opened: Opened, out: Path, partial: Path, session: Session) -> dict[str
         shape |= {"kind": "reduced", "blocks": student.blocks}
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-        shutil.copytree(teacher.folder, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*"))
+        shutil.copytree(
+            teacher.folder, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*")
+        )
         if texts:
             shutil.copytree(partial / "targets", folder / "targets")
         files.write_json(folder / "student.json", shape)
         tokenizer_files.save_tokenizer(teacher.tokenizer, folder / "tokenizer")
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
-    session.log(f"{out}: the teacher itself, {info['dims']} dimensions, {info['parameters']['total']:,} parameters")
+    session.log(
+        f"{out}: the teacher itself, {info['dims']} dimensions, {info['parameters']['total']:,} parameters"
+    )
     return info
 
 
 def about(texts: Corpus | ParallelCorpus) -> dict[str, Any]:
     """The entry `corpus` of run.json."""
-    return {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": len(texts.held_out), "sources": texts.sources}
+    return {
+        "fingerprint": texts.fingerprint,
+        "texts": len(texts),
+        "held_out": len(texts.held_out),
+        "sources": texts.sources,
+    }

@@ -1,8 +1,11 @@
-"""recipe -> run. The method on one page: `train` opens, trains stage by stage and records; `take_step` is one step of the optimizer.
+"""recipe -> run. The method on one page: `train` opens, trains stage by stage and records; `take_step` is one
+step of the optimizer.
 
-Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches), stage_in_progress (module, optimizers,
-selection and checkpoints of a stage), finetuning. A loss is in objectives/. Everything that a step reads is a function of the recipe's
-seed and the number of the step, or is in the checkpoint: so a run that was killed and resumed ends with the bytes of one that was not.
+Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches),
+    stage_in_progress (module, optimizers,
+selection and checkpoints of a stage), finetuning. A loss is in objectives/. Everything that a step reads is a
+function of the recipe's seed and the number of the step, or is in the checkpoint: so a run that was killed
+and resumed ends with the bytes of one that was not.
 """
 
 from __future__ import annotations
@@ -40,11 +43,15 @@ def train(
     resume: bool = False,
     pause_at: int | None = None,
 ) -> dict[str, Any]:
-    """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in `out`.partial.
+    """Train a recipe's student and write the run folder `out` atomically; until then the unfinished run is in
+    `out`.partial.
 
-    resume: continue the unfinished run; a finished run of the same recipe is left as it is. pause_at: the step of its first distillation
-    stage at which it pauses, to be resumed later; the result is the same as without the pause. Returns the content of run.json.
-    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its data. Raises Paused.
+    resume: continue the unfinished run; a finished run of the same recipe is left as it is. pause_at: the
+        step of its first distillation
+    stage at which it pauses, to be resumed later; the result is the same as without the pause. Returns the
+    content of run.json.
+    Raises UserError: `out` exists, the run to resume is of another recipe, a recipe that does not fit its
+        data. Raises Paused.
     """
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
@@ -65,7 +72,8 @@ def train(
             running = RunInProgress(partial, accelerator, session, metrics, pause_at)
             if data is not None and spec.select is not None:
                 selection = Selection(spec.select, opened.student, session.data, partial)
-            teachers.flush_denormals()  # again: the first session of onnxruntime in a process may have changed it
+            # again: the first session of onnxruntime in a process may have changed it
+            teachers.flush_denormals()
             for numbered in distillation_stages(spec):
                 assert data is not None
                 stage = StageInProgress(numbered, opened.student, data, running, selection)
@@ -77,7 +85,11 @@ def train(
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
-            task = {} if opened.finetuning is None else finetune.finetune(opened.finetuning, opened.student, running, selected)
+            task = (
+                {}
+                if opened.finetuning is None
+                else finetune.finetune(opened.finetuning, opened.student, running, selected)
+            )
         return _record(opened, running, selected, task, out, started)
 
 
@@ -87,14 +99,18 @@ def take_step(stage: StageInProgress) -> Tensor:
     for optimizer in stage.optimizers:
         optimizer.zero_grad()
     stage.set_learning_rate()
-    loss: Tensor = stage.distributed(views, targets)  # the student embeds the views, the objective compares them with the targets
+    loss: Tensor = stage.distributed(
+        views, targets
+    )  # the student embeds the views, the objective compares them with the targets
     stage.accelerator.backward(loss)
     if stage.spec.clip:
         stage.accelerator.clip_grad_norm_(stage.module.parameters(), stage.spec.clip)
     for optimizer in stage.optimizers:
         optimizer.step()
     if targets is not None:
-        objectives.update_queues(stage.module.objective, targets)  # after the loss: a text is no negative of itself
+        objectives.update_queues(
+            stage.module.objective, targets
+        )  # after the loss: a text is no negative of itself
     if stage.average:
         stage.average.update(stage.student, stage.step)
     stage.step += 1
@@ -110,7 +126,9 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
     AcceleratorState._reset_state()  # of an earlier run in the same process, whose precision would stay
-    half = bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16  # all stages share one
+    half = (
+        bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
+    )  # all stages share one
     found = Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
     if spec.finetuning is not None and found.num_processes > 1:
         raise UserError("finetune: runs in one process; start it without accelerate launch")
@@ -118,9 +136,15 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
 
 
 def _record(
-    opened: open_recipe.Opened, running: RunInProgress, selected: dict[str, Any] | None, task: dict[str, Any], out: Path, started: float
+    opened: open_recipe.Opened,
+    running: RunInProgress,
+    selected: dict[str, Any] | None,
+    task: dict[str, Any],
+    out: Path,
+    started: float,
 ) -> dict[str, Any]:
-    """Write the run folder. Returns the content of run.json. started: when training began, by `time.perf_counter`."""
+    """Write the run folder. Returns the content of run.json. started: when training began, by
+    `time.perf_counter`."""
     student, spec = opened.student, opened.spec
     texts = opened.texts if spec.distilling or spec.finetuning is None else None
     info = {
@@ -143,14 +167,18 @@ def _record(
     return info
 
 
-def _write_run(spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]) -> None:
+def _write_run(
+    spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]
+) -> None:
     """Write the run folder atomically, and delete the unfinished one."""
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, student.shape, student.module.state_dict())
         if student.shape["kind"] == "teacher":
             source = resolve.teacher_files(spec.teacher)
-            shutil.copytree(source, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*"))
+            shutil.copytree(
+                source, folder / "model", ignore=shutil.ignore_patterns(*resolve.OTHER_FORMATS, ".*")
+            )
         for name in ("tokenizer", "targets"):
             if (partial / name).exists():
                 shutil.copytree(partial / name, folder / name)

@@ -1,9 +1,11 @@
 """An opened recipe -> what its stages read: token ids, target embeddings, batches.
 
-The order is not free. The tokens come first, because they say whether a stage that skips long texts keeps any, before hours of
-embedding. The targets come next: some are aligned with the embeddings of the student before its first step, so the student must be
-there. Then the head of a finished student is fitted to them. What is left out: views that models make are made with the batches, last,
-so that everything that can be refused has been refused before.
+The order is not free. The tokens come first, because they say whether a stage that skips long texts keeps
+any, before hours of
+embedding. The targets come next: some are aligned with the embeddings of the student before its first step,
+    so the student must be
+there. Then the head of a finished student is fitted to them. What is left out: views that models make are
+made with the batches, last, so that everything that can be refused has been refused before.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from edgedistill.training.stages import distillation_stages
 class TrainingData:
     """What the stages of a run read.
 
-    targets: what the student is to match; of pairs, what the first stage over them matches, or None. batches: one for each stage.
+    targets: what the student is to match; of pairs, what the first stage over them matches, or None. batches:
+        one for each stage.
     """
 
     targets: EmbeddingRows | None
@@ -49,7 +52,8 @@ class TrainingData:
 def build(opened: Opened, session: Session, folder: Path) -> TrainingData:
     """Tokens, targets and batches of an opened recipe, from the caches where these have them.
 
-    folder: of the unfinished run, which is given the maps of `targets`. Raises UserError where a stage skips so many texts as too long
+    folder: of the unfinished run, which is given the maps of `targets`. Raises UserError where a stage skips
+        so many texts as too long
     that too few remain.
     """
     if isinstance(opened.texts, ParallelCorpus):
@@ -60,7 +64,9 @@ def build(opened: Opened, session: Session, folder: Path) -> TrainingData:
     tokens = student.limited_tokenizer.limited_to(spec.distilling).tokenize(texts, session)
     for stage in distillation_stages(spec):
         if stage.spec.skip_longer_than is not None:
-            checks.queue_rows(stage, len(tokens.rows_up_to(stage.spec.skip_longer_than, texts.training_count)))
+            checks.queue_rows(
+                stage, len(tokens.rows_up_to(stage.spec.skip_longer_than, texts.training_count))
+            )
     found = target_embeddings(spec, opened.models, texts, student, session, folder)
     if student.new_head and (spec.finetuning is not None or not checkpoint.exists(folder / "checkpoints")):
         finished_student.fit_head(student, found, texts, spec.seed, session)
@@ -70,7 +76,9 @@ def build(opened: Opened, session: Session, folder: Path) -> TrainingData:
         of_stage = found if objectives.reads_teacher(stage.spec.objective) else None
         of_texts = text_batches.of_texts
         tokenized = TokenizedCorpus(texts, tokens)
-        batches.append(own_batches or of_texts(stage, tokenized, student.limited_tokenizer, of_stage, session))
+        batches.append(
+            own_batches or of_texts(stage, tokenized, student.limited_tokenizer, of_stage, session)
+        )
     return TrainingData(found, batches)
 
 
@@ -81,7 +89,12 @@ def _over_pairs(opened: Opened, pairs: ParallelCorpus, session: Session) -> Trai
     of_triples = _of_triples(opened, session)
     tokenized = pair_batches.tokenize(spec, pairs, student.limited_tokenizer, session)
     _set_token_weights(
-        spec, student, [(tokenized.source, pairs.source_side.training_count), (tokenized.target, pairs.target_side.training_count)]
+        spec,
+        student,
+        [
+            (tokenized.source, pairs.source_side.training_count),
+            (tokenized.target, pairs.target_side.training_count),
+        ],
     )
     embedded = pair_batches.EmbeddedSides(pairs, opened.models, session)
     batches = [
@@ -96,24 +109,40 @@ def _of_triples(opened: Opened, session: Session) -> list[Batches | None]:
     tokenizer, found = opened.student.limited_tokenizer, list[Batches | None]()
     for stage, rows in zip(opened.spec.distilling, opened.stages, strict=True):
         limited = tokenizer.limited(stage.max_tokens)
-        found.append(None if rows.triples is None else text_batches.of_triples(rows.triples, limited, session))
+        found.append(
+            None if rows.triples is None else text_batches.of_triples(rows.triples, limited, session)
+        )
     return found
 
 
-def _set_token_weights(spec: recipe.Recipe, student: PreparedStudent, counted: list[tuple[TokenCache, int]]) -> None:
-    """Initialise a static student's token weights from token frequencies. counted: token ids, and how many of their rows count."""
+def _set_token_weights(
+    spec: recipe.Recipe, student: PreparedStudent, counted: list[tuple[TokenCache, int]]
+) -> None:
+    """Initialise a static student's token weights from token frequencies. counted: token ids, and how many of
+    their rows count."""
     bare = own(student.module)
-    if isinstance(bare, static.StaticStudent) and isinstance(spec.student, recipe.Static) and spec.student.token_weights == "sif":
+    if (
+        isinstance(bare, static.StaticStudent)
+        and isinstance(spec.student, recipe.Static)
+        and spec.student.token_weights == "sif"
+    ):
         counts = np.sum([tokens.counts(len(student.tokenizer), rows) for tokens, rows in counted], 0)
         static.set_sif_weights(bare, torch.from_numpy(counts))
 
 
 def target_embeddings(
-    spec: recipe.Recipe, models: Models, texts: Corpus, student: PreparedStudent | None, session: Session, folder: Path
+    spec: recipe.Recipe,
+    models: Models,
+    texts: Corpus,
+    student: PreparedStudent | None,
+    session: Session,
+    folder: Path,
 ) -> EmbeddingRows:
-    """What the student is to match: the teacher's embeddings, or what the recipe's `targets` make of those of its teachers.
+    """What the student is to match: the teacher's embeddings, or what the recipe's `targets` make of those of
+    its teachers.
 
-    student: before its first step, for reducers and alignments that need its embeddings; None where the recipe has none of these.
+    student: before its first step, for reducers and alignments that need its embeddings; None where the
+        recipe has none of these.
     folder: the unfinished run's, where the fitted maps are written.
     """
     raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
@@ -127,7 +156,9 @@ def target_embeddings(
 
     def of_student(rows: np.ndarray) -> np.ndarray:
         assert student is not None, "the recipe's own checks guarantee it"
-        return student_embeddings.embed(own(student.module).eval(), student.tokenizer, texts.texts(rows), student.max_tokens)
+        return student_embeddings.embed(
+            own(student.module).eval(), student.tokenizer, texts.texts(rows), student.max_tokens
+        )
 
     if spec.targets is None:
         return of_teacher(None)

@@ -18,7 +18,8 @@ TOKENS_PER_BATCH = 1_024  # on a CPU, padding included
 
 
 def _pretrained(kind: str, folder: Path, device: str, place: str) -> tuple[Any, Any]:
-    """(tokenizer, model in eval mode) of a folder. Raises UserError where it is no model of this kind; `place`: the recipe key."""
+    """(tokenizer, model in eval mode) of a folder. Raises UserError where it is no model of this kind;
+    `place`: the recipe key."""
     import transformers
 
     from edgedistill.students import model_folder
@@ -32,31 +33,41 @@ def _pretrained(kind: str, folder: Path, device: str, place: str) -> tuple[Any, 
         return tokenizer, getattr(transformers, kind).from_pretrained(folder, **options).eval().to(device)
 
 
-def _batches(order: list[int], ids: list[np.ndarray], pad_id: int, device: str) -> Iterator[tuple[list[int], dict[str, Any]]]:
+def _batches(
+    order: list[int], ids: list[np.ndarray], pad_id: int, device: str
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """(rows, their padded inputs on the device), texts of like length together. order: the rows to read."""
     import torch
 
     budget = TOKENS_PER_BATCH if device == "cpu" else 32 * TOKENS_PER_BATCH
     for rows in token_batches.budget_batches(sorted(order, key=lambda row: len(ids[row])), ids, budget):
-        padded = [torch.from_numpy(part).to(device) for part in batching.pad([ids[row] for row in rows], pad_id)]
+        padded = [
+            torch.from_numpy(part).to(device) for part in batching.pad([ids[row] for row in rows], pad_id)
+        ]
         yield rows, {"input_ids": padded[0], "attention_mask": padded[1]}
 
 
 class MaskedRefill:
     """Texts -> the same texts with some words masked and replaced by the model's most likely token there.
 
-    Only words that are one token are masked, and only tokens that are whole words replace them; the rest of the text is unchanged.
+    Only words that are one token are masked, and only tokens that are whole words replace them; the rest of
+    the text is unchanged.
     """
 
     def __init__(self, folder: Path, fraction: float, seed: int, device: str, place: str) -> None:
-        """Raises UserError where the folder holds no masked language model with a fast tokenizer; `place`: the recipe key."""
+        """Raises UserError where the folder holds no masked language model with a fast tokenizer; `place`:
+        the recipe key."""
         import torch
 
         self.tokenizer, self.model = _pretrained("AutoModelForMaskedLM", folder, device, place)
         if not self.tokenizer.is_fast or self.tokenizer.mask_token_id is None:
-            raise UserError(f"{place}: {folder} has no fast tokenizer with a mask token; choose a masked language model")
+            raise UserError(
+                f"{place}: {folder} has no fast tokenizer with a mask token; choose a masked language model"
+            )
         self.fraction, self.seed, self.device = fraction, seed, device
-        self.max_tokens = min(int(self.tokenizer.model_max_length), self.model.config.max_position_embeddings - 2)
+        self.max_tokens = min(
+            int(self.tokenizer.model_max_length), self.model.config.max_position_embeddings - 2
+        )
         tokens = self.tokenizer.convert_ids_to_tokens(list(range(self.model.config.vocab_size)))
         special = set(self.tokenizer.all_special_ids)
         barred = [at in special or token is None or token.startswith("##") for at, token in enumerate(tokens)]
@@ -68,12 +79,16 @@ class MaskedRefill:
         self.tokenizer.backend_tokenizer.enable_truncation(self.max_tokens)
         encodings = self.tokenizer.backend_tokenizer.encode_batch(texts)
         keys = row_keys(self.seed, np.arange(first, first + len(texts)), np.zeros(len(texts), np.int64))
-        counts = rounded_fraction(self.fraction, np.array([len(e.ids) - sum(e.special_tokens_mask) for e in encodings]), keys)
+        counts = rounded_fraction(
+            self.fraction, np.array([len(e.ids) - sum(e.special_tokens_mask) for e in encodings]), keys
+        )
         chosen = [_chosen(e, int(count), key) for e, count, key in zip(encodings, counts, keys, strict=True)]
         filled = self._filled([np.array(encoding.ids) for encoding in encodings], chosen)
         out = []
         for text, encoding, positions, tokens in zip(texts, encodings, chosen, filled, strict=True):
-            for position, token in sorted(zip(positions, tokens, strict=True), reverse=True):  # from the end, so that offsets hold
+            for position, token in sorted(
+                zip(positions, tokens, strict=True), reverse=True
+            ):  # from the end, so that offsets hold
                 start, end = encoding.offsets[position]
                 text = text[:start] + (self.tokenizer.decode([token]).strip() or text[start:end]) + text[end:]
             out.append(text)
@@ -110,17 +125,28 @@ class TranslationModel:
         """Raises UserError where the folder holds no sequence-to-sequence model; `place`: the recipe key."""
         self.tokenizer, self.model = _pretrained("AutoModelForSeq2SeqLM", folder, device, place)
         self.beams, self.device = beams, device
-        self.max_tokens = min(int(self.tokenizer.model_max_length), self.model.config.max_position_embeddings - 2)
+        self.max_tokens = min(
+            int(self.tokenizer.model_max_length), self.model.config.max_position_embeddings - 2
+        )
 
     def __call__(self, texts: list[str]) -> list[str]:
         import torch
 
-        ids = [np.array(row) for row in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
+        ids = [
+            np.array(row)
+            for row in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]
+        ]
         out = [""] * len(texts)
         for rows, inputs in _batches(list(range(len(ids))), ids, self.tokenizer.pad_token_id, self.device):
-            limits = [min(2 * len(ids[row]) + 8, self.max_tokens) for row in rows]  # for output that does not end, by the text's own length
+            limits = [
+                min(2 * len(ids[row]) + 8, self.max_tokens) for row in rows
+            ]  # for output that does not end, by the text's own length
             with torch.inference_mode():
-                generated = self.model.generate(**inputs, num_beams=self.beams, do_sample=False, max_new_tokens=max(limits))
+                generated = self.model.generate(
+                    **inputs, num_beams=self.beams, do_sample=False, max_new_tokens=max(limits)
+                )
             for row, tokens, limit in zip(rows, generated, limits, strict=True):
-                out[row] = self.tokenizer.decode(tokens[:limit], skip_special_tokens=True)  # the last possible one is a forced end
+                out[row] = self.tokenizer.decode(
+                    tokens[:limit], skip_special_tokens=True
+                )  # the last possible one is a forced end
         return out

@@ -1,3 +1,11 @@
-"""A tokenizer and texts go in; a learned or trimmed tokenizer comes out, and the embedding table that fits it."""
+"""A tokenizer and texts go in; a learned or trimmed tokenizer comes out, and the embedding table that fits
+it."""
 
-__all__ = ["initial_embeddings", "learn_tokenizer", "translated_embeddings", "trim_model", "trim_report", "trim_tokenizer"]
+__all__ = [
+    "initial_embeddings",
+    "learn_tokenizer",
+    "translated_embeddings",
+    "trim_model",
+    "trim_report",
+    "trim_tokenizer",
+]

@@ -28,26 +28,34 @@ def without_marker(token: str) -> str:
 
 
 def from_model(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase, table: Tensor) -> Tensor:
-    """Initial embeddings (V, w) for the tokenizer's tokens from the embedding table (T, w) behind the tokenizer `source`.
+    """Initial embeddings (V, w) for the tokenizer's tokens from the embedding table (T, w) behind the
+    tokenizer `source`.
 
-    A token that both have keeps its row; any other gets the mean row of the tokens that `source` splits it into.
+    A token that both have keeps its row; any other gets the mean row of the tokens that `source` splits it
+    into.
     """
     if tokenizer.get_vocab() == source.get_vocab():
         return table[: len(tokenizer)]
-    return torch.stack([table[ids].mean(0) if ids else table.mean(0) for ids in source_ids(tokenizer, source)])
+    return torch.stack(
+        [table[ids].mean(0) if ids else table.mean(0) for ids in source_ids(tokenizer, source)]
+    )
 
 
 def source_ids(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[list[int]]:
-    """Each token of the tokenizer as ids of `source`: the same token where it has it, else those it splits the token's text into."""
+    """Each token of the tokenizer as ids of `source`: the same token where it has it, else those it splits
+    the token's text into."""
     known = source.get_vocab()
     return [
-        [known[token]] if token in known else source(without_marker(token), add_special_tokens=False)["input_ids"]
+        [known[token]]
+        if token in known
+        else source(without_marker(token), add_special_tokens=False)["input_ids"]
         for token in tokens_by_id(tokenizer)
     ]
 
 
 def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokenizerBase) -> list[np.ndarray]:
-    """Each token of the tokenizer as a text of its own in ids of `source`, between its special tokens; (n_i,) int32 each."""
+    """Each token of the tokenizer as a text of its own in ids of `source`, between its special tokens; (n_i,)
+    int32 each."""
     first, *last = source("")["input_ids"]
     return [np.array([first, *ids, *last], np.int32) for ids in source_ids(tokenizer, source)]
 
@@ -55,20 +63,30 @@ def tokens_as_texts(tokenizer: PreTrainedTokenizerBase, source: PreTrainedTokeni
 def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed: int) -> Tensor:
     """Initial embeddings (V, width) from a GloVe text file.
 
-    Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has. Raises UserError:
-    no such file, a line of another width, no token found.
+    Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has.
+    Raises UserError: no such file, a line of another width, no token found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
     found: dict[int, np.ndarray] = {}
     for number, word, values in _glove_lines(path):
         if word in wanted:
             if len(values) != width:
-                raise UserError(f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they must agree")
+                raise UserError(
+                    f"{path}: line {number} has {len(values)} dimensions, student.width is {width}; they "
+                    "must agree"
+                )
             found[wanted[word]] = np.array(values, np.float32)
     if not found:
-        raise UserError(f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole words")
+        raise UserError(
+            f"{path}: none of the tokenizer's {len(wanted):,} tokens is in it; give a tokenizer of whole "
+            "words"
+        )
     known = np.stack(list(found.values()))
-    table = np.random.default_rng(seed).normal(known.mean(), known.std(), (len(tokenizer), width)).astype(np.float32)
+    table = (
+        np.random.default_rng(seed)
+        .normal(known.mean(), known.std(), (len(tokenizer), width))
+        .astype(np.float32)
+    )
     table[list(found)] = known
     return torch.from_numpy(table)
 

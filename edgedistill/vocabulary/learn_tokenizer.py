@@ -9,7 +9,17 @@ from itertools import chain
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from edgedistill import files, recipe
@@ -22,46 +32,79 @@ FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned ch
 CHUNK = 8_192  # texts read at a time
 
 
-def learn_wordpiece(like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int) -> PreTrainedTokenizerBase:
-    """A WordPiece tokenizer of at most `vocabulary_size` tokens for the corpora, with the normalization and special tokens of `like`.
+def learn_wordpiece(
+    like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int
+) -> PreTrainedTokenizerBase:
+    """A WordPiece tokenizer of at most `vocabulary_size` tokens for the corpora, with the normalization and
+    special tokens of `like`.
 
     Raises UserError where `like` is no WordPiece tokenizer.
     """
     model = like.backend_tokenizer.model
     if not isinstance(model, models.WordPiece):
         kind = type(model).__name__
-        raise UserError(f"student.vocabulary_size: learns WordPiece, the tokenizer is {kind}; leave it out, or give a tokenizer")
-    special = [token for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token) if token]
+        raise UserError(
+            f"student.vocabulary_size: learns WordPiece, the tokenizer is {kind}; leave it out, or give a "
+            "tokenizer"
+        )
+    special = [
+        token
+        for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token)
+        if token
+    ]
     letters = _train_wordpiece(like, corpora, 0, special)
-    ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *sorted(token for token in letters if token.startswith("##"))])
+    ids = _train_wordpiece(
+        like,
+        corpora,
+        vocabulary_size,
+        [*special, *sorted(token for token in letters if token.startswith("##"))],
+    )
     learned = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token))
-    learned.normalizer, learned.pre_tokenizer = like.backend_tokenizer.normalizer, like.backend_tokenizer.pre_tokenizer
+    learned.normalizer, learned.pre_tokenizer = (
+        like.backend_tokenizer.normalizer,
+        like.backend_tokenizer.pre_tokenizer,
+    )
     learned.add_special_tokens(special)
     cls, sep = like.cls_token, like.sep_token
     learned.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
     learned.decoder = like.backend_tokenizer.decoder
-    names = {name: getattr(like, name) for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")}
+    names = {
+        name: getattr(like, name)
+        for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
     return PreTrainedTokenizerFast(tokenizer_object=learned, model_max_length=like.model_max_length, **names)
 
 
-def _train_wordpiece(like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int, first: list[str]) -> dict[str, int]:
+def _train_wordpiece(
+    like: PreTrainedTokenizerBase, corpora: list[Corpus], vocabulary_size: int, first: list[str]
+) -> dict[str, int]:
     """Tokens and their ids, `first` before all others; a vocabulary size of 0 stops at single letters.
 
-    The trainer numbers letters inside words (##a) in the order of a hash that differs each time, and of pairs that are equally
-    frequent it merges those with the lowest ids: unless these letters come first, no two trainings give the same tokens.
+    The trainer numbers letters inside words (##a) in the order of a hash that differs each time, and of pairs
+    that are equally frequent it merges those with the lowest ids: unless these letters come first, no two
+    trainings give the same tokens.
     """
     raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
-    raw.normalizer, raw.pre_tokenizer = like.backend_tokenizer.normalizer, like.backend_tokenizer.pre_tokenizer
+    raw.normalizer, raw.pre_tokenizer = (
+        like.backend_tokenizer.normalizer,
+        like.backend_tokenizer.pre_tokenizer,
+    )
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=first, show_progress=False)
-    raw.train_from_iterator(chain.from_iterable(each.chunks(CHUNK) for each in corpora), trainer, length=sum(map(len, corpora)))
+    raw.train_from_iterator(
+        chain.from_iterable(each.chunks(CHUNK) for each in corpora), trainer, length=sum(map(len, corpora))
+    )
     return raw.get_vocab()
 
 
-def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int = 512, session: Session = QUIET) -> PreTrainedTokenizerBase:
-    """A Unigram tokenizer of at most `spec.vocabulary_size` tokens, laid out as XLM-R's: <s> <pad> </s> <unk> first, <mask> last.
+def learn_unigram(
+    corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int = 512, session: Session = QUIET
+) -> PreTrainedTokenizerBase:
+    """A Unigram tokenizer of at most `spec.vocabulary_size` tokens, laid out as XLM-R's: <s> <pad> </s> <unk>
+    first, <mask> last.
 
-    Learned on one thread, so that the same texts give the same tokens; cached under the texts and the options. `max_tokens`: the
-    tokenizer's model_max_length. Raises UserError where the texts have more distinct characters than `spec.vocabulary_size`.
+    Learned on one thread, so that the same texts give the same tokens; cached under the texts and the
+    options. `max_tokens`: the tokenizer's model_max_length. Raises UserError where the texts have more
+    distinct characters than `spec.vocabulary_size`.
     """
     content = {
         "corpora": [each.fingerprint for each in corpora],
@@ -72,10 +115,15 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
 
     def write(temporary: Path) -> None:
         size, total = spec.vocabulary_size, sum(len(each) for each in corpora)
-        session.log(f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts")
+        session.log(
+            f"learning a vocabulary of {size:,} tokens from {min(total, spec.sample):,} of {total:,} texts"
+        )
         tokenizer = _train_unigram(corpora, spec, max_tokens)
         if len(tokenizer) > size:
-            fact = f"the vocabulary needs {len(tokenizer):,} tokens, one per character of the texts, {size:,} are allowed"
+            fact = (
+                f"the vocabulary needs {len(tokenizer):,} tokens, one per character of the texts, "
+                f"{size:,} are allowed"
+            )
             raise UserError(f"student.unigram.vocabulary_size: {fact}; raise it, or leave a script out")
         if len(tokenizer) < size:
             session.log(f"learned a vocabulary of {len(tokenizer):,} tokens: these texts support no more")
@@ -86,29 +134,44 @@ def learn_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int =
 
 def _train_unigram(corpora: list[Corpus], spec: recipe.Unigram, max_tokens: int) -> PreTrainedTokenizerFast:
     raw = Tokenizer(models.Unigram())
-    steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if spec.lowercase else []), normalizers.Replace(Regex(" {2,}"), " ")]
+    steps = [
+        normalizers.NFKC(),
+        *([normalizers.Lowercase()] if spec.lowercase else []),
+        normalizers.Replace(Regex(" {2,}"), " "),
+    ]
     raw.normalizer = normalizers.Sequence(steps)
     raw.pre_tokenizer = pre_tokenizers.Metaspace()
     raw.decoder = decoders.Metaspace()
     first = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=spec.vocabulary_size - 1, special_tokens=first, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=spec.vocabulary_size - 1, special_tokens=first, unk_token="<unk>", show_progress=False
+    )
     before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads sum in any order, and rounding would then choose the tokens
+    os.environ["TOKENIZERS_PARALLELISM"] = (
+        "false"  # threads sum in any order, and rounding would then choose the tokens
+    )
     try:
         raw.train_from_iterator(_sampled(corpora, spec.sample), trainer)
     finally:
-        os.environ.pop("TOKENIZERS_PARALLELISM") if before is None else os.environ.update(TOKENIZERS_PARALLELISM=before)
-    # The trainer sums over a hash map whose order differs between processes, and so do the last digits of the scores.
+        os.environ.pop("TOKENIZERS_PARALLELISM") if before is None else os.environ.update(
+            TOKENIZERS_PARALLELISM=before
+        )
+    # The trainer sums over a hash map whose order differs between processes, and so do the last digits of the
+    # scores.
     data = json.loads(raw.to_str())
     data["model"]["vocab"] = [[token, round(score, 9)] for token, score in data["model"]["vocab"]]
     raw = Tokenizer.from_str(json.dumps(data))
     ends = [("<s>", raw.token_to_id("<s>")), ("</s>", raw.token_to_id("</s>"))]
-    raw.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends)
+    raw.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ends
+    )
     raw.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
     names |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
     inputs = ["input_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=max_tokens, model_input_names=inputs, **names)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, model_max_length=max_tokens, model_input_names=inputs, **names
+    )
 
 
 def _sampled(corpora: list[Corpus], limit: int) -> Iterator[list[str]]:
@@ -119,5 +182,9 @@ def _sampled(corpora: list[Corpus], limit: int) -> Iterator[list[str]]:
         for texts in each.chunks(CHUNK):
             here = texts[:left]
             left -= len(here)
-            yield [text for at, text in enumerate(here, row) if at * limit // total != (at - 1) * limit // total or total <= limit]
+            yield [
+                text
+                for at, text in enumerate(here, row)
+                if at * limit // total != (at - 1) * limit // total or total <= limit
+            ]
             row += len(here)

@@ -1,4 +1,5 @@
-"""Which tokens a WordPiece, Unigram or BPE model needs besides those in use, to tokenize texts of these tokens as before."""
+"""Which tokens a WordPiece, Unigram or BPE model needs besides those in use, to tokenize texts of these
+tokens as before."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 
-BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # byte fallback writes a character without a token as these
+BYTES = {
+    f"<0x{byte:02X}>" for byte in range(256)
+}  # byte fallback writes a character without a token as these
 
 Model = dict[str, Any]  # the `model` section of tokenizer.json
 
 
 def required(model: Model, used: set[str], failed: set[str]) -> set[str]:
-    """The used tokens and those the model needs to find them as before. `failed`: words that became the unknown token."""
+    """The used tokens and those the model needs to find them as before. `failed`: words that became the
+    unknown token."""
     return REQUIRED[model["type"]](model, used | _failed_paths(model, failed))
 
 
@@ -23,14 +27,18 @@ def _characters(tokens: Iterable[str]) -> set[str]:
 
 
 def _wordpiece(model: Model, used: set[str]) -> set[str]:
-    """WordPiece matches the longest token first: with fewer longer tokens, the same ones match. (Unknown words: `_failed_paths`.)"""
+    """WordPiece matches the longest token first: with fewer longer tokens, the same ones match. (Unknown
+    words: `_failed_paths`.)"""
     prefix, known = model["continuing_subword_prefix"], model["vocab"]
     characters = _characters(token.removeprefix(prefix) for token in used)
-    return used | {form for character in characters for form in (character, prefix + character) if form in known}
+    return used | {
+        form for character in characters for form in (character, prefix + character) if form in known
+    }
 
 
 def _failed_paths(model: Model, words: set[str]) -> set[str]:
-    """The tokens that WordPiece matches in a word before it fails: without them shorter ones might match, and the word be known.
+    """The tokens that WordPiece matches in a word before it fails: without them shorter ones might match, and
+    the word be known.
 
     [ab, a, ##bc] fail on `abc` (`ab`, then no `##c`); without `ab` it would become `a ##bc`.
     """
@@ -41,7 +49,9 @@ def _failed_paths(model: Model, words: set[str]) -> set[str]:
         start = 0
         while start < len(word) <= model["max_input_chars_per_word"]:
             marker = prefix if start else ""
-            end = next((end for end in range(len(word), start, -1) if marker + word[start:end] in known), start)
+            end = next(
+                (end for end in range(len(word), start, -1) if marker + word[start:end] in known), start
+            )
             if end == start:
                 break
             found.add(marker + word[start:end])
@@ -50,14 +60,16 @@ def _failed_paths(model: Model, words: set[str]) -> set[str]:
 
 
 def _unigram(model: Model, used: set[str]) -> set[str]:
-    """The best path stays the best, as long as an unknown character keeps its cost: 10 below the least likely token."""
+    """The best path stays the best, as long as an unknown character keeps its cost: 10 below the least likely
+    token."""
     known = {token for token, _ in model["vocab"]}
     least_likely = min(model["vocab"], key=lambda entry: entry[1])[0]
     return used | {least_likely} | (_characters(used) & known)
 
 
 def _bpe(model: Model, used: set[str]) -> set[str]:
-    """Every token that merges produce on the way to a used one. Merges inside a token are the same in any word."""
+    """Every token that merges produce on the way to a used one. Merges inside a token are the same in any
+    word."""
     rank = {pair: number for number, pair in enumerate(merges(model))}
     intermediate: set[str] = set()
     for token in used:
@@ -90,10 +102,15 @@ def _merge_path(token: str, model: Model, rank: dict[tuple[str, str], int]) -> I
     first = prefix if prefix and token.startswith(prefix) else ""
     last = suffix if suffix and token.endswith(suffix) else ""
     end = len(inner) - 1
-    symbols = [(prefix if at else first) + character + (last if at == end else "") for at, character in enumerate(inner)]
+    symbols = [
+        (prefix if at else first) + character + (last if at == end else "")
+        for at, character in enumerate(inner)
+    ]
     yield from symbols
     while len(symbols) > 1:
-        best = min(range(len(symbols) - 1), key=lambda at: rank.get((symbols[at], symbols[at + 1]), len(rank)))
+        best = min(
+            range(len(symbols) - 1), key=lambda at: rank.get((symbols[at], symbols[at + 1]), len(rank))
+        )
         pair = (symbols[best], symbols[best + 1])
         if pair not in rank:
             return
@@ -101,11 +118,16 @@ def _merge_path(token: str, model: Model, rank: dict[tuple[str, str], int]) -> I
         yield symbols[best]
 
 
-REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {"WordPiece": _wordpiece, "Unigram": _unigram, "BPE": _bpe}
+REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
+    "WordPiece": _wordpiece,
+    "Unigram": _unigram,
+    "BPE": _bpe,
+}
 
 
 def byte_tokens(tokenizer: dict[str, Any]) -> set[str]:
-    """The tokens that stand for single bytes, of byte-level models and of byte fallback. `tokenizer`: the data of tokenizer.json."""
+    """The tokens that stand for single bytes, of byte-level models and of byte fallback. `tokenizer`: the
+    data of tokenizer.json."""
     model, found = tokenizer["model"], set()
     known = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     if model.get("byte_fallback"):

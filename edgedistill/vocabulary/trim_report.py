@@ -1,4 +1,5 @@
-"""What trimming a tokenizer changes: the share of texts tokenized as before, and tokens per text and unknown tokens of the rest."""
+"""What trimming a tokenizer changes: the share of texts tokenized as before, and tokens per text and unknown
+tokens of the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ class _Tally:
 
     def shares(self) -> dict[str, Any]:
         mean = [round(tokens / self.texts, 3) if self.texts else None for tokens in self.tokens]
-        unknown = [round(count / tokens, 6) if tokens else None for count, tokens in zip(self.unknown, self.tokens, strict=True)]
+        unknown = [
+            round(count / tokens, 6) if tokens else None
+            for count, tokens in zip(self.unknown, self.tokens, strict=True)
+        ]
         return {
             "texts": self.texts,
             "tokens_mean": dict(zip(("before", "after"), mean, strict=True)),
@@ -51,11 +55,16 @@ class _Tally:
 
 
 def compare(
-    before: PreTrainedTokenizerBase, after: PreTrainedTokenizerBase, old_ids: np.ndarray, sources: list[NamedTexts]
+    before: PreTrainedTokenizerBase,
+    after: PreTrainedTokenizerBase,
+    old_ids: np.ndarray,
+    sources: list[NamedTexts],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """For each source, the share of texts tokenized as before, and token counts of those (kept) and of the rest (dropped).
+    """For each source, the share of texts tokenized as before, and token counts of those (kept) and of the
+    rest (dropped).
 
-    `old_ids` (V,): the id in `before` of each token of `after`. Also returns some unchanged texts. Raises RuntimeError where a text
+    `old_ids` (V,): the id in `before` of each token of `after`. Also returns some unchanged texts. Raises
+        RuntimeError where a text
     of kept tokens is tokenized otherwise than before: a bug in the trimming.
     """
     new_ids = [-1] * (max(before.get_vocab().values()) + 1)
@@ -66,38 +75,59 @@ def compare(
     for name, read in sources:
         kept, dropped, shown = _Tally(), _Tally(), 0
         for chunk in chunks(read()):
-            encoded = [[encoding.ids for encoding in each.backend_tokenizer.encode_batch_fast(chunk)] for each in (before, after)]
+            encoded = [
+                [encoding.ids for encoding in each.backend_tokenizer.encode_batch_fast(chunk)]
+                for each in (before, after)
+            ]
             for text, old, new in zip(chunk, *encoded, strict=True):
                 expected = [new_ids[token] for token in old]
                 if expected != new and -1 not in expected:
-                    raise RuntimeError(f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}")
+                    raise RuntimeError(
+                        f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}"
+                    )
                 (kept if expected == new else dropped).add((old, new), unknown_ids)
                 if expected == new and shown < EXAMPLES:
                     examples.append(text)
                     shown += 1
         total = kept.texts + dropped.texts
         share = round(kept.texts / total, 6) if total else None
-        reports.append({"name": name, "texts": total, "identical": share, "kept": kept.shares(), "dropped": dropped.shares()})
+        reports.append(
+            {
+                "name": name,
+                "texts": total,
+                "identical": share,
+                "kept": kept.shares(),
+                "dropped": dropped.shares(),
+            }
+        )
     return reports, examples
 
 
 def summary_line(report: dict[str, Any]) -> str:
     """The report on a tokenizer in one line."""
     tokens = report["tokens"]
-    shares = (f"{source['identical']:.1%} of {source['name']}" for source in report["sources"] if source["texts"])
-    return f"{tokens['after']:,} of {tokens['before']:,} tokens kept; tokenized as before: {', '.join(shares)}"
+    shares = (
+        f"{source['identical']:.1%} of {source['name']}" for source in report["sources"] if source["texts"]
+    )
+    return (
+        f"{tokens['after']:,} of {tokens['before']:,} tokens kept; tokenized as before: {', '.join(shares)}"
+    )
 
 
 def summary(report: dict[str, Any]) -> str:
     """The report on a trimmed model: a line of totals, then one line per file."""
     tokens, size = report["tokens"], report["size_bytes"]
     lines = [
-        f"{tokens['after']:,} of {tokens['before']:,} tokens; {size['after'] / 1e6:.1f} of {size['before'] / 1e6:.1f} MB; "
-        f"token embeddings of {report['compared']} unchanged texts differ by {report['max_difference']:.1e} at most"
+        f"{tokens['after']:,} of {tokens['before']:,} tokens; {size['after'] / 1e6:.1f} of "
+        f"{size['before'] / 1e6:.1f} MB; "
+        f"token embeddings of {report['compared']} unchanged texts differ by {report['max_difference']:.1e} "
+        "at most"
     ]
     for source in report["sources"]:
         dropped = source["dropped"]
-        text = f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
+        text = (
+            f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
+        )
         if dropped["texts"]:
             mean, unknown = dropped["tokens_mean"], dropped["unknown"]
             text += f"; the other {dropped['texts']:,}: {mean['before']:.1f} → {mean['after']:.1f} tokens, "

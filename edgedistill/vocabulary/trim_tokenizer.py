@@ -1,4 +1,5 @@
-"""Trim a tokenizer to the tokens that texts use and those they depend on, so that texts of these tokens are tokenized as before."""
+"""Trim a tokenizer to the tokens that texts use and those they depend on, so that texts of these tokens are
+tokenized as before."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 
 
 class TrimmedTokenizer(NamedTuple):
-    """A smaller tokenizer. `old_ids` (V,): the old id of each of its tokens; `report`: what changed; `examples`: unchanged texts."""
+    """A smaller tokenizer. `old_ids` (V,): the old id of each of its tokens; `report`: what changed;
+    `examples`: unchanged texts."""
 
     tokenizer: PreTrainedTokenizerBase
     old_ids: np.ndarray
@@ -35,11 +37,15 @@ def trimmed(
     min_count: int = 1,
     keep_ids: Iterable[int] = (),
 ) -> TrimmedTokenizer:
-    """Keep the tokens that `texts` use at least `min_count` times, and report on those texts and on `report_texts`.
+    """Keep the tokens that `texts` use at least `min_count` times, and report on those texts and on
+    `report_texts`.
 
-    Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids `keep_ids`, and whatever
-    the tokenizer's model must still find to tokenize texts of kept tokens as before (see `required_tokens`). Ids keep their order.
-    Raises UserError: a model other than WordPiece, Unigram or BPE, an unknown or padding token that the tokenizer lacks, no texts,
+    Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids
+        `keep_ids`, and whatever
+    the tokenizer's model must still find to tokenize texts of kept tokens as before (see `required_tokens`).
+    Ids keep their order.
+    Raises UserError: a model other than WordPiece, Unigram or BPE, an unknown or padding token that the
+        tokenizer lacks, no texts,
     no token used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -55,14 +61,26 @@ def trimmed(
     added = {token["content"] for token in data["added_tokens"]}
     used = {token for token, number in ids.items() if counts[number] >= min_count and token not in added}
     if not used:
-        raise UserError(f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts")
+        raise UserError(
+            f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
+        )
     unknown = _unknown_token(model)
-    always = added | special | {tokens[number] for number in keep_ids} | ({unknown} if unknown is not None else set())
+    always = (
+        added
+        | special
+        | {tokens[number] for number in keep_ids}
+        | ({unknown} if unknown is not None else set())
+    )
     old_ids = _order(model, ids, required(model, used, failed) | byte_tokens(data) | always)
     expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
     smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
     sources, examples = compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
-    return TrimmedTokenizer(smaller, old_ids, {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources}, examples)
+    return TrimmedTokenizer(
+        smaller,
+        old_ids,
+        {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources},
+        examples,
+    )
 
 
 def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTexts]:
@@ -72,21 +90,30 @@ def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTex
         return itertools.islice(itertools.chain.from_iterable(corpus.chunks(CHUNK)), start, end)
 
     size, trained = len(corpus), corpus.training_count
-    return NamedTexts(f"{prefix}trained on", lambda: rows(0, trained)), NamedTexts(f"{prefix}held out", lambda: rows(trained, size))
+    return NamedTexts(f"{prefix}trained on", lambda: rows(0, trained)), NamedTexts(
+        f"{prefix}held out", lambda: rows(trained, size)
+    )
 
 
-def _check_special(model: dict[str, Any], ids: dict[str, int], special: set[str], keep_ids: Iterable[int]) -> None:
+def _check_special(
+    model: dict[str, Any], ids: dict[str, int], special: set[str], keep_ids: Iterable[int]
+) -> None:
     """Raise UserError where the vocabulary lacks the unknown token, a special token or an id to keep."""
     unknown = _unknown_token(model)
     if (unknown is None and model["type"] == "WordPiece") or (unknown is not None and unknown not in ids):
-        raise UserError(f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json")
+        raise UserError(
+            f"tokenizer: its unknown token {unknown!r} is not in its vocabulary; correct tokenizer.json"
+        )
     for token in special - ids.keys():
-        raise UserError(f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json")
+        raise UserError(
+            f"tokenizer: its special token {token!r} is not in its vocabulary; correct tokenizer_config.json"
+        )
     known = set(ids.values())
     for number in keep_ids:
         if number not in known:
             raise UserError(
-                f"tokenizer: the model pads with id {number}, which is not in its vocabulary; correct pad_token_id in config.json"
+                f"tokenizer: the model pads with id {number}, which is not in its vocabulary; correct "
+                "pad_token_id in config.json"
             )
 
 
@@ -96,8 +123,11 @@ def _unknown_token(model: dict[str, Any]) -> str | None:
     return model.get("unk_token")
 
 
-def _count(backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any]) -> tuple[np.ndarray, set[str]]:
-    """How often each old id occurs, (largest id + 1,); for WordPiece also the words of texts that have unknown ones."""
+def _count(
+    backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any]
+) -> tuple[np.ndarray, set[str]]:
+    """How often each old id occurs, (largest id + 1,); for WordPiece also the words of texts that have
+    unknown ones."""
     backend.no_padding()
     backend.no_truncation()
     ids = backend.get_vocab(with_added_tokens=True)
@@ -110,7 +140,12 @@ def _count(backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any])
         rows = [encoding.ids for encoding in backend.encode_batch_fast(chunk)]
         counts += np.bincount([token for row in rows for token in row], minlength=len(counts))
         if unknown >= 0:
-            failed.update(word for text, row in zip(chunk, rows, strict=True) if unknown in row for word in _words(backend, text))
+            failed.update(
+                word
+                for text, row in zip(chunk, rows, strict=True)
+                if unknown in row
+                for word in _words(backend, text)
+            )
     if not read:
         raise UserError("corpus: no texts, so the tokens to keep cannot be determined; give some")
     return counts, failed
@@ -119,13 +154,20 @@ def _count(backend: Tokenizer, sources: list[NamedTexts], model: dict[str, Any])
 def _words(backend: Tokenizer, text: str) -> list[str]:
     """The text as the tokenizer normalizes and pre-tokenizes it."""
     text = backend.normalizer.normalize_str(text) if backend.normalizer else text
-    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
+    return (
+        [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+        if backend.pre_tokenizer
+        else [text]
+    )
 
 
 def _order(model: dict[str, Any], ids: dict[str, int], wanted: set[str]) -> np.ndarray:
-    """Old ids by new id: the model's tokens in their old order, then added tokens that the model lacks (they always come last)."""
+    """Old ids by new id: the model's tokens in their old order, then added tokens that the model lacks (they
+    always come last)."""
     own = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else model["vocab"]
-    return np.array([ids[token] for token in sorted(wanted, key=lambda token: (token not in own, ids[token]))], np.int64)
+    return np.array(
+        [ids[token] for token in sorted(wanted, key=lambda token: (token not in own, ids[token]))], np.int64
+    )
 
 
 def _reduced(data: dict[str, Any], old_ids: np.ndarray, ids: dict[str, int]) -> dict[str, Any]:
@@ -142,13 +184,17 @@ def _reduced(data: dict[str, Any], old_ids: np.ndarray, ids: dict[str, int]) -> 
         kept = model["vocab"]
         pairs = merges(data["model"])
         model["merges"] = [list(pair) for pair in pairs if {*pair, merged(model, pair)} <= kept.keys()]
-    added = sorted(({**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]), key=lambda token: token["id"])
+    added = sorted(
+        ({**token, "id": new_ids[ids[token["content"]]]} for token in data["added_tokens"]),
+        key=lambda token: token["id"],
+    )
     reduced = {**data, "model": model, "added_tokens": added, "padding": None, "truncation": None}
     return {**reduced, "post_processor": _renumbered(data["post_processor"], new_ids)}
 
 
 def _renumbered(part: Any, new_ids: dict[int, int]) -> Any:
-    """A post-processor with new ids: `ids` of a template's tokens, (token, id) of BERT's and RoBERTa's, and those inside a sequence."""
+    """A post-processor with new ids: `ids` of a template's tokens, (token, id) of BERT's and RoBERTa's, and
+    those inside a sequence."""
     if isinstance(part, list):
         return [_renumbered(each, new_ids) for each in part]
     if not isinstance(part, dict):
@@ -164,12 +210,20 @@ def _renumbered(part: Any, new_ids: dict[int, int]) -> Any:
     return found
 
 
-def _tokenizer(like: PreTrainedTokenizerBase, data: dict[str, Any], expected: dict[str, int]) -> PreTrainedTokenizerBase:
+def _tokenizer(
+    like: PreTrainedTokenizerBase, data: dict[str, Any], expected: dict[str, int]
+) -> PreTrainedTokenizerBase:
     """A transformers tokenizer of this data, with the special tokens and limits of the old one."""
     raw = Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
     names = {name: str(getattr(like, name)) for name in SPECIAL if getattr(like, name, None)}
-    limits = {"model_max_length": like.model_max_length, "padding_side": like.padding_side, "truncation_side": like.truncation_side}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_input_names=like.model_input_names, **limits, **names)
+    limits = {
+        "model_max_length": like.model_max_length,
+        "padding_side": like.padding_side,
+        "truncation_side": like.truncation_side,
+    }
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, model_input_names=like.model_input_names, **limits, **names
+    )
     if tokenizer.get_vocab() != expected:
         raise RuntimeError("the trimmed tokenizer does not have the expected token ids")
     return tokenizer

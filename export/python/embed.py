@@ -1,7 +1,10 @@
-"""Run a bundle with numpy, tokenizers and onnxruntime alone. Copy this file next to a bundle, or start your own program from it.
+"""Run a bundle with numpy, tokenizers and onnxruntime alone. Copy this file next to a bundle, or start your
+own program from it.
 
-python embed.py BUNDLE [PRECISION] < texts.txt      one text per line in, one embedding (a JSON array) per line out
-python embed.py BUNDLE [PRECISION] --check          compare the embeddings of the bundle's golden texts; exit 1 where they differ
+python embed.py BUNDLE [PRECISION] < texts.txt
+    reads one text a line and writes one embedding (a JSON array) a line
+python embed.py BUNDLE [PRECISION] --check
+    compares the embeddings of the bundle's golden texts; exit 1 where they differ
 
 BUNDLE: a folder. PRECISION: one that the bundle has; by default the fastest, by the manifest's rank.
 """
@@ -18,10 +21,15 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-LARGEST_BYTES = {"manifest.json": 4_000_000, "tokenizer.json": 64_000_000, "parity.json": 64_000_000}  # of a graph 2**31 - 1
+LARGEST_BYTES = {
+    "manifest.json": 4_000_000,
+    "tokenizer.json": 64_000_000,
+    "parity.json": 64_000_000,
+}  # of a graph 2**31 - 1
 UNIT_LENGTH = 0.01  # how far an embedding's length may be from 1
 
-# Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that is read. What is not listed is
+# Of each message of an ONNX file: the fields that are skipped, and those that hold a message or a text that
+# is read. What is not listed is
 # refused: external data, subgraphs, functions, training steps, sparse tensors, strings.
 FIELDS: dict[str, tuple[set[int], dict[int, str]]] = {
     "model": ({1, 2, 3, 4, 5, 6, 8, 14, 26}, {7: "graph"}),
@@ -32,16 +40,19 @@ FIELDS: dict[str, tuple[set[int], dict[int, str]]] = {
 }
 OPERATORS = {
     "": "Compress Gather GatherElements GatherND NonZero ScatterElements ScatterND Slice Split Where "
-    "Concat ConstantOfShape Expand Flatten Identity Pad Range Reshape Shape Size Squeeze Tile Transpose Trilu "
+    "Concat ConstantOfShape Expand Flatten Identity Pad Range Reshape Shape Size Squeeze Tile Transpose "
+    "Trilu "
     "Unsqueeze "
-    "Abs Add Ceil Clip CumSum Div Erf Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal Round Sign Sqrt Sub Sum "
+    "Abs Add Ceil Clip CumSum Div Erf Exp Floor Log Max Mean Min Mod Mul Neg Pow Reciprocal Round Sign Sqrt "
+    "Sub Sum "
     "Sin Cos "
     "And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor "
     "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor "
     "ArgMax ArgMin ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
     "Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Sigmoid Softmax LogSoftmax Softplus Tanh "
     "Conv Einsum Gemm MatMul LayerNormalization LpNormalization GRU LSTM "
-    "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul QuantizeLinear ",
+    "Cast CastLike Constant DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul "
+    "QuantizeLinear ",
     "com.microsoft": "BiasGelu FastGelu Gelu QuickGelu "
     "Attention EmbedLayerNormalization MultiHeadAttention RotaryEmbedding SkipLayerNormalization "
     "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat "
@@ -84,13 +95,29 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     dims, precisions, files = (found.get(key) for key in ("dims", "precisions", "files"))
     good = isinstance(dims, list) and dims and all(type(dim) is int and 0 < dim <= 65_536 for dim in dims)
     good = good and type(found.get("max_tokens")) is int and 0 < found["max_tokens"] <= 131_072
-    good = good and isinstance(found.get("prompt"), str) and len(found["prompt"]) <= 10_000 and isinstance(found.get("output"), str)
-    good = good and isinstance(files, dict) and isinstance(precisions, dict) and all(isinstance(each, dict) for each in precisions.values())
+    good = (
+        good
+        and isinstance(found.get("prompt"), str)
+        and len(found["prompt"]) <= 10_000
+        and isinstance(found.get("output"), str)
+    )
+    good = (
+        good
+        and isinstance(files, dict)
+        and isinstance(precisions, dict)
+        and all(isinstance(each, dict) for each in precisions.values())
+    )
     good = good and type(found.get("pad_id", 0)) is int and 0 <= found.get("pad_id", 0) < 2**31
     if not good or not precisions:
-        sys.exit(f"{folder / 'manifest.json'}: keys missing or of the wrong type, truncated or edited; copy the bundle again")
+        sys.exit(
+            f"{folder / 'manifest.json'}: keys missing or of the wrong type, truncated or edited; copy the "
+            "bundle again"
+        )
     if found.get("schema") != 1:
-        sys.exit(f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, this program reads 1; get a newer one")
+        sys.exit(
+            f"{folder / 'manifest.json'}: schema {found.get('schema')!r}, this program reads 1; get a newer "
+            "one"
+        )
     if found.get("labels"):
         sys.exit(f"{folder}: a classifier, which has no embeddings; classify with edgedistill")
     for name in [*files, *(entry.get("file") for entry in precisions.values())]:
@@ -102,14 +129,19 @@ def verified(folder: Path, manifest: dict[str, Any], name: str) -> bytes:
     """A file of the bundle, whose sha256 is that of the manifest. Exits with 1 where it is not."""
     data = contents(folder, name)
     if hashlib.sha256(data).hexdigest() != manifest["files"].get(name):
-        sys.exit(f"{folder / name}: changed since export (its sha256 is not that of manifest.json); copy the bundle again")
+        sys.exit(
+            f"{folder / name}: changed since export (its sha256 is not that of manifest.json); copy the "
+            "bundle again"
+        )
     return data
 
 
 def check_graph(data: bytes) -> None:
-    """Raises ValueError for a graph whose data is not all in its own bytes, or with an operator that is not listed.
+    """Raises ValueError for a graph whose data is not all in its own bytes, or with an operator that is not
+    listed.
 
-    A strict reader of protobuf: what it does not know, it refuses, so that onnxruntime reads nothing in another way.
+    A strict reader of protobuf: what it does not know, it refuses, so that onnxruntime reads nothing in
+        another way.
     """
     if data[4:8] == b"ORTM":
         raise ValueError("in ORT format, not ONNX")
@@ -133,9 +165,14 @@ def _read(data: bytes, what: str, at: int, end: int) -> dict[str, Any]:
             raise ValueError(f"wire type {wire_type} at byte {at}")
         if stop > end:
             raise ValueError(f"cut off at byte {at}")
-        is_inside = what == "tensor" and field == 14 and wire_type == 0 and value == 0  # the data is in this file
+        is_inside = (
+            what == "tensor" and field == 14 and wire_type == 0 and value == 0
+        )  # the data is in this file
         if (name is None and field not in skipped and not is_inside) or (name is not None and wire_type != 2):
-            raise ValueError(f"field {field} of a {what} at byte {at}, as of weights in another file, which no bundle needs")
+            raise ValueError(
+                f"field {field} of a {what} at byte {at}, as of weights in another file, which no bundle "
+                "needs"
+            )
         if name in ("operator", "domain"):
             if name in found:
                 raise ValueError(f"a node with {name} twice at byte {at}")
@@ -169,7 +206,8 @@ def refuse(error: BaseException, fact: str) -> NoReturn:
 
 
 def place(entry: dict[str, Any]) -> float:
-    """A precision's place by speed where the processor multiplies 8-bit integers; one without a rank comes last."""
+    """A precision's place by speed where the processor multiplies 8-bit integers; one without a rank comes
+    last."""
     rank = entry.get("rank")
     found = rank.get("int8_cpu") if isinstance(rank, dict) else None
     return found if type(found) is int else float("inf")
@@ -178,8 +216,8 @@ def place(entry: dict[str, Any]) -> float:
 class Bundle:
     """An opened bundle: called with a text, it returns its embedding, (d,) float32, of unit length.
 
-    Longer texts are truncated to `max_tokens`. Both opening and calling exit with 1: for a graph or a tokenizer that is refused, and for
-    a text whose embedding is not of unit length.
+    Longer texts are truncated to `max_tokens`. Both opening and calling exit with 1: for a graph or a
+    tokenizer that is refused, and for a text whose embedding is not of unit length.
     """
 
     def __init__(self, folder: Path, precision: str) -> None:
@@ -189,7 +227,9 @@ class Bundle:
         try:
             check_graph(graph)
         except ValueError as error:
-            sys.exit(f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run")
+            sys.exit(
+                f"{folder / file}: refused: {error}; get the bundle again, or export it again from its run"
+            )
         tokenizer_json = verified(folder, self.manifest, "tokenizer.json").decode("utf-8", "replace")
         try:
             self._session = onnxruntime.InferenceSession(graph)
@@ -217,7 +257,9 @@ class Bundle:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("precision", nargs="?")
     parser.add_argument("--check", action="store_true")
@@ -240,10 +282,22 @@ def main() -> int:
         except (KeyError, TypeError, ValueError):
             pairs = []
         if not pairs or not (np.abs((vectors**2).sum(1) - 1) <= UNIT_LENGTH).all():  # NaN is not
-            sys.exit(f"{asked.bundle / 'parity.json'}: no golden texts with token ids and embeddings of unit length; copy the bundle again")
+            sys.exit(
+                f"{asked.bundle / 'parity.json'}: no golden texts with token ids and embeddings of unit "
+                "length; copy the bundle again"
+            )
         wrong = [text for text, ids, _ in pairs if embed.token_ids(text) != ids]
         cosines = [float(embed(text) @ vector) for text, _, vector in pairs]
-        print(json.dumps({"texts": len(cosines), "other_token_ids": len(wrong), "cosine_min": min(cosines), "cosine_at_least": least}))
+        print(
+            json.dumps(
+                {
+                    "texts": len(cosines),
+                    "other_token_ids": len(wrong),
+                    "cosine_min": min(cosines),
+                    "cosine_at_least": least,
+                }
+            )
+        )
         return 0 if not wrong and all(cosine >= least for cosine in cosines) else 1
     for line in sys.stdin:
         print(json.dumps([round(float(x), 7) for x in embed(line.rstrip("\n"))]))
@@ -252,5 +306,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end silently when the reader is gone, as with `| head`
+        signal.signal(
+            signal.SIGPIPE, signal.SIG_DFL
+        )  # end silently when the reader is gone, as with `| head`
     sys.exit(main())

@@ -11,7 +11,8 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Requests, their latency, the queue, the batches, and the texts and tokens embedded; also memory and CPU of the process."""
+    """Requests, their latency, the queue, the batches, and the texts and tokens embedded; also memory and CPU
+    of the process."""
 
     def __init__(self, waiting_texts: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -27,10 +28,16 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.batch_texts = Histogram("edgedistill_batch_texts", "Texts per batch", buckets=TEXTS, registry=self.registry)
+        self.batch_texts = Histogram(
+            "edgedistill_batch_texts", "Texts per batch", buckets=TEXTS, registry=self.registry
+        )
         self.texts = Counter("edgedistill_texts_total", "Embedded texts", registry=self.registry)
-        self.tokens = Counter("edgedistill_tokens_total", "Embedded tokens, without padding", registry=self.registry)
-        Gauge("edgedistill_queue_texts", "Texts waiting for a batch", registry=self.registry).set_function(waiting_texts)
+        self.tokens = Counter(
+            "edgedistill_tokens_total", "Embedded tokens, without padding", registry=self.registry
+        )
+        Gauge("edgedistill_queue_texts", "Texts waiting for a batch", registry=self.registry).set_function(
+            waiting_texts
+        )
         ProcessCollector(registry=self.registry)
 
     def batch(self, texts: int, tokens: int) -> None:

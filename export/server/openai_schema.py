@@ -12,11 +12,20 @@ import orjson
 from edgedistill import Bundle
 
 KEYS = ("input", "model", "encoding_format", "dimensions", "user")
-TYPES = {str: "a string", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object", type(None): "null"}
+TYPES = {
+    str: "a string",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 class Refusal(Exception):
-    """A request that is answered with an error. `message`: place: fact; way out. `param`, `code`: as OpenAI's errors have them."""
+    """A request that is answered with an error. `message`: place: fact; way out. `param`, `code`: as OpenAI's
+    errors have them."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         self.status = status
@@ -27,8 +36,16 @@ class Refusal(Exception):
         super().__init__(message)
 
     def body(self) -> bytes:
-        kind = "rate_limit_error" if self.status == 429 else "server_error" if self.status >= 500 else "invalid_request_error"
-        return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+        kind = (
+            "rate_limit_error"
+            if self.status == 429
+            else "server_error"
+            if self.status >= 500
+            else "invalid_request_error"
+        )
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,8 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True)
 class RequestReader:
-    """Reads requests to one bundle. max_texts: per request. max_chars: per text, for tokenizing takes time before it truncates."""
+    """Reads requests to one bundle. max_texts: per request. max_chars: per text, for tokenizing takes time
+    before it truncates."""
 
     bundle: Bundle
     max_texts: int
@@ -55,33 +73,55 @@ class RequestReader:
             raise Refusal(400, f'body: {TYPES[type(asked)]}, not an object; send {{"input": …, "model": …}}')
         for key in asked:
             if key not in KEYS:
-                raise Refusal(400, f"{key}: not known here; leave it out ({', '.join(KEYS)})", key, "unknown_parameter")
+                raise Refusal(
+                    400, f"{key}: not known here; leave it out ({', '.join(KEYS)})", key, "unknown_parameter"
+                )
         self.check_model(asked.get("model"))
         encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
-            raise Refusal(400, f"encoding_format: {_shown(encoding)}; choose float or base64", "encoding_format")
+            raise Refusal(
+                400, f"encoding_format: {_shown(encoding)}; choose float or base64", "encoding_format"
+            )
         if not isinstance(asked.get("user", ""), str | None):
-            raise Refusal(400, f"user: {TYPES[type(asked['user'])]}, not a string; send a string or leave it out", "user")
+            raise Refusal(
+                400,
+                f"user: {TYPES[type(asked['user'])]}, not a string; send a string or leave it out",
+                "user",
+            )
         return EmbeddingRequest(self._texts(asked), self._dim(asked.get("dimensions")), encoding == "base64")
 
     def _texts(self, asked: dict[str, Any]) -> list[str]:
         if "input" not in asked:
-            raise Refusal(400, "input: missing; send a string or a list of strings", "input", "missing_required_parameter")
+            raise Refusal(
+                400,
+                "input: missing; send a string or a list of strings",
+                "input",
+                "missing_required_parameter",
+            )
         given = asked["input"]
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list) or not texts:
             found = "an empty list" if texts == [] else TYPES[type(texts)]
             raise Refusal(400, f"input: {found}; send a string or a list of strings", "input")
         if len(texts) > self.max_texts and not isinstance(texts[0], int):
-            raise Refusal(400, f"input: {len(texts)} texts, at most {self.max_texts} are allowed; send them in several requests", "input")
+            raise Refusal(
+                400,
+                f"input: {len(texts)} texts, at most {self.max_texts} are allowed; send them in several "
+                "requests",
+                "input",
+            )
         for at, text in enumerate(texts):
             if not isinstance(text, str):
                 raise Refusal(400, _not_a_text(at, text), "input")
             if not text:  # as OpenAI does: it is mostly a mistake of the caller's
-                raise Refusal(400, f"input[{at}]: an empty string; leave it out, or send a space instead", "input")
+                raise Refusal(
+                    400, f"input[{at}]: an empty string; leave it out, or send a space instead", "input"
+                )
             if len(text) > self.max_chars:
                 fact = f"{len(text)} characters, at most {self.max_chars} are allowed"
-                raise Refusal(400, f"input[{at}]: {fact}; {self.bundle.max_tokens} tokens are read, send less", "input")
+                raise Refusal(
+                    400, f"input[{at}]: {fact}; {self.bundle.max_tokens} tokens are read, send less", "input"
+                )
         return texts
 
     def _dim(self, asked: Any) -> int:
@@ -89,9 +129,16 @@ class RequestReader:
         if asked is None:
             return dims[0]
         if type(asked) is not int or asked not in dims:
-            allowed = " or ".join(map(str, dims)) if len(dims) < 3 else f"{', '.join(map(str, dims[:-1]))} or {dims[-1]}"
+            allowed = (
+                " or ".join(map(str, dims))
+                if len(dims) < 3
+                else f"{', '.join(map(str, dims[:-1]))} or {dims[-1]}"
+            )
             raise Refusal(
-                400, f"dimensions: {_shown(asked)}; {self.bundle.manifest['name']} gives {allowed}, choose from these", "dimensions"
+                400,
+                f"dimensions: {_shown(asked)}; {self.bundle.manifest['name']} gives {allowed}, choose from "
+                "these",
+                "dimensions",
             )
         return asked
 
@@ -99,7 +146,9 @@ class RequestReader:
         """Raises Refusal for a model that this server does not have."""
         name = self.bundle.manifest["name"]
         if asked not in (None, name, f"{name}:{self.bundle.precision}"):
-            raise Refusal(404, f"model: no {_shown(asked)} here; this server has {name}", "model", "model_not_found")
+            raise Refusal(
+                404, f"model: no {_shown(asked)} here; this server has {name}", "model", "model_not_found"
+            )
 
 
 def parse_json(body: bytes | bytearray) -> Any:
@@ -116,12 +165,17 @@ def parse_json(body: bytes | bytearray) -> Any:
 
 
 def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens: int) -> bytes:
-    """OpenAI's answer: (n, d) float32 embeddings as lists of numbers, or as base64 of their little-endian float32."""
+    """OpenAI's answer: (n, d) float32 embeddings as lists of numbers, or as base64 of their little-endian
+    float32."""
     rows = cut(embeddings, asked.dim)
-    given = [base64.b64encode(row).decode() for row in rows.astype("<f4", copy=False)] if asked.base64 else rows
+    given = (
+        [base64.b64encode(row).decode() for row in rows.astype("<f4", copy=False)] if asked.base64 else rows
+    )
     data = [{"object": "embedding", "index": at, "embedding": each} for at, each in enumerate(given)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(
+        {"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY
+    )
 
 
 def cut(embeddings: np.ndarray, dim: int) -> np.ndarray:
@@ -135,7 +189,10 @@ def cut(embeddings: np.ndarray, dim: int) -> np.ndarray:
 def _not_a_text(at: int, given: Any) -> str:
     if isinstance(given, int | list) and not isinstance(given, bool):
         reason = "ids of another model's tokenizer would give wrong embeddings unseen"
-        return f"input[{at}]: token ids ({TYPES[type(given)]}); {reason}, send strings (LangChain: check_embedding_ctx_length=False)"
+        return (
+            f"input[{at}]: token ids ({TYPES[type(given)]}); {reason}, send strings (LangChain: "
+            "check_embedding_ctx_length=False)"
+        )
     return f"input[{at}]: {TYPES[type(given)]}, not a string; send strings"
 
 

@@ -1,7 +1,10 @@
-"""The texts of all requests wait in one queue; worker threads take what waits, up to a bound, and embed it as one batch.
+"""The texts of all requests wait in one queue; worker threads take what waits, up to a bound, and embed it as
+one batch.
 
-No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load. The texts of a long request are
-taken in parts, and what is left of it goes to the end of the queue, so that a short request waits for one part of it and not for all.
+No worker waits for a batch to fill: an idle server embeds a text at once, and batches grow with the load. The
+    texts of a long request are
+taken in parts, and what is left of it goes to the end of the queue, so that a short request waits for one
+part of it and not for all.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from edgedistill import Bundle
 
 CHARACTERS_PER_TOKEN = 4  # of English; only estimated, for a text is tokenized after it was taken
 CHARACTERS_TO_TOKENIZE = 64  # tokenizing this many takes about as long as embedding one token
-RUN_TOKENS = 128  # with padding, per run of the graph: texts of a small batch differ in length, and in larger runs padding costs more
+# with padding, per run of the graph: texts of a small batch differ in length, and in larger runs padding
+# costs more
+RUN_TOKENS = 128
 RETRY_AFTER_S = (1, 60)  # at least and at most; clients ignore longer ones
 
 
@@ -37,7 +42,8 @@ class QueueFull(Exception):
 class Job:
     """The texts of one request, and their embeddings as they come.
 
-    embeddings: (n, d) float32, complete when `done` is. tokens: of all texts, without padding. taken, embedded: counts of texts.
+    embeddings: (n, d) float32, complete when `done` is. tokens: of all texts, without padding. taken,
+        embedded: counts of texts.
     """
 
     texts: list[str]
@@ -65,7 +71,8 @@ class Part:
 class RequestQueue:
     """Embeds the texts of concurrent requests in common batches. Used from one event loop.
 
-    bundles: one per worker thread. limit_texts: texts that may wait. batch_tokens: estimated tokens per batch; at least one text is taken.
+    bundles: one per worker thread. limit_texts: texts that may wait. batch_tokens: estimated tokens per
+        batch; at least one text is taken.
     count: called with the texts and tokens of every batch, from the worker's thread.
     """
 
@@ -87,7 +94,9 @@ class RequestQueue:
     def start(self) -> None:
         """Start the workers, which first embed a text each. Called in the event loop that will submit."""
         self._loop = asyncio.get_running_loop()
-        self._threads = [threading.Thread(target=self._work, args=(bundle,), daemon=True) for bundle in self.bundles]
+        self._threads = [
+            threading.Thread(target=self._work, args=(bundle,), daemon=True) for bundle in self.bundles
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -101,7 +110,8 @@ class RequestQueue:
             thread.join(max(0.0, end - time.monotonic()))
 
     def check_room(self, texts: int) -> None:
-        """Raises QueueFull where so many more texts would not fit. A queue that is empty takes a request of any size."""
+        """Raises QueueFull where so many more texts would not fit. A queue that is empty takes a request of
+        any size."""
         waiting = self.waiting_texts
         if waiting and waiting + texts > self.limit_texts:
             raise QueueFull(waiting, self.retry_after_s())
@@ -109,7 +119,10 @@ class RequestQueue:
     def retry_after_s(self) -> int:
         """In how many seconds what waits now will be embedded, at the measured rate."""
         least, most = RETRY_AFTER_S
-        return max(least, min(most, math.ceil(self.waiting_texts / self.rate_texts_s) if self.rate_texts_s else least))
+        return max(
+            least,
+            min(most, math.ceil(self.waiting_texts / self.rate_texts_s) if self.rate_texts_s else least),
+        )
 
     def submit(self, texts: list[str]) -> Job:
         """Queue the texts of a request; await the job's `done`. Raises QueueFull."""

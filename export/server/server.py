@@ -3,7 +3,8 @@
 python server.py BUNDLE                                            on http://127.0.0.1:8000
 python server.py BUNDLE --precision int8 --host 0.0.0.0 --port 80
 
-Also GET /v1/models, /health (200 when ready, 503 while starting or stopping) and /metrics (Prometheus). SIGTERM stops it gracefully.
+Also GET /v1/models, /health (200 when ready, 503 while starting or stopping) and /metrics (Prometheus).
+SIGTERM stops it gracefully.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ import edgedistill
 from edgedistill import Bundle, CheckFailed, UserError, machine
 
 LARGEST_BODIES = 8  # held in memory at the same time, or as many bytes in smaller bodies
-LINGER_S = 1.0  # the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
+# the rest of a refused body is read and thrown away for this long, so that the client gets to read the answer
+LINGER_S = 1.0
 LINGER_BYTES = 4_000_000  # or until so many came
 MOST_HEADERS = 100  # of a request
 HEADER_BYTES = 64_000  # of all of them
 CLIENT_LEFT = 499  # never sent, only counted
 BACKLOG = 4096  # connections that wait for the event loop to accept them
-SWITCH_S = 0.001  # a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every run
+# a worker gets the interpreter back from a busy event loop after this long; by default after 5 ms, for every
+# run
+SWITCH_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,11 @@ class EmbeddingServer:
             Route("/health", self.health),
             Route("/metrics", self.exposition),
         ]
-        cors = {"allow_origins": limits.origins, "allow_methods": ["GET", "POST"], "allow_headers": ["authorization", "content-type"]}
+        cors = {
+            "allow_origins": limits.origins,
+            "allow_methods": ["GET", "POST"],
+            "allow_headers": ["authorization", "content-type"],
+        }
         self.app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
@@ -106,7 +114,12 @@ class EmbeddingServer:
     def model_entry(self) -> dict[str, Any]:
         try:
             made_at = datetime.datetime.fromisoformat(self.reader.bundle.manifest["made_at"]).timestamp()
-        except (KeyError, TypeError, ValueError, OverflowError):  # a note of the exporter's, which nothing else reads
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+        ):  # a note of the exporter's, which nothing else reads
             made_at = 0
         return {"id": self.name, "object": "model", "created": int(made_at), "owned_by": "edgedistill"}
 
@@ -121,7 +134,10 @@ class EmbeddingServer:
         return json_response(orjson.dumps(self.model_entry))
 
     async def exposition(self, request: Request) -> Response:
-        return Response(prometheus_client.generate_latest(self.metrics.registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+        return Response(
+            prometheus_client.generate_latest(self.metrics.registry),
+            media_type=prometheus_client.CONTENT_TYPE_LATEST,
+        )
 
     async def embeddings(self, request: Request) -> Response:
         """Answer a request, and count it by status."""
@@ -138,7 +154,11 @@ class EmbeddingServer:
         except TimeoutError:
             status = 503
             way_out = "send fewer texts, or try again"
-            return refused(Refusal(503, f"server: no answer within {self.limits.timeout_s:g} s; {way_out}", code="timeout"))
+            return refused(
+                Refusal(
+                    503, f"server: no answer within {self.limits.timeout_s:g} s; {way_out}", code="timeout"
+                )
+            )
         except ClientDisconnect:
             status = CLIENT_LEFT
             return Response(status_code=204)  # nobody reads it
@@ -158,14 +178,20 @@ class EmbeddingServer:
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytearray]:
-        """The body of a request, whose bytes count as held until the block ends. Raises Refusal once it is too large."""
+        """The body of a request, whose bytes count as held until the block ends. Raises Refusal once it is
+        too large."""
         if int(request.headers.get("content-length", 0)) > self.limits.body_bytes:
             raise too_large(self.limits.body_bytes)
         kind = request.headers.get("content-type", "none")
-        if kind.split(";")[0].strip().lower() != "application/json":  # a web page may send any other without asking first
+        if (
+            kind.split(";")[0].strip().lower() != "application/json"
+        ):  # a web page may send any other without asking first
             raise Refusal(415, f"Content-Type: {kind[:80]}; send application/json")
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression")
+            raise Refusal(
+                415,
+                f"Content-Encoding: {request.headers['content-encoding']}; send the body without compression",
+            )
         body, held = bytearray(), 0
         try:
             async for chunk in request.stream():
@@ -181,9 +207,12 @@ class EmbeddingServer:
             self.held_bytes -= held
 
     async def _embed(self, request: Request, asked: EmbeddingRequest) -> tuple[np.ndarray, int]:
-        """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does or the time is up."""
+        """(n, d) embeddings and the tokens of a request's texts, which leave the queue when the client does
+        or the time is up."""
         job = self.queue.submit(asked.texts)
-        left = asyncio.ensure_future(request.receive())  # the body was read: what comes now is the end of the connection
+        left = asyncio.ensure_future(
+            request.receive()
+        )  # the body was read: what comes now is the end of the connection
         left.add_done_callback(lambda _: job.done.done() or job.done.set_exception(ClientDisconnect()))
         try:
             await job.done
@@ -207,12 +236,19 @@ class HeaderCheck:
     def _problem(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
         size = sum(len(name) + len(value) for name, value in headers)
         if len(headers) > MOST_HEADERS or size > HEADER_BYTES:
-            fact = f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of {HEADER_BYTES} bytes are read"
+            fact = (
+                f"{len(headers)} headers of {size} bytes, at most {MOST_HEADERS} headers of "
+                f"{HEADER_BYTES} bytes are read"
+            )
             return Refusal(431, f"headers: {fact}; send fewer")
         found = [value.decode("latin-1") for name, value in headers if name == b"origin"]
         if "*" in self.origins or set(found) <= set(self.origins):
             return None
-        return Refusal(403, f"Origin: {found[0][:80]} may not ask; start the server with --allow-origin, or ask without a browser")
+        return Refusal(
+            403,
+            f"Origin: {found[0][:80]} may not ask; start the server with --allow-origin, or ask without a "
+            "browser",
+        )
 
 
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -255,7 +291,8 @@ class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class LingeringResponse(Response):
-    """An answer to a body that was not read: the connection is closed, but not before the client had time to read the answer."""
+    """An answer to a body that was not read: the connection is closed, but not before the client had time to
+    read the answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -286,7 +323,9 @@ def busy(fact: str, retry_after_s: int) -> Refusal:
 
 
 def too_large(limit_bytes: int) -> Refusal:
-    refusal = Refusal(413, f"body: more than {limit_bytes} bytes; send the texts in several requests", code="body_too_large")
+    refusal = Refusal(
+        413, f"body: more than {limit_bytes} bytes; send the texts in several requests", code="body_too_large"
+    )
     refusal.headers["Connection"] = "close"
     return refusal
 
@@ -295,7 +334,9 @@ async def http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, in the shape of OpenAI's errors."""
     assert isinstance(error, HTTPException)
     paths = "POST /v1/embeddings, GET /v1/models, /health or /metrics"
-    refusal = Refusal(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}")
+    refusal = Refusal(
+        error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}; ask for {paths}"
+    )
     refusal.headers.update(error.headers or {})
     return refused(refusal)
 
@@ -334,7 +375,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Limits(asked.max_body_mb * 1_000_000, asked.timeout, asked.stop_timeout, tuple(asked.allow_origin)),
     )
     sys.setswitchinterval(SWITCH_S)
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again once it has stopped; a graceful stop exits with 0
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises them again once it has stopped; a graceful stop exits with 0
         signal.signal(number, lambda *_: None)
     BoundedProtocol.headers_s = asked.header_timeout
     config = uvicorn.Config(
@@ -348,19 +392,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     host, port = listener.getsockname()[:2]
     bundle = bundles[0]
-    about = f"{bundle.manifest['name']}:{bundle.precision}, {bundle.dims[0]} dimensions, up to {bundle.max_tokens} tokens"
+    about = (
+        f"{bundle.manifest['name']}:{bundle.precision}, {bundle.dims[0]} dimensions, up to "
+        f"{bundle.max_tokens} tokens"
+    )
     print(f"{about}, on http://{f'[{host}]' if ':' in host else host}:{port}/v1", flush=True)
     GracefulServer(config, server).run(sockets=[listener])
     return 0
 
 
 def open_bundles(asked: argparse.Namespace) -> list[Bundle]:
-    """One bundle per worker. Raises UserError for what is not an encoder's bundle, and as `edgedistill.load`."""
+    """One bundle per worker. Raises UserError for what is not an encoder's bundle, and as
+    `edgedistill.load`."""
     threads = asked.threads or max(1, machine.default_threads() // asked.workers)
     bundle = edgedistill.load(asked.bundle, asked.precision, threads)
     if bundle.labels:
-        raise UserError(f"{asked.bundle}: a classifier ({', '.join(bundle.labels)}), which has no embeddings; serve an encoder")
-    return [bundle, *(edgedistill.load(asked.bundle, asked.precision, threads) for _ in range(asked.workers - 1))]
+        raise UserError(
+            f"{asked.bundle}: a classifier ({', '.join(bundle.labels)}), which has no embeddings; serve an "
+            "encoder"
+        )
+    return [
+        bundle,
+        *(edgedistill.load(asked.bundle, asked.precision, threads) for _ in range(asked.workers - 1)),
+    ]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -370,7 +424,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UserError(f"{host}:{port}: {error.strerror or error}; choose another --host or --port") from None
+        raise UserError(
+            f"{host}:{port}: {error.strerror or error}; choose another --host or --port"
+        ) from None
 
 
 def allow_many_connections() -> None:
@@ -397,23 +453,35 @@ def port_number(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="server.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        prog="server.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     found.add_argument("bundle", metavar="BUNDLE", help="a folder, or a shipped bundle such as nano")
     found.add_argument("--precision", help="default: what edgedistill.load chooses")
-    found.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all interfaces (default: %(default)s)")
-    found.add_argument("--port", type=port_number, default=8000, help="0 for any free one (default: %(default)s)")
     found.add_argument(
-        "--workers", type=positive, default=1, help="batches embedded at the same time, a copy of the bundle each (default: 1)"
+        "--host", default="127.0.0.1", help="0.0.0.0 for all interfaces (default: %(default)s)"
     )
     found.add_argument(
-        "--threads", type=positive, help="of each worker; default: $OMP_NUM_THREADS or all processors, shared by the workers"
+        "--port", type=port_number, default=8000, help="0 for any free one (default: %(default)s)"
+    )
+    found.add_argument(
+        "--workers",
+        type=positive,
+        default=1,
+        help="batches embedded at the same time, a copy of the bundle each (default: 1)",
+    )
+    found.add_argument(
+        "--threads",
+        type=positive,
+        help="of each worker; default: $OMP_NUM_THREADS or all processors, shared by the workers",
     )
     found.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="a web page whose scripts may ask, as https://example.org; * for all; may be repeated (default: none)",
+        help="a web page whose scripts may ask, as https://example.org; * for all; may be repeated (default: "
+        "none)",
     )
     limits = [
         ("--batch-tokens", 4096, "estimated tokens of a batch"),
@@ -426,7 +494,9 @@ def parser() -> argparse.ArgumentParser:
         ("--stop-timeout", 30, "seconds to finish what waits after SIGTERM"),
     ]
     for name, default, about in limits:
-        found.add_argument(name, type=positive, default=default, metavar="N", help=f"{about} (default: {default})")
+        found.add_argument(
+            name, type=positive, default=default, metavar="N", help=f"{about} (default: {default})"
+        )
     return found
 
 

@@ -15,7 +15,13 @@ from typer.testing import CliRunner
 
 from edgedistill import bundle_run, cli, files, recipe, resolve, run
 from edgedistill.adapting import adapt, own_texts
-from edgedistill.adapting.adaptation_recipe import Choices, adaptation_recipe, limits, seconds_for, tokens_to_read
+from edgedistill.adapting.adaptation_recipe import (
+    Choices,
+    adaptation_recipe,
+    limits,
+    seconds_for,
+    tokens_to_read,
+)
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
@@ -29,7 +35,9 @@ from tests.conftest import World, sentences
 def student(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of a student that has hardly been trained."""
     root = tmp_path_factory.mktemp("student")
-    few = {"stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4}]}
+    few = {
+        "stages": [{"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4}]
+    }
     train.train(recipe.parse(world.recipe(**few), "test"), root / "run", Session(data=world.data))
     bundle_writer.export(root / "run", ["fp32"], root / "bundle", lambda line: None)
     return root / "bundle"
@@ -49,14 +57,26 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
 ) -> None:
     data = documents(tmp_path / "data")
     before = {path: path.read_bytes() for path in student.rglob("*") if path.is_file()}
-    arguments = ["adapt", str(student), "--texts", "*.txt", "--data", str(data), "--out", str(tmp_path / "mine"), "--json"]
+    arguments = [
+        "adapt",
+        str(student),
+        "--texts",
+        "*.txt",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "mine"),
+        "--json",
+    ]
     arguments += ["--teacher", str(world.teacher)]
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     opened: Any = run.open_run(Path(found["run"]))
-    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), "an earlier bundle is not replaced unasked"
+    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, UserError), (
+        "an earlier bundle is not replaced unasked"
+    )
     assert found["after"]["cosine"] > found["before"]["cosine"] + 0.1
     assert found["after"]["spearman"] > found["before"]["spearman"]
     assert opened.recipe.student.weights == str(student) and opened.info["weights"]["bundle"] == "bundle"
@@ -64,7 +84,9 @@ def test_a_student_agrees_better_with_its_teacher_on_texts_that_were_held_out(
     assert corpus.passages is not None and corpus.held_out == 10, "texts of many words are cut into sentences"
     names = [source["name"] for source in opened.info["corpus"]["sources"]]
     assert names == ["own.txt", "Python's documentation", "passages of their texts"]
-    assert sum(source["texts"] for source in opened.info["corpus"]["sources"]) == opened.info["corpus"]["texts"]
+    assert (
+        sum(source["texts"] for source in opened.info["corpus"]["sources"]) == opened.info["corpus"]["texts"]
+    )
     card = (tmp_path / "mine" / "README.md").read_text(encoding="utf-8").split("### Earlier training")[0]
     assert all(name in card for name in ("| own.txt |", "| Python's documentation |", "| PSF-2.0 |"))
     assert bundle.load(tmp_path / "mine", "int8").encode(["a text"]).shape == (1, 32)
@@ -76,7 +98,11 @@ def other_teacher(world: World, folder: Path) -> Path:
     shutil.copytree(world.teacher, folder)
     weights = load_file(folder / "model.safetensors")
     table = next(name for name in weights if name.endswith("word_embeddings.weight"))
-    save_file({**weights, table: weights[table].flip(0).contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {**weights, table: weights[table].flip(0).contiguous()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     return folder
 
 
@@ -90,7 +116,9 @@ def test_another_teacher_is_said_and_fitted_to(world: World, student: Path, tmp_
     assert found["after"]["cosine"] > found["before"]["cosine"] + 0.2
 
 
-def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_resumed_and_says_what_it_chose(
+    world: World, student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = documents(tmp_path / "data")
     teacher = recipe.Teacher(model=str(world.teacher))
     request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher)
@@ -108,7 +136,9 @@ def test_it_can_be_resumed_and_says_what_it_chose(world: World, student: Path, t
 
 
 def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Path, tmp_path: Path) -> None:
-    request = adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",))
+    request = adapt.Request(
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", precisions=("int9",)
+    )
     with pytest.raises(UserError, match="--precision: no precision 'int9'; did you mean 'int8'"):
         adapt.adapt(request, Session(data=documents(tmp_path / "data")))
     assert not request.run.exists() and not resolve.unfinished_run(request.run).exists()
@@ -142,12 +172,17 @@ def test_with_little_time_texts_are_drawn(student: Path) -> None:
     source = bundle_run.open_finished(str(student), "test")
     choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
     most = limits(600, per_text=0.004, per_sample=0.012)
-    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(600, abs=1) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
+    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(
+        600, abs=1
+    ) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
     assert limits(seconds_for(20, 0.004, 0.012), 0.004, 0.012).steps in (19, 20)
     spec = adaptation_recipe(choices, own(50_000, 200), source, most)
     corpus: Any = spec.corpus
     assert spec.distilling[0].steps == most.steps
-    assert corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out == pytest.approx(most.rows, abs=3)
+    assert (
+        corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
+        == pytest.approx(most.rows, abs=3)
+    )
     few: Any = adaptation_recipe(choices, own(100, 12), source, most).corpus
     assert few.limit is None and few.passages is None, "there is time for all"
 
@@ -165,16 +200,26 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     both = own_texts.examine(["*.txt"], tmp_path, "text")
     assert (both.unit, both.wrapped, both.texts) == ("auto", 1, paragraphs + 100), "each file by itself"
     section = {"texts": ["*.txt"], "unit": both.unit}
-    spec = recipe.parse({"name": "x", "teacher": {"model": "x"}, "student": {"kind": "teacher"}, "corpus": section}, "x")
-    assert spec.corpus is not None and len(corpus.build(spec.corpus, Session(data=tmp_path), 0)) == paragraphs + 100
+    spec = recipe.parse(
+        {"name": "x", "teacher": {"model": "x"}, "student": {"kind": "teacher"}, "corpus": section}, "x"
+    )
+    assert (
+        spec.corpus is not None
+        and len(corpus.build(spec.corpus, Session(data=tmp_path), 0)) == paragraphs + 100
+    )
     found = own_texts.examine(["lines.txt"], tmp_path, "text")
-    assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean([len(each.split()) for each in sentences(100)])
+    assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean(
+        [len(each.split()) for each in sentences(100)]
+    )
 
 
 def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("\n".join(sentences(10)) + "\n")
     with pytest.raises(UserError) as raised:
-        adapt.adapt(adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"), Session(data=tmp_path))
+        adapt.adapt(
+            adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
+            Session(data=tmp_path),
+        )
     assert str(raised.value) == "--texts: 10 texts in 1 file(s), at least 50 are needed; add texts"
     assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
 
@@ -184,11 +229,16 @@ def test_an_unfinished_run_is_seen_before_anything_is_read(student: Path, tmp_pa
     with pytest.raises(UserError, match=r"runs/b.partial: nothing to resume; leave --resume out"):
         adapt.adapt(request, Session(data=tmp_path), resume=True)
     (tmp_path / "runs" / "b.partial").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"runs/b.partial: an unfinished run; continue it with --resume, or replace it with --overwrite"):
+    with pytest.raises(
+        UserError,
+        match=r"runs/b.partial: an unfinished run; continue it with --resume, or replace it with --overwrite",
+    ):
         adapt.adapt(request, Session(data=tmp_path))
 
 
 def test_an_unknown_student_lists_those_that_ship(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["adapt", "nanno", "--texts", "*.txt", "--out", str(tmp_path / "b")])
     assert result.exit_code != 0 and isinstance(result.exception, UserError)
-    assert "nano" in str(result.exception) and all(name in str(result.exception) for name in files.shipped("bundle"))
+    assert "nano" in str(result.exception) and all(
+        name in str(result.exception) for name in files.shipped("bundle")
+    )

@@ -1,4 +1,5 @@
-"""Every file of every cache is checked when it is opened: a damaged one is named once and made again, with the same bytes."""
+"""Every file of every cache is checked when it is opened: a damaged one is named once and made again, with
+the same bytes."""
 
 from __future__ import annotations
 
@@ -49,20 +50,31 @@ CACHES: dict[str, Callable[[Session], Any]] = {
     "words": lambda session: token_cache.tokenize_by_word(built(session), tokenizer(), 0, session),
     "parallel": lambda session: parallel_corpus.build(
         recipe.Parallel.model_validate(
-            {"kind": "parallel", "held_out": 1, "pairs": [{"files": ["pairs.tsv"], "languages": ["en", "de"], "columns": ["en", "de"]}]}
+            {
+                "kind": "parallel",
+                "held_out": 1,
+                "pairs": [{"files": ["pairs.tsv"], "languages": ["en", "de"], "columns": ["en", "de"]}],
+            }
         ),
         session,
         0,
     ),
     "triples": lambda session: triples.build(
-        recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")), [], session, "stages[0].triples"
+        recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")),
+        [],
+        session,
+        "stages[0].triples",
     ),
     "teachers": given,
 }
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -70,7 +82,9 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> N
     texts = [f"a text {number}" for number in range(9)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
-    (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + "".join(f"{text}\tb {text}\tc\n" for text in texts))
+    (tmp_path / "triples.tsv").write_text(
+        "anchor\tentailment\tcontradiction\n" + "".join(f"{text}\tb {text}\tc\n" for text in texts)
+    )
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
     lines: list[str] = []
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache", log=lines.append)
@@ -102,7 +116,9 @@ def test_a_file_is_hashed_once_a_process(tmp_path: Path, monkeypatch: pytest.Mon
         cached_folder.cached_folder(tmp_path / "c", lambda folder: pytest.fail("it is intact"), print)
     assert hashed == [tmp_path / "c" / "a"]
     (tmp_path / "c" / "a").write_text("other")
-    cached_folder.cached_folder(tmp_path / "c", lambda folder: (folder / "a").write_text("one"), lambda line: None)
+    cached_folder.cached_folder(
+        tmp_path / "c", lambda folder: (folder / "a").write_text("one"), lambda line: None
+    )
     assert (tmp_path / "c" / "a").read_text() == "one"
 
 

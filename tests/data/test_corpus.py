@@ -42,9 +42,13 @@ def write(path: Path, kind: str) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["id", "text"], *enumerate(TEXTS)])
     elif kind == "json":
-        path.write_text(json.dumps([{"id": i, "text": t} for i, t in enumerate(TEXTS)], indent=1), encoding="utf-8")
+        path.write_text(
+            json.dumps([{"id": i, "text": t} for i, t in enumerate(TEXTS)], indent=1), encoding="utf-8"
+        )
     elif kind in ("jsonl", "ndjson"):
-        path.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(TEXTS)), encoding="utf-8"
+        )
     else:
         pa = pytest.importorskip("pyarrow")
         import pyarrow.parquet as pq
@@ -111,7 +115,9 @@ def test_markdown_is_read_without_markup_and_code(tmp_path: Path) -> None:
         "Setext",
     ]
     (tmp_path / "test.md").write_text("Of two\n*paragraphs*\n", encoding="utf-8")
-    assert all_of(build(tmp_path, "a.md", exclude=["test.md"])) == [text for text in read if text != "of two paragraphs"]
+    assert all_of(build(tmp_path, "a.md", exclude=["test.md"])) == [
+        text for text in read if text != "of two paragraphs"
+    ]
 
 
 def test_normalised_and_distinct_but_for_case(tmp_path: Path) -> None:
@@ -157,7 +163,9 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text("\n".join(f"{name} {i}" for i in range(50)), encoding="utf-8")
     (tmp_path / "leak.txt").write_text("a 3\n", encoding="utf-8")
     plain = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10)
-    made = build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})
+    made = build(
+        tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]}
+    )
     held = made.texts(made.held_out)
     assert held == plain.texts(plain.held_out)
     assert all_of(made)[: plain.training_count] == all_of(plain)[: plain.training_count]
@@ -172,12 +180,18 @@ def test_lines_are_joined_to_paragraphs(tmp_path: Path) -> None:
         assert not {*lines} & {*held, "a 3"}
         assert 3 <= len(lines) <= 4 or numbers[-1] >= 47  # or the source ended
     assert {text[0] for text in more} == {"a", "b"}
-    assert all_of(build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})) == all_of(made)
+    assert all_of(
+        build(tmp_path, "?.txt", exclude=["leak.txt"], held_out=10, paragraphs={"texts": 20, "words": [6, 8]})
+    ) == all_of(made)
 
 
 def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
-    """Each passage once; those of held-out texts are held out, and an excluded sentence is never a passage."""
-    texts = [" ".join(f"Sentence {n} of text {t} is here." for n in range(5)) + " They all end like this." for t in range(12)]
+    """Each passage once; those of held-out texts are held out, and an excluded sentence is never a
+    passage."""
+    texts = [
+        " ".join(f"Sentence {n} of text {t} is here." for n in range(5)) + " They all end like this."
+        for t in range(12)
+    ]
     (tmp_path / "a.txt").write_text("\n".join([*texts, "Only one sentence in this text."]) + "\n")
     (tmp_path / "leak.txt").write_text("Sentence 2 of text 3 is here.\n")
     made = build(tmp_path, "a.txt", exclude=["leak.txt"], held_out=3, passages={"longest_run": 3})
@@ -193,17 +207,28 @@ def test_texts_are_cut_into_sentences_and_runs_of_them(tmp_path: Path) -> None:
     assert "Sentence 2 of text 3 is here." not in rows
     runs = [text for text in trained if 1 < text.count("Sentence") < 5]
     assert runs and all(text.count(".") <= 3 for text in runs)
-    assert made.sources[-1] == {"name": "passages of their texts", "texts": len(rows) - 13}, "with those of held-out texts"
+    assert made.sources[-1] == {"name": "passages of their texts", "texts": len(rows) - 13}, (
+        "with those of held-out texts"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("One sentence is here. No. Another one is here!", ["One sentence is here.", "No. Another one is here!"]),
-        ("in lower case it is . the results were obtained .", ["in lower case it is .", "the results were obtained ."]),
+        (
+            "One sentence is here. No. Another one is here!",
+            ["One sentence is here.", "No. Another one is here!"],
+        ),
+        (
+            "in lower case it is . the results were obtained .",
+            ["in lower case it is .", "the results were obtained ."],
+        ),
         ("He said “it is so now.” And then he left us", ["He said “it is so now.”", "And then he left us"]),
         ("Das ist ein langer Satz. Kurz.", ["Das ist ein langer Satz. Kurz."]),
-        ("这是第一个很长的句子。这是第二个很长的句子。", ["这是第一个很长的句子。", "这是第二个很长的句子。"]),
+        (
+            "这是第一个很长的句子。这是第二个很长的句子。",
+            ["这是第一个很长的句子。", "这是第二个很长的句子。"],
+        ),
         ("no end", ["no end"]),
     ],
 )
@@ -213,14 +238,20 @@ def test_sentences_of_a_text(text: str, expected: list[str]) -> None:
 
 def test_lines_up_to_a_blank_one_are_a_paragraph(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The first line\nand the second.\n\n \nAnother paragraph.\n")
-    assert sorted(all_of(build(tmp_path, "a.txt", unit="paragraph"))) == ["Another paragraph.", "The first line and the second."]
+    assert sorted(all_of(build(tmp_path, "a.txt", unit="paragraph"))) == [
+        "Another paragraph.",
+        "The first line and the second.",
+    ]
     assert len(build(tmp_path, "a.txt")) == 3
 
 
 def test_documentation_is_added_and_never_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"This is the text number {n}.\n" for n in range(20)))
     made = build(tmp_path, "a.txt", held_out=5, documentation_texts=30)
-    assert made.training_count == 15 + 30 and made.sources[-1] == {"name": "Python's documentation", "texts": 30}
+    assert made.training_count == 15 + 30 and made.sources[-1] == {
+        "name": "Python's documentation",
+        "texts": 30,
+    }
     assert all(made[row].startswith("This is the text") for row in made.held_out)
 
 
@@ -265,7 +296,11 @@ BAD = [
     ("a.txt", b"x" * 1_000_000 + b"\n", "line 1 is over 400,000 bytes; split the file into lines"),
     ("a.txt", b"", "nothing to train on: 0 of 0 texts"),
     ("a.txt", b" \n\t\n\n", "nothing to train on: 0 of 3 texts"),
-    ("a.md", b"good\n\n" + b"wrapped words\n" * 10_000, "a.md: line 3 is a text of 139,999 characters, the limit is 100,000"),
+    (
+        "a.md",
+        b"good\n\n" + b"wrapped words\n" * 10_000,
+        "a.md: line 3 is a text of 139,999 characters, the limit is 100,000",
+    ),
     ("a.md", b"---\nonly: front matter\n---\n", "nothing to train on: 0 of 0 texts"),
     ("a.doc", b"x", "no file type '.doc'"),
     ("a.tsv", b"id\tsentence\n1\tx\n", "no column 'text'; .*set corpus.column"),
@@ -280,8 +315,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "message"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)])
-def test_bad_files_are_named_and_nothing_is_left(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message"), BAD, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(BAD)]
+)
+def test_bad_files_are_named_and_nothing_is_left(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         build(tmp_path, name)
@@ -319,7 +358,9 @@ def test_row_sets_are_sampled_evenly_over_spans_and_blocks(monkeypatch: pytest.M
     assert rows.count(100, 501) == int((kept >= 100).sum())
     assert np.flatnonzero(rows.contains(np.arange(501))).tolist() == kept.tolist()
     some = rows.without(kept[::3])
-    assert np.concatenate(list(some.blocks())).tolist() == sorted(set(kept.tolist()) - set(kept[::3].tolist()))
+    assert np.concatenate(list(some.blocks())).tolist() == sorted(
+        set(kept.tolist()) - set(kept[::3].tolist())
+    )
     assert rows.at_ranks(np.array([40, 0, 7])).tolist() == kept[[0, 7, 40]].tolist()
 
 
@@ -334,11 +375,15 @@ def test_hub_data_sets_come_through_datasets(tmp_path: Path) -> None:
     """The real loading path, on a data set that is a local folder."""
     pytest.importorskip("datasets")
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS), encoding="utf-8")
+    (tmp_path / "set" / "train.jsonl").write_text(
+        "".join(json.dumps({"text": t}) + "\n" for t in TEXTS), encoding="utf-8"
+    )
     spec = recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main")
     assert all_of(corpus.build(spec, QUIET, 0)) == TEXTS
     with pytest.raises(UserError, match="no text column 'body'"):
-        corpus.build(recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0)
+        corpus.build(
+            recipe.Hub(kind="hub", dataset=str(tmp_path / "set"), revision="main", column="body"), QUIET, 0
+        )
 
 
 def test_disk_full_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Files of texts of every kind: found by name, read by type, and where they are damaged, refused in one line that names file and place."""
+"""Files of texts of every kind: found by name, read by type, and where they are damaged, refused in one line
+that names file and place."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def objects(texts: list[Any]) -> bytes:
 
 def table(separator: str) -> bytes:
     quote = '"' if separator == "," else ""
-    return "".join(f"{quote}{cell}{quote}{separator}{at}\n" for at, cell in enumerate(["text", *TEXTS])).encode()
+    return "".join(
+        f"{quote}{cell}{quote}{separator}{at}\n" for at, cell in enumerate(["text", *TEXTS])
+    ).encode()
 
 
 CONTENT: dict[str, Callable[[], bytes]] = {
@@ -68,8 +71,17 @@ READERS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("suffix", CONTENT)
 def test_the_type_is_that_of_the_ending_in_any_case_and_of_the_content(tmp_path: Path, suffix: str) -> None:
     data = CONTENT[suffix]()
-    files = {f"a{suffix}": data, f"B{suffix.upper()}": data, f"c{suffix}.GZ": gzip.compress(data), f"packed{suffix}": gzip.compress(data)}
-    files |= {} if suffix == ".parquet" else {f"bom{suffix}": BOM + data, f"bom2{suffix}.gz": gzip.compress(BOM + data)}
+    files = {
+        f"a{suffix}": data,
+        f"B{suffix.upper()}": data,
+        f"c{suffix}.GZ": gzip.compress(data),
+        f"packed{suffix}": gzip.compress(data),
+    }
+    files |= (
+        {}
+        if suffix == ".parquet"
+        else {f"bom{suffix}": BOM + data, f"bom2{suffix}.gz": gzip.compress(BOM + data)}
+    )
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         assert READERS["embed"](tmp_path / name) == READERS["corpus"](tmp_path / name) == TEXTS, name
@@ -119,14 +131,22 @@ def digits(count: int) -> bytes:
 DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("a.csv", lambda: b'id,text\n1,good\n2,"not\nclosed\n3,c\n', "line 3: a quote .* is not closed"),
     ("a.csv", lambda: b'id,text\n1,"a\nb"\n2,x,y\n', "line 4 has 3 columns, the header 2"),
-    ("a.txt", lambda: b"good\nold\rMac\r", "line 2 holds a carriage return; save the file with line ends of LF"),
+    (
+        "a.txt",
+        lambda: b"good\nold\rMac\r",
+        "line 2 holds a carriage return; save the file with line ends of LF",
+    ),
     ("a.csv", lambda: b"text\rgood\r", "line 1 holds a carriage return"),
     ("a.csv", lambda: b'id,text\n1,"closed"too early\n', "line 2: ',' expected after '\"'"),
     ("a.csv", lambda: b"id;text\n1;a\n", "divided by ';'; save it with commas"),
     ("a.csv", lambda: b"id\ttext\n1\ta\n", r"divided by '\\t'"),
     ("a.csv", lambda: b"text,text\na,b\n", "2 columns are named 'text'"),
     ("a.jsonl", lambda: objects(["good", None]), "line 2: column 'text' is null"),
-    ("a.json", lambda: json.dumps([{"text": "good"}, {"text": None}]).encode(), "item 2: column 'text' is null"),
+    (
+        "a.json",
+        lambda: json.dumps([{"text": "good"}, {"text": None}]).encode(),
+        "item 2: column 'text' is null",
+    ),
     ("a.parquet", lambda: parquet({"text": ["good", None]}), "row 2: column 'text' is null"),
     ("a.parquet", lambda: parquet({"text": [1, 2]}), "row 1: column 'text' holds int, not text"),
     ("a.jsonl", lambda: objects(["good", "half \ud83d emoji"]), r"line 2: half a surrogate pair \(\\ud83d\)"),
@@ -139,12 +159,20 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("a.txt", lambda: b"good\n" + b"x" * 20_000_000, "line 2 is over"),
     ("a.txt.gz", lambda: gzip.compress(b"\0x" * 10_000_000, 1), "line 1 is over|binary"),
     ("a.jsonl.gz", lambda: gzip.compress(b" " * 20_000_000, 1), "line 1 is over"),
-    ("a.csv", lambda: b'text\n"' + (b"x" * 9_999 + b"\n") * 1_700, "line 2: a row of over .* is a quote not closed"),
+    (
+        "a.csv",
+        lambda: b'text\n"' + (b"x" * 9_999 + b"\n") * 1_700,
+        "line 2: a row of over .* is a quote not closed",
+    ),
     ("a.json", lambda: b"[" + b" " * 20_000_000 + b"]", "read whole; save it as .jsonl"),
     ("a.md", lambda: (b"word " * 1_000 + b"\n") * 1_700, "a .md file is read whole"),
     ("a.txt.gz", lambda: gzip.compress(gzip.compress(b"good")), "gzip within gzip"),
     ("a.txt.gz", lambda: b"good\n", "ends in .gz and is not"),
-    ("a.parquet", lambda: parquet({"text": TEXTS * 99}, compression="snappy", use_dictionary=False)[:-40], "at its start: damaged"),
+    (
+        "a.parquet",
+        lambda: parquet({"text": TEXTS * 99}, compression="snappy", use_dictionary=False)[:-40],
+        "at its start: damaged",
+    ),
     (
         "a.parquet",
         lambda: not_utf8(parquet({"text": ["good", "QQQQ"]}, compression="none", use_dictionary=False)),
@@ -157,8 +185,12 @@ def not_utf8(data: bytes) -> bytes:
     return data.replace(b"QQQQ", b"QQ\xff\xff")
 
 
-@pytest.mark.parametrize(("name", "content", "message"), DAMAGED, ids=[f"{name}-{message[:25]}" for name, _, message in DAMAGED])
-def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, name: str, content: Callable[[], bytes], message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "message"), DAMAGED, ids=[f"{name}-{message[:25]}" for name, _, message in DAMAGED]
+)
+def test_a_damaged_file_is_named_with_its_line(
+    tmp_path: Path, name: str, content: Callable[[], bytes], message: str
+) -> None:
     (tmp_path / name).write_bytes(content())
     for way in ("embed", "corpus"):
         with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path / name))}: .*({message})") as caught:
@@ -167,8 +199,13 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, name: str, conten
 
 
 def pairs(path: Path) -> list[Any]:
-    spec = recipe.Pairs.model_validate({"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]})
-    return [list(table.pairs()) for table in pair_tables.open_tables(recipe.Parallel(kind="parallel", pairs=[spec]), None)]
+    spec = recipe.Pairs.model_validate(
+        {"files": [str(path)], "languages": ["en", "de"], "columns": ["text", "label"]}
+    )
+    return [
+        list(table.pairs())
+        for table in pair_tables.open_tables(recipe.Parallel(kind="parallel", pairs=[spec]), None)
+    ]
 
 
 def given(path: Path) -> list[Any]:
@@ -184,23 +221,35 @@ def npy() -> bytes:
     return buffer.getvalue()
 
 
-LABELLED = {"text": TEXTS * 9, "label": ["yes", "no", "no", "no", "yes"] * 9, "_id": list("abcde") * 9, "embedding": [[0.5, 1.0]] * 45}
+LABELLED = {
+    "text": TEXTS * 9,
+    "label": ["yes", "no", "no", "no", "yes"] * 9,
+    "_id": list("abcde") * 9,
+    "embedding": [[0.5, 1.0]] * 45,
+}
 LABELLED_ROWS = [dict(zip(LABELLED, row, strict=True)) for row in zip(*LABELLED.values(), strict=True)]
 FUZZED: dict[str, Callable[[], bytes]] = {
     "a.jsonl": lambda: "".join(json.dumps(row) + "\n" for row in LABELLED_ROWS).encode(),
     "a.json": lambda: json.dumps(LABELLED_ROWS).encode(),
     "a.csv": lambda: "".join(
-        f'"{row["text"]}",{row["label"]},{row["_id"]}\n' for row in [dict.fromkeys(LABELLED, "text"), *LABELLED_ROWS]
+        f'"{row["text"]}",{row["label"]},{row["_id"]}\n'
+        for row in [dict.fromkeys(LABELLED, "text"), *LABELLED_ROWS]
     ).encode(),
     "a.parquet": lambda: parquet(LABELLED, compression="snappy"),
     "b.parquet": lambda: parquet(LABELLED, compression="none", use_dictionary=False),
     "a.npy": npy,
 }
-FUZZED |= {f"{name}.gz": lambda make=make: gzip.compress(make(), 1) for name, make in FUZZED.items() if name != "a.npy"}  # type: ignore[misc]
+FUZZED |= {
+    f"{name}.gz": lambda make=make: gzip.compress(make(), 1)
+    for name, make in FUZZED.items()
+    if name != "a.npy"
+}  # type: ignore[misc]
 ALL_READERS = READERS | {
     "pairs": pairs,
     "labels": lambda path: labelled_tasks.read_table(path, ["text"], "label", "task"),
-    "suite": lambda path: list(suite_files.jsonl(path) if "json" in path.name else suite_files.tsv(path, ["text"], [])),
+    "suite": lambda path: list(
+        suite_files.jsonl(path) if "json" in path.name else suite_files.tsv(path, ["text"], [])
+    ),
     "precomputed": given,
 }
 
@@ -231,7 +280,15 @@ def test_only_user_errors_come_out_of_a_damaged_file(tmp_path: Path, name: str) 
     assert problems and all(problem.isprintable() for problem in problems), "one line each"
 
 
-NAMES = ["notes [2024]/a.txt", "minutes [draft].txt", "[a", "a]b.txt", "what?/x y.txt", "наши 🙂/é.txt", "plain/deep/er/b.txt"]
+NAMES = [
+    "notes [2024]/a.txt",
+    "minutes [draft].txt",
+    "[a",
+    "a]b.txt",
+    "what?/x y.txt",
+    "наши 🙂/é.txt",
+    "plain/deep/er/b.txt",
+]
 
 
 @pytest.fixture
@@ -244,7 +301,10 @@ def tree(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, *patterns: str) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in file_patterns.matching_files(list(patterns), folder, "--texts")]
+    return [
+        path.relative_to(folder).as_posix()
+        for path in file_patterns.matching_files(list(patterns), folder, "--texts")
+    ]
 
 
 def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +320,12 @@ def test_a_name_that_exists_is_that_file(tree: Path, monkeypatch: pytest.MonkeyP
     assert found(tree, "notes [[]2024]/*") == ["notes [2024]/a.txt"], "a pattern that escapes brackets"
     assert found(tree, "notes [2024]*/[ab].txt") == ["notes [2024]/a.txt"], "brackets of both kinds"
     assert found(tree, "plain/*/??/b.txt") == ["plain/deep/er/b.txt"]
-    for pattern, message in (("", "is a folder"), ("plain", "is a folder"), ("no/*.txt", "no file matches"), ("a\0b", "no file matches")):
+    for pattern, message in (
+        ("", "is a folder"),
+        ("plain", "is a folder"),
+        ("no/*.txt", "no file matches"),
+        ("a\0b", "no file matches"),
+    ):
         with pytest.raises(UserError, match=message):
             found(tree, pattern)
 
@@ -269,7 +334,14 @@ def test_linked_folders_are_entered_once(tree: Path) -> None:
     (tree / "aside").mkdir()
     (tree / "aside" / "c.txt").write_text("a text\n")
     top = tree / "plain"
-    for name, target in {"up": "..", "self": ".", "a-link": "deep", "linked": "../aside", "again": "../aside", "broken": "none"}.items():
+    for name, target in {
+        "up": "..",
+        "self": ".",
+        "a-link": "deep",
+        "linked": "../aside",
+        "again": "../aside",
+        "broken": "none",
+    }.items():
         (top / name).symlink_to(target)
     texts = found(tree, "plain/**/*.txt")
     assert "plain/deep/er/b.txt" in texts, "under its own name, not a link's"
@@ -279,5 +351,9 @@ def test_linked_folders_are_entered_once(tree: Path) -> None:
 
 def test_what_preflight_finds_is_what_is_read(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tree / "cache"))
-    built = corpus.build(recipe.Files(texts=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]), Session(data=tree), 0)
+    built = corpus.build(
+        recipe.Files(texts=[str(tree / "notes [2024]" / "*.txt"), "minutes [draft].txt"]),
+        Session(data=tree),
+        0,
+    )
     assert built.sources == [{"name": "a.txt", "texts": 1}, {"name": "minutes [draft].txt", "texts": 0}]

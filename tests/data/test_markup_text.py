@@ -55,7 +55,9 @@ not   read
 
 def test_the_prose_of_restructured_text() -> None:
     assert next(markup_text.restructured(DOCUMENT)) == (3, "Title")
-    assert list(markup_text.restructured(DOCUMENT))[1:] == list(markup_text.restructured(DOCUMENT, titles=False))
+    assert list(markup_text.restructured(DOCUMENT))[1:] == list(
+        markup_text.restructured(DOCUMENT, titles=False)
+    )
     assert list(markup_text.restructured(DOCUMENT, titles=False)) == [
         (9, "Add two arrays, element by element; see at, the text and a page."),
         (14, "The text of a function, with code in it."),

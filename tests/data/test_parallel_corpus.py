@@ -1,4 +1,5 @@
-"""Parallel corpora: columns by name and by number, distinct pairs, excluded texts, held-out source texts, and the rows of both sides."""
+"""Parallel corpora: columns by name and by number, distinct pairs, excluded texts, held-out source texts, and
+the rows of both sides."""
 
 from __future__ import annotations
 
@@ -41,21 +42,48 @@ def test_named_and_numbered_columns_scores_and_the_rows_of_every_text(tmp_path: 
     write(
         tmp_path,
         "ted.tsv.gz",
-        [("talk", "en", "de"), ("1", "Hello  there", "Hallo"), ("1", "One.", "Eins."), ("2", "", "leer"), ("2", "Two.", "")],
+        [
+            ("talk", "en", "de"),
+            ("1", "Hello  there", "Hallo"),
+            ("1", "One.", "Eins."),
+            ("2", "", "leer"),
+            ("2", "Two.", ""),
+        ],
     )
-    write(tmp_path, "wiki.tsv", [("1.30", "hello there", "Hola"), ("1.01", "Bad.", "Mal."), ("1.04", "Hi!", "Hallo")])  # no header
+    write(
+        tmp_path,
+        "wiki.tsv",
+        [("1.30", "hello there", "Hola"), ("1.01", "Bad.", "Mal."), ("1.04", "Hi!", "Hallo")],
+    )  # no header
     (tmp_path / "news.jsonl").write_text(json.dumps({"en": "One.", "fr": "Un."}) + "\n", encoding="utf-8")
     made = build(
         tmp_path,
         [
             {"name": "ted", "files": ["ted.tsv.gz"], "columns": ["en", "de"]},
-            {"files": ["wiki.tsv"], "columns": [1, 2], "languages": ["en", "es"], "score_column": 0, "min_score": 1.04},
+            {
+                "files": ["wiki.tsv"],
+                "columns": [1, 2],
+                "languages": ["en", "es"],
+                "score_column": 0,
+                "min_score": 1.04,
+            },
             {"files": ["news.jsonl"], "columns": ["en", "fr"]},
         ],
     )
-    expected = [("Hello there", "Hallo"), ("One.", "Eins."), ("hello there", "Hola"), ("Hi!", "Hallo"), ("One.", "Un.")]
+    expected = [
+        ("Hello there", "Hallo"),
+        ("One.", "Eins."),
+        ("hello there", "Hola"),
+        ("Hi!", "Hallo"),
+        ("One.", "Un."),
+    ]
     assert pairs_of(made) == expected
-    assert made.source_side.texts(range(len(made.source_side))) == ["Hello there", "One.", "hello there", "Hi!"]
+    assert made.source_side.texts(range(len(made.source_side))) == [
+        "Hello there",
+        "One.",
+        "hello there",
+        "Hi!",
+    ]
     assert made.index.tolist() == [[0, 0], [1, 1], [2, 2], [3, 0], [1, 3]]
     assert [(source["part"], source["languages"], source["trained"]) for source in made.sources] == [
         ("ted", ["en", "de"], 2),
@@ -70,20 +98,33 @@ def test_pairs_are_distinct_but_for_case_and_without_excluded_texts_on_either_si
     write(
         tmp_path,
         "a.tsv",
-        [("en", "de"), ("A cat.", "Eine Katze."), ("a CAT.", "eine katze."), ("A dog.", "Ein Hund."), ("A cow.", "Eine Kuh.")],
+        [
+            ("en", "de"),
+            ("A cat.", "Eine Katze."),
+            ("a CAT.", "eine katze."),
+            ("A dog.", "Ein Hund."),
+            ("A cow.", "Eine Kuh."),
+        ],
     )
     write(tmp_path, "test.tsv", [("score", "text"), ("1", "ein  hund."), ("2", "a cow.")])
-    assert pairs_of(build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["test.tsv"])) == [("A cat.", "Eine Katze.")]
+    assert pairs_of(
+        build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["test.tsv"])
+    ) == [("A cat.", "Eine Katze.")]
     with pytest.raises(UserError, match="no pair is left of 4 read, 4 of them with an excluded text"):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], exclude=["a.tsv"])
 
 
 def rows(count: int) -> Iterator[tuple[str, str]]:
     for number in range(count):
-        yield f"text {number % (count // 2)}", f"{'Text' if number < count // 2 else 'texto'} {number % (count // 3)}"
+        yield (
+            f"text {number % (count // 2)}",
+            f"{'Text' if number < count // 2 else 'texto'} {number % (count // 3)}",
+        )
 
 
-def test_held_out_texts_take_all_their_translations_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_texts_take_all_their_translations_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(disk_spool, "BLOCK", 7)
     everything = list(rows(120))
     write(tmp_path, "a.tsv", [("en", "de"), *everything[:70]])
@@ -92,7 +133,9 @@ def test_held_out_texts_take_all_their_translations_along(tmp_path: Path, monkey
     kept = list(dict.fromkeys(everything))
     assert sorted(pairs_of(made)) == sorted(kept)
     held, trained = pairs_of(made, made.training_count), pairs_of(made, 0, made.training_count)
-    assert len({text for text, _ in held}) == 10 and not {text for text, _ in held} & {text for text, _ in trained}
+    assert len({text for text, _ in held}) == 10 and not {text for text, _ in held} & {
+        text for text, _ in trained
+    }
     assert trained == [pair for pair in kept if pair in set(trained)]  # in the order they were read
     assert made.source_side.training_count == len(made.source_side) - 10
     both = [made.source_side, made.target_side]
@@ -106,13 +149,22 @@ def test_held_out_texts_take_all_their_translations_along(tmp_path: Path, monkey
 
 def test_caps_draw_evenly_per_file_and_in_all(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write(tmp_path, f"{name}.tsv", [("en", "de"), *((f"{name} {number}", f"{number} {name}") for number in range(100))])
-    parts = [{"files": ["a.tsv"], "columns": ["en", "de"], "limit": 5}, {"files": ["b.tsv"], "columns": ["en", "de"]}]
+        write(
+            tmp_path,
+            f"{name}.tsv",
+            [("en", "de"), *((f"{name} {number}", f"{number} {name}") for number in range(100))],
+        )
+    parts = [
+        {"files": ["a.tsv"], "columns": ["en", "de"], "limit": 5},
+        {"files": ["b.tsv"], "columns": ["en", "de"]},
+    ]
     made = build(tmp_path, parts, limit_per_file=20)
     assert [source["pairs"] for source in made.sources] == [5, 20]
     assert [text for text, _ in pairs_of(made)[:5]] == ["a 0", "a 20", "a 40", "a 60", "a 80"]
     assert len(build(tmp_path, parts, limit=30)) == 30
-    assert len(build(tmp_path, parts, max_chars=3)) == 5 + 10  # a 0 … a 9 fit, five of them are kept; b 0 … b 9
+    assert (
+        len(build(tmp_path, parts, max_chars=3)) == 5 + 10
+    )  # a 0 … a 9 fit, five of them are kept; b 0 … b 9
 
 
 def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -> None:
@@ -124,19 +176,29 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
     swapped = [(de, en) for en, de in rows(60)]
     write(tmp_path, "a.tsv", [("en", "de"), *swapped])
     assert build(tmp_path, part).fingerprint != one.fingerprint
-    assert not [path for path in one.folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))]
+    assert not [
+        path for path in one.folder.iterdir() if path.name.startswith(("spool", "buckets", "same", "rows"))
+    ]
 
 
 @pytest.mark.parametrize(
     ("table", "part", "message"),
     [
-        ([("en",), ("Hello",)], {"columns": ["en", "de"]}, r"one column \('en'\), and a pair is a text and its translation"),
+        (
+            [("en",), ("Hello",)],
+            {"columns": ["en", "de"]},
+            r"one column \('en'\), and a pair is a text and its translation",
+        ),
         (
             [("Hello",), ("Bye",)],
             {"columns": [0, 1], "languages": ["en", "de"]},
             r"line 1 has 1 column\(s\), and column 1, counted from 0, was requested",
         ),
-        ([("en", "fr"), ("Hello", "Salut")], {"columns": ["en", "de"]}, r"no column 'de'.*set corpus.pairs\[0\].columns"),
+        (
+            [("en", "fr"), ("Hello", "Salut")],
+            {"columns": ["en", "de"]},
+            r"no column 'de'.*set corpus.pairs\[0\].columns",
+        ),
         (
             [("high", "Hello", "Hallo")],
             {"columns": [1, 2], "languages": ["en", "de"], "score_column": 0, "min_score": 1},
@@ -144,7 +206,9 @@ def test_the_same_pairs_are_the_same_corpus_and_others_are_not(tmp_path: Path) -
         ),
     ],
 )
-def test_tables_that_hold_no_pairs(tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], message: str) -> None:
+def test_tables_that_hold_no_pairs(
+    tmp_path: Path, table: list[tuple[str, ...]], part: dict[str, Any], message: str
+) -> None:
     write(tmp_path, "a.tsv", table)
     with pytest.raises(UserError, match=message):
         build(tmp_path, [{"files": ["a.tsv"], **part}])
@@ -153,7 +217,9 @@ def test_tables_that_hold_no_pairs(tmp_path: Path, table: list[tuple[str, ...]],
 
 def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
     write(tmp_path, "a.tsv", [("en", "de"), ("a", "b"), ("a", "c")])
-    with pytest.raises(UserError, match="1 source texts are left, 1 are to be held out; add pairs, or lower corpus.held_out"):
+    with pytest.raises(
+        UserError, match="1 source texts are left, 1 are to be held out; add pairs, or lower corpus.held_out"
+    ):
         build(tmp_path, [{"files": ["a.tsv"], "columns": ["en", "de"]}], held_out=1)
 
 
@@ -165,8 +231,14 @@ def test_too_few_texts_to_hold_out(tmp_path: Path) -> None:
         ({"files": ["a.tsv"], "columns": [0, 1]}, r"do not name their `languages`"),
         ({"files": ["a.tsv"], "columns": [-1, 0], "languages": ["en", "de"]}, "columns are counted from 0"),
         ({"files": ["a.tsv"], "columns": ["en", "en"]}, "need two different columns, both are 'en'"),
-        ({"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]}, "give all columns as names, or all as numbers"),
-        ({"files": ["a.tsv"], "columns": ["en", "de"], "score_column": "margin"}, "`score_column` and `min_score` go together"),
+        (
+            {"files": ["a.tsv"], "columns": ["en", 1], "languages": ["en", "de"]},
+            "give all columns as names, or all as numbers",
+        ),
+        (
+            {"files": ["a.tsv"], "columns": ["en", "de"], "score_column": "margin"},
+            "`score_column` and `min_score` go together",
+        ),
     ],
 )
 def test_parts_that_cannot_be(part: dict[str, Any], message: str) -> None:
@@ -179,10 +251,16 @@ def test_scores_may_be_numbers(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [{"en": "A cat.", "de": "Eine Katze.", "margin": 1.2}, {"en": "A dog.", "de": "Kein Hund.", "margin": 1}]
+    rows = [
+        {"en": "A cat.", "de": "Eine Katze.", "margin": 1.2},
+        {"en": "A dog.", "de": "Kein Hund.", "margin": 1},
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     pq.write_table(
-        pa.table({key: [float(row[key]) if key == "margin" else row[key] for row in rows] for key in rows[0]}), tmp_path / "a.parquet"
+        pa.table(
+            {key: [float(row[key]) if key == "margin" else row[key] for row in rows] for key in rows[0]}
+        ),
+        tmp_path / "a.parquet",
     )
     for name in ("a.jsonl", "a.parquet"):
         part = {"files": [name], "columns": ["en", "de"], "score_column": "margin", "min_score": 1.04}
@@ -199,7 +277,9 @@ def test_a_hub_data_set_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     part = recipe.Pairs.model_validate({"dataset": "owner/name", "revision": "main", "columns": ["en", "de"]})
-    with pytest.raises(UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"):
+    with pytest.raises(
+        UserError, match=r"corpus.pairs\[0\].dataset: 'owner/name' at 'main', split 'train': .*doesn't exist"
+    ):
         list(pair_tables._hub_pairs(part, "corpus.pairs[0]"))
 
 

@@ -1,4 +1,5 @@
-"""Bundles of tiny students, and the real libraries that open them, each in an environment of its own (bench/ecosystems.py)."""
+"""Bundles of tiny students, and the real libraries that open them, each in an environment of its own
+(bench/ecosystems.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ STUDENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bilstm": ("bilstm", {}),
     "static": ("static", {}),
 }
-TIGHT = {"fp32": 0.99999, "w8": 0.999, "int8": 0.999}  # of tiny students: a wrong pooling or head gives below 0.9
+TIGHT = {
+    "fp32": 0.99999,
+    "w8": 0.999,
+    "int8": 0.999,
+}  # of tiny students: a wrong pooling or head gives below 0.9
 
 Ask = Callable[[str, str], dict[str, dict[str, Any]]]
 
@@ -43,7 +48,9 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of bundles, one of each of STUDENTS in three precisions."""
     folder = tmp_path_factory.mktemp("shelf")
     for name, (kind, shape) in STUDENTS.items():
-        bundle_writer.export(make_run(folder / "runs" / name, kind, **shape), list(TIGHT), folder / name, lambda line: None)
+        bundle_writer.export(
+            make_run(folder / "runs" / name, kind, **shape), list(TIGHT), folder / name, lambda line: None
+        )
     return folder
 
 
@@ -61,7 +68,9 @@ def ask(shelf: Path) -> Ask:
     return measured
 
 
-def assert_same(rows: dict[str, dict[str, Any]], measure: str = "cosine_min", precisions: list[str] | None = None) -> None:
+def assert_same(
+    rows: dict[str, dict[str, Any]], measure: str = "cosine_min", precisions: list[str] | None = None
+) -> None:
     """Every precision gives torch's embeddings of the golden texts."""
     assert list(rows) == (precisions or list(TIGHT))
     for precision, row in rows.items():

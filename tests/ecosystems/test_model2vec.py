@@ -14,5 +14,9 @@ pytestmark = pytest.mark.slow
 def test_texts_of_known_tokens_have_our_embeddings(ask: Ask, shelf: Path) -> None:
     row = ask("model2vec", "static")["fp32"]
     golden = read(shelf / "static", "parity.json")
-    known = [at for at, ids in enumerate(golden["ids"]) if len(ids) > 2 and 1 not in ids and "[SEP]" not in golden["texts"][at]]
+    known = [
+        at
+        for at, ids in enumerate(golden["ids"])
+        if len(ids) > 2 and 1 not in ids and "[SEP]" not in golden["texts"][at]
+    ]
     assert row["texts"] - row["below_threshold"] >= len(known) >= 5

@@ -1,4 +1,5 @@
-"""optimum's ORTModelForFeatureExtraction: the mean of its last_hidden_state is our embedding, head included."""
+"""optimum's ORTModelForFeatureExtraction: the mean of its last_hidden_state is our embedding, head
+included."""
 
 from __future__ import annotations
 

@@ -22,7 +22,12 @@ def row(**values: Any) -> dict[str, Any]:
 
 def test_the_worst_cosine_is_of_all_texts_and_of_whole_ones() -> None:
     found = ecosystems().compared([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]], GOLDEN, "fp32")
-    assert (found["cosine_min"], found["cosine_min_whole"], found["below_threshold"], found["dims"]) == (0.96, 1.0, 1, 2)
+    assert (found["cosine_min"], found["cosine_min_whole"], found["below_threshold"], found["dims"]) == (
+        0.96,
+        1.0,
+        1,
+        2,
+    )
     same = ecosystems().compared(np.array(GOLDEN["vectors"]).tolist(), GOLDEN, "fp32")
     assert (same["cosine_min"], same["below_threshold"]) == (1.0, 0)
 
@@ -52,7 +57,10 @@ def test_a_runner_without_its_environment_is_not_run(tmp_path: Any, monkeypatch:
     monkeypatch.setenv("EDGEDISTILL_ENVIRONMENTS", str(tmp_path))
     environments = bench.Environments.found()
     assert environments.command(bench.RUNNERS["fastembed"]) == "no environment: --python fastembed=PATH"
-    assert bench.Environments.found({"fastembed": "/bin/sh"}).command(bench.RUNNERS["fastembed"])[0][0] == "/bin/sh"
+    assert (
+        bench.Environments.found({"fastembed": "/bin/sh"}).command(bench.RUNNERS["fastembed"])[0][0]
+        == "/bin/sh"
+    )
     assert isinstance(bench.Environments.found().command(bench.RUNNERS["edgedistill"]), tuple)
 
 
@@ -63,5 +71,9 @@ def test_environments_are_where_make_installs_them(monkeypatch: pytest.MonkeyPat
     assert "ENVIRONMENTS := $(CURDIR)/.environments\n" in makefile
     assert found.transformers_js == ROOT / ".environments" / "transformers.js"
     assert found.pythons["optimum"] == ROOT / ".environments" / "optimum" / "bin" / "python"
-    libraries = next(line for line in makefile.splitlines() if line.startswith("LIBRARIES := ")).split(" := ")[1].split()
+    libraries = (
+        next(line for line in makefile.splitlines() if line.startswith("LIBRARIES := "))
+        .split(" := ")[1]
+        .split()
+    )
     assert set(found.pythons) == set(libraries)

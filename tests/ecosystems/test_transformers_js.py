@@ -1,4 +1,5 @@
-"""transformers.js in Node. It cuts long texts behind their special tokens, so that only whole texts are the same."""
+"""transformers.js in Node. It cuts long texts behind their special tokens, so that only whole texts are the
+same."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ from edgedistill.session import Session, silent
 
 PLAN = speed.MeasurementPlan(queries=6, warmups=2, rounds=2, seconds=0.01, resamples=20)
 WORDS = {"zero": 0, "ten": 10, "thirty": 30, "sixty": 60, "ninety": 90, "more": 150}
-TABLE = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t4\nzero\tsixty\t2\nzero\tninety\t1\nzero\tmore\t0\nten\tninety\t1.5\n"
+TABLE = (
+    "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t4\nzero\tsixty\t2\n"
+    "zero\tninety\t1\nzero\tmore\t0\nten\tninety\t1.5\n"
+)
 
 
 def graph(table: np.ndarray) -> bytes:
@@ -46,16 +49,22 @@ def graph(table: np.ndarray) -> bytes:
         helper.make_node("Max", ["norm", "tiny"], ["safe"]),
         helper.make_node("Div", ["sum", "safe"], ["sentence_embedding"]),
     ]
-    ids = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")]
+    ids = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
+        for name in ("input_ids", "attention_mask")
+    ]
     out = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", table.shape[1]])]
-    made = helper.make_graph(nodes, "tiny", ids, out, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    made = helper.make_graph(
+        nodes, "tiny", ids, out, [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.checker.check_model(model)
     return model.SerializeToString()
 
 
 def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, Any] | None = None) -> Path:
-    """A bundle folder as export writes it, in fp32 and w8 (with equal weights: the arithmetic of bench is tested, not quantization)."""
+    """A bundle folder as export writes it, in fp32 and w8 (with equal weights: the arithmetic of bench is
+    tested, not quantization)."""
     (folder / "onnx").mkdir(parents=True)
     vocabulary = {"[PAD]": 0, "[UNK]": 1, **{word: 2 + at for at, word in enumerate(WORDS)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -74,7 +83,12 @@ def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, A
             "parity": {"cosine_mean": 1.0, "cosine_min": 1.0, "threshold": 0.999},
             "drift": {"mean": 1.0, "min": drift},
         }
-    recipe = {"name": folder.name, "seed": 0, "teacher": {"model": "packaged:all-MiniLM-L6-v2"}, "student": {"kind": "teacher"}}
+    recipe = {
+        "name": folder.name,
+        "seed": 0,
+        "teacher": {"model": "packaged:all-MiniLM-L6-v2"},
+        "student": {"kind": "teacher"},
+    }
     files.write_json(
         folder / "manifest.json",
         {
@@ -91,7 +105,11 @@ def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, A
             "parameters": {"embedding": full.size, "encoder": 0, "head": 0, "total": full.size},
             "inputs": ["input_ids", "attention_mask"],
             "output": "sentence_embedding",
-            "files": {str(p.relative_to(folder)): files.sha256_file(p) for p in sorted(folder.rglob("*")) if p.is_file()},
+            "files": {
+                str(p.relative_to(folder)): files.sha256_file(p)
+                for p in sorted(folder.rglob("*"))
+                if p.is_file()
+            },
             "versions": {},
             "run": {},
         },
@@ -101,14 +119,25 @@ def bundle(folder: Path, kind: str, table: np.ndarray, requirements: dict[str, A
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A teacher whose angles are the words', a student that mixes up two of them, and a suite the teacher gets right."""
+    """A teacher whose angles are the words', a student that mixes up two of them, and a suite the teacher
+    gets right."""
     root = tmp_path_factory.mktemp("shelf")
     angles = np.radians(list(WORDS.values()))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     bundle(root / "teacher", "teacher", table)
     swapped = table[[0, 1, 3, 2, 4, 5]]
-    bundle(root / "student", "bert", np.concatenate([swapped, np.zeros((6, 1))], axis=1), {"sts": 0.9, "size_mb": {"w8": 1.0}})
-    bundle(root / "braggart", "bert", swapped, {"sts": 0.99, "sts_kept": 0.999, "suite": "suite", "size_mb": {"w8": 0.0001, "fp32": 1}})
+    bundle(
+        root / "student",
+        "bert",
+        np.concatenate([swapped, np.zeros((6, 1))], axis=1),
+        {"sts": 0.9, "size_mb": {"w8": 1.0}},
+    )
+    bundle(
+        root / "braggart",
+        "bert",
+        swapped,
+        {"sts": 0.99, "sts_kept": 0.999, "suite": "suite", "size_mb": {"w8": 0.0001, "fp32": 1}},
+    )
     (root / "suite").mkdir()
     (root / "suite" / "suite.yaml").write_text("kind: sts\ntasks: [{name: angles, file: pairs.tsv}]\n")
     (root / "suite" / "pairs.tsv").write_text(TABLE)
@@ -124,14 +153,19 @@ def run(shelf: Path, bundles: list[str], lines: list[str] | None = None, **more:
 
 @pytest.fixture(scope="module")
 def measured(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], Path]:
-    """One real measurement: the student in every precision and the teacher; what bench returned, lines and wrote."""
+    """One real measurement: the student in every precision and the teacher; what bench returned, lines and
+    wrote."""
     lines: list[str] = []
     folder = tmp_path_factory.mktemp("reports")
-    found = run(shelf, ["student:*", "teacher"], lines, outputs=bench.Outputs(folder / "r.json", folder / "r.html"))
+    found = run(
+        shelf, ["student:*", "teacher"], lines, outputs=bench.Outputs(folder / "r.json", folder / "r.html")
+    )
     return found, lines, folder
 
 
-def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+def test_a_teacher_and_its_student_side_by_side(
+    shelf: Path, measured: tuple[dict[str, Any], list[str], Path]
+) -> None:
     found, lines, folder = measured
     _, student, teacher = report.read(folder / "r.json")
     assert [report.title(made) for made in found["reports"]] == ["student:fp32", "student:w8", "teacher:w8"]
@@ -148,12 +182,18 @@ def test_a_teacher_and_its_student_side_by_side(shelf: Path, measured: tuple[dic
     assert set(student["offline"]["by_batch"]) == {"1", "8", "32", "budget"}
     assert student["threads"] == 1
     assert student["bundle"]["sha256"] == files.sha256_file(shelf / "student" / "onnx" / "model_w8.onnx")
-    assert [(c["bundle"], c["requirement"], c["met"]) for c in found["requirements"]][-1] == ("student:w8", "size_mb in w8", True)
+    assert [(c["bundle"], c["requirement"], c["met"]) for c in found["requirements"]][-1] == (
+        "student:w8",
+        "size_mb in w8",
+        True,
+    )
     assert "student:w8" in "\n".join(lines)
     assert (folder / "r.html").read_text().startswith("<!doctype html>")
 
 
-def test_what_is_returned_has_every_key_but_no_samples(measured: tuple[dict[str, Any], list[str], Path]) -> None:
+def test_what_is_returned_has_every_key_but_no_samples(
+    measured: tuple[dict[str, Any], list[str], Path],
+) -> None:
     for made in measured[0]["reports"]:
         assert report.missing_keys(made) == []
         assert len(json.dumps(made)) < 8000
@@ -169,7 +209,9 @@ def test_the_student_score_is_spearman_by_hand(measured: tuple[dict[str, Any], l
     assert 0.5 < expected < 0.95
 
 
-def test_every_precision_and_the_size_a_device_needs(shelf: Path, measured: tuple[dict[str, Any], list[str], Path]) -> None:
+def test_every_precision_and_the_size_a_device_needs(
+    shelf: Path, measured: tuple[dict[str, Any], list[str], Path]
+) -> None:
     whole = sum(path.stat().st_size for path in (shelf / "student").rglob("*") if path.is_file())
     for made, other in zip(measured[0]["reports"], ("model_w8.onnx", "model.onnx"), strict=False):
         assert made["size_bytes"]["bundle"] == whole - (shelf / "student" / "onnx" / other).stat().st_size
@@ -182,13 +224,18 @@ def test_without_a_teacher_nothing_is_retained_and_a_line_says_how_to_make_its_b
     found = run(shelf, ["student"], lines, plan=quick)["reports"][0]
     [line] = [line for line in lines if "no teacher among the bundles" in line]
     assert "so the share retained is not shown; to compare with t, run " in line
-    assert "`edgedistill export packaged:all-MiniLM-L6-v2 --out bundles/teacher` and add bundles/teacher:fp32 to this command" in line
+    assert (
+        "`edgedistill export packaged:all-MiniLM-L6-v2 --out bundles/teacher` and add bundles/teacher:fp32 "
+        "to this command" in line
+    )
     assert found["kept"] == {"suite": None}
     assert found["agreement"] is None
     assert found["bundle"]["precision"] == "w8"  # the default, where there is one
 
 
-def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agreement_is_on_the_held_out_texts_of_the_recipe(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "texts.txt").write_text("".join(f"text number {i}\n" for i in range(40)))
@@ -205,7 +252,9 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
     lines: list[str] = []
     load = bench._opener(1, "cpu")
     session = Session(data=tmp_path / "data", log=lines.append)
-    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest, "x")
+    texts, embeddings, lengths, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(
+        manifest, "x"
+    )
     assert len(texts) == len(set(texts)) == len(embeddings) == 7
     assert lengths.tolist() == [3] * 7
     assert source == "held-out texts of its recipe's corpus"
@@ -213,15 +262,26 @@ def test_agreement_is_on_the_held_out_texts_of_the_recipe(shelf: Path, tmp_path:
     texts, _, _, source = ReferenceEmbeddings(lambda: load(teacher), suites, session).of(manifest, "x")
     assert sorted(texts) == sorted(WORDS)
     assert source == "texts of suite"
-    assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith("agreement is measured on the suite's texts")
+    assert lines[-2].startswith("x: held-out texts not available (") and lines[-2].endswith(
+        "agreement is measured on the suite's texts"
+    )
     ReferenceEmbeddings(lambda: load(teacher), suites, Session(log=lines.append)).of(manifest, "y")
-    assert lines[-2] == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
+    assert (
+        lines[-2]
+        == "y: held-out texts not available without --data; agreement is measured on the suite's texts"
+    )
 
 
 def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(CheckFailed) as no:
-        run(shelf, ["braggart", "teacher"], lines, outputs=bench.Outputs(tmp_path / "r.json"), plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2))
+        run(
+            shelf,
+            ["braggart", "teacher"],
+            lines,
+            outputs=bench.Outputs(tmp_path / "r.json"),
+            plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2),
+        )
     assert "braggart:w8: sts on suite is 0." in str(no.value)
     assert "sts_kept on suite is 0." in str(no.value)
     assert "size_mb in w8 is 0.00" in str(no.value)
@@ -233,23 +293,44 @@ def test_an_unmet_requirement_fails_after_the_reports_with_its_numbers(shelf: Pa
 def test_what_was_not_measured_is_not_checked() -> None:
     made = {
         "bundle": {"name": "x", "precision": "w8"},
-        "quality": {"mini": {"kind": "sts", "average": 0.5}, "retrieval": {"kind": "retrieval", "average": 0.4}},
+        "quality": {
+            "mini": {"kind": "sts", "average": 0.5},
+            "retrieval": {"kind": "retrieval", "average": 0.4},
+        },
         "kept": {"mini": None, "retrieval": None},
         "size_bytes": {"graph": 4_500_000},
     }
-    checks = requirement_check.check({"recipe": {"requirements": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made)
-    assert [(c["requirement"], c["met"], c["found"]) for c in checks] == [("sts on sts7", None, None), ("size_mb in w8", True, 4.5)]
+    checks = requirement_check.check(
+        {"recipe": {"requirements": {"sts": 0.7, "suite": "sts7", "size_mb": {"w8": 4.5, "int8": 1}}}}, made
+    )
+    assert [(c["requirement"], c["met"], c["found"]) for c in checks] == [
+        ("sts on sts7", None, None),
+        ("size_mb in w8", True, 4.5),
+    ]
     every_sts_suite = {"recipe": {"requirements": {"sts": 0.5, "sts_kept": 0.9}}}
     checks = requirement_check.check(every_sts_suite, made)
-    assert [(c["requirement"], c["met"]) for c in checks] == [("sts on mini", True), ("sts_kept on mini", None)]
-    assert requirement_check.check({"recipe": {"requirements": None}}, made) == requirement_check.check({}, made) == []
+    assert [(c["requirement"], c["met"]) for c in checks] == [
+        ("sts on mini", True),
+        ("sts_kept on mini", None),
+    ]
+    assert (
+        requirement_check.check({"recipe": {"requirements": None}}, made)
+        == requirement_check.check({}, made)
+        == []
+    )
 
 
 def test_bundles_of_one_recipe_are_named_by_their_folders() -> None:
     manifest = {"name": "starter", "kind": "bert"}
-    one, two, other = (bench.Measured(Path(folder), "w8", manifest) for folder in ("bundles/one", "bundles/two", "more/two"))
+    one, two, other = (
+        bench.Measured(Path(folder), "w8", manifest) for folder in ("bundles/one", "bundles/two", "more/two")
+    )
     assert [each.title for each in bench.distinguishable([one, two])] == ["one:w8", "two:w8"]
-    assert [each.title for each in bench.distinguishable([one, two, other])] == ["one:w8", "bundles/two:w8", "more/two:w8"]
+    assert [each.title for each in bench.distinguishable([one, two, other])] == [
+        "one:w8",
+        "bundles/two:w8",
+        "more/two:w8",
+    ]
 
 
 def test_the_reference_is_the_teacher_in_fp32() -> None:
@@ -300,7 +381,10 @@ def test_children_alternate(shelf: Path) -> None:
     for one in found:
         assert one["single"]["tokens_mean"] == 1.5
         assert one["peak_rss_bytes"] >= one["memory"]["loaded_rss_bytes"] > 1_000_000
-        assert all(math.isfinite(value) and value > 0 for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"]))
+        assert all(
+            math.isfinite(value) and value > 0
+            for value in (one["load_ms"], one["offline"]["texts_s"], one["single"]["p50_ms"])
+        )
 
 
 def test_threads_default_to_the_environments(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

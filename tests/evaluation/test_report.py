@@ -27,13 +27,23 @@ LONG = "bilstm-128-256-max-readout-with-an-exceptionally-long-name-<&>-that-some
 
 
 def made(
-    name: str, kind: str, precision: str, megabytes: float, p50: float, score: float, suites: tuple[str, ...] = ("sts7",)
+    name: str,
+    kind: str,
+    precision: str,
+    megabytes: float,
+    p50: float,
+    score: float,
+    suites: tuple[str, ...] = ("sts7",),
 ) -> dict[str, Any]:
     """A report with plausible numbers; its times are drawn around p50."""
     samples = p50 * np.exp(np.random.default_rng(len(name)).normal(0, 0.2, (3, 64)))
     points, intervals = bootstrap.quantiles(samples, 50)
     quality = {
-        s: {"kind": "sts", "average": score, "tasks": {t: {"all": score, "mean": score, "wmean": score} for t in ("A", "B")}}
+        s: {
+            "kind": "sts",
+            "average": score,
+            "tasks": {t: {"all": score, "mean": score, "wmean": score} for t in ("A", "B")},
+        }
         for s in suites
     }
     return {
@@ -48,7 +58,13 @@ def made(
         "device": "cpu",
         "quality": quality,
         "kept": dict.fromkeys(suites, score / 0.8),
-        "single": {**points, "interval95": intervals, "queries": samples.size, "warmups": 10, "samples_ms": samples.tolist()},
+        "single": {
+            **points,
+            "interval95": intervals,
+            "queries": samples.size,
+            "warmups": 10,
+            "samples_ms": samples.tolist(),
+        },
         "offline": {"texts_s": 1234.5, "samples_texts_s": {"1": [1.0, 2.0]}},
         "load_ms": 50.0,
         "peak_rss_bytes": 120_000_000,
@@ -59,10 +75,15 @@ def made(
 
 
 def reports(count: int, suites: tuple[str, ...] = ("sts7",)) -> list[dict[str, Any]]:
-    students = [made(f"student-{i}", "bert", "w8", 4 + i, 0.3 + 0.1 * i, 0.75 + 0.005 * i, suites) for i in range(count - 2)]
-    return [made("the-teacher", "teacher", "fp32", 90.4, 3.5, 0.8, suites), made(LONG, "bilstm", "int8", 5, 0.5, 0.76, suites), *students][
-        :count
+    students = [
+        made(f"student-{i}", "bert", "w8", 4 + i, 0.3 + 0.1 * i, 0.75 + 0.005 * i, suites)
+        for i in range(count - 2)
     ]
+    return [
+        made("the-teacher", "teacher", "fp32", 90.4, 3.5, 0.8, suites),
+        made(LONG, "bilstm", "int8", 5, 0.5, 0.76, suites),
+        *students,
+    ][:count]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -73,7 +94,9 @@ def test_written_and_read_again(tmp_path: Path, count: int) -> None:
     raw = json.loads(path.read_text(encoding="utf-8"))
     assert raw["schema"] == 1
     assert ("reports" in raw) == (count > 1)
-    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) > 500  # samples lie on a line, not a line each
+    assert (
+        max(map(len, path.read_text(encoding="utf-8").splitlines())) > 500
+    )  # samples lie on a line, not a line each
     assert [entry.name for entry in path.parent.iterdir()] == ["x.json"]
 
 
@@ -90,20 +113,27 @@ def test_every_key_of_the_contract_is_asked_for(tmp_path: Path) -> None:
     broken = made("x", "bert", "w8", 4, 1, 0.7)
     del broken["drift"]
     (tmp_path / "x.json").write_text(json.dumps(broken), encoding="utf-8")
-    with pytest.raises(UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"):
+    with pytest.raises(
+        UserError, match=r"x.json: reports\[0\]: no `drift`; write it again with edgedistill bench"
+    ):
         report.read(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_newer_schema_is_refused(tmp_path: Path, inside: bool) -> None:
     newer = {**made("x", "bert", "w8", 4, 1, 0.7), "schema": 2}
-    (tmp_path / "x.json").write_text(json.dumps({"schema": 1, "reports": [newer]} if inside else newer), encoding="utf-8")
-    with pytest.raises(UserError, match=r"x.json: schema 2, this edgedistill reads up to 1; upgrade edgedistill"):
+    (tmp_path / "x.json").write_text(
+        json.dumps({"schema": 1, "reports": [newer]} if inside else newer), encoding="utf-8"
+    )
+    with pytest.raises(
+        UserError, match=r"x.json: schema 2, this edgedistill reads up to 1; upgrade edgedistill"
+    ):
         report.read(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "not JSON"), ("{}", "not a report"), ("[]", "not a report"), ('{"schema": "1"}', "not a report")]
+    ("text", "says"),
+    [("{", "not JSON"), ("{}", "not a report"), ("[]", "not a report"), ('{"schema": "1"}', "not a report")],
 )
 def test_what_is_no_report(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
@@ -121,7 +151,9 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("suites", [("sts7",), ("sts7", "retrieval"), ("a-suite-with-a-long-name", "b", "c", "d")])
+@pytest.mark.parametrize(
+    "suites", [("sts7",), ("sts7", "retrieval"), ("a-suite-with-a-long-name", "b", "c", "d")]
+)
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites: tuple[str, ...]) -> None:
     text = tables.terminal(reports(count, suites))
@@ -129,7 +161,12 @@ def test_the_table_fits_a_hundred_columns_and_cuts_no_number(count: int, suites:
     first = next(line for line in text.splitlines() if "the-teacher" in line)
     assert "4.00M" in first
     assert "90.40" in first
-    assert all("…" not in cell for line in text.splitlines() if "…" in line and "typed" in line for cell in line.split()[1:])
+    assert all(
+        "…" not in cell
+        for line in text.splitlines()
+        if "…" in line and "typed" in line
+        for cell in line.split()[1:]
+    )
     assert "80.00" in text  # the teacher's average × 100
     if count > 1:
         assert "95.0%" in text  # 0.76 of 0.80
@@ -176,7 +213,9 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert readme_tables.update_table(path, [tmp_path / "a.json"])
     text = path.read_text(encoding="utf-8")
     assert text.startswith(f"# x\n\n{begin}\n| bundle |")
-    assert text.endswith(f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n")  # another table's place is left alone
+    assert text.endswith(
+        f"{end}\n\n{other}\nkept\n{its_end}\n\ntail\n"
+    )  # another table's place is left alone
     assert "old" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
@@ -186,7 +225,9 @@ def test_readme_table_between_the_markers(tmp_path: Path) -> None:
     assert not readme_tables.update_table(path, [tmp_path / "a.json"])  # nothing changes the second time
     alone = [{**each, "kept": dict.fromkeys(each["kept"])} for each in reports(2)]
     assert "retained" in tables.terminal(reports(2)) and "retained" not in tables.terminal(alone)
-    assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(alone)  # no teacher, no column of shares
+    assert "retained" not in tables.markdown(alone) and "| 80.00 |" in tables.markdown(
+        alone
+    )  # no teacher, no column of shares
     path.write_text("# x\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"README.md: the markers"):
         readme_tables.update_table(path, [tmp_path / "a.json"])
@@ -214,7 +255,11 @@ class _Tags(HTMLParser):
         self.fetches: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.fetches += [value or "" for name, value in attributes if name in ("src", "href", "xlink:href", "srcset", "action")]
+        self.fetches += [
+            value or ""
+            for name, value in attributes
+            if name in ("src", "href", "xlink:href", "srcset", "action")
+        ]
         if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
@@ -238,7 +283,9 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path, count: int, suites:
     assert "<&>" not in text  # no name is markup
     shown = page.data(reports(count, suites))
     embedded = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(shown)), "the page has other data, or NaN"
+    assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(shown)), (
+        "the page has other data, or NaN"
+    )
     drawings = [ElementTree.fromstring(drawing) for drawing in shown["accuracy"]["plots"]]
     assert len(drawings) == len(suites)
     for drawing in drawings:
@@ -253,7 +300,9 @@ def _plot(count: int) -> tuple[ElementTree.Element, list[dict[str, Any]]]:
 
 def test_the_area_of_a_point_is_the_size_and_better_is_higher() -> None:
     plot, shown = _plot(3)
-    dots = {g.get("data-tip", "").split(" ")[0]: g.find("circle") for g in plot.iter("g") if g.get("data-tip")}
+    dots = {
+        g.get("data-tip", "").split(" ")[0]: g.find("circle") for g in plot.iter("g") if g.get("data-tip")
+    }
     teacher, student = dots["the-teacher"], dots["student-0"]
     assert teacher is not None
     assert student is not None
@@ -283,7 +332,10 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent() -> N
         made("best", "bert", "w8", 9, 1.0, 0.79),
     ]
     found = page.data(three)
-    assert found["lead"]["bundle"] + found["lead"]["text"] == "good in w8 retains 96.2% of its teacher’s score on sts7"
+    assert (
+        found["lead"]["bundle"] + found["lead"]["text"]
+        == "good in w8 retains 96.2% of its teacher’s score on sts7"
+    )
     assert found["tiles"][0] == ("4.50 MB", "graph, 20.0× smaller")
 
 
@@ -305,7 +357,10 @@ def test_the_readmes_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert sorted(drawings) == ["accuracy-latency-dark.svg", "accuracy-latency-light.svg"]
     for text in drawings.values():
         root = ElementTree.fromstring(text)
-        radii = {each.get("class"): float(each.get("r", 0)) for each in root.iter("{http://www.w3.org/2000/svg}circle")}
+        radii = {
+            each.get("class"): float(each.get("r", 0))
+            for each in root.iter("{http://www.w3.org/2000/svg}circle")
+        }
         assert (radii["teacher"] / radii["student"]) ** 2 == pytest.approx(90 / 4.5, rel=0.03)
         assert "&lt;good&gt;" in text and "href" not in text and "var(" not in text
     light, dark = drawings["accuracy-latency-light.svg"], drawings["accuracy-latency-dark.svg"]
@@ -322,7 +377,11 @@ def test_labels_avoid_points_and_each_other() -> None:
 
 
 def test_the_gpu_is_named_in_the_conditions() -> None:
-    found: dict[str, Any] = {"device": "cuda", "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"}, "threads": 2}
+    found: dict[str, Any] = {
+        "device": "cuda",
+        "machine": {"gpu": {"name": "NVIDIA L4"}, "cpu": "Xeon"},
+        "threads": 2,
+    }
     found |= {"made_at": "2026-01-02T00:00:00Z", "versions": {"onnxruntime": "1.31.1"}}
     assert number_format.conditions(found) == "NVIDIA L4 · Xeon · 2 threads · onnxruntime 1.31.1 · 2026-01-02"
     assert number_format.conditions({**found, "machine": {"gpu": None}}).startswith("cuda · 2 threads")
@@ -333,7 +392,13 @@ def test_the_gpu_is_named_in_the_conditions() -> None:
 def test_a_browser_draws_the_page(tmp_path: Path) -> None:
     """Every section is drawn, names are text, and no script fails."""
     page.write(tmp_path / "x.html", reports(3, ("sts7", "more")))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr",
+    ]
     command = ["chromium", *options, "--dump-dom", str(tmp_path / "x.html")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert "CONSOLE" not in done.stderr
@@ -345,4 +410,8 @@ def test_a_browser_draws_the_page(tmp_path: Path) -> None:
         "Scores by task",
         "How it was measured",
     ]
-    assert done.stdout.count("<tr") == 4 + 2 * 4 and 'd="M' in done.stdout and "NaN" not in done.stdout.split("<script")[0]
+    assert (
+        done.stdout.count("<tr") == 4 + 2 * 4
+        and 'd="M' in done.stdout
+        and "NaN" not in done.stdout.split("<script")[0]
+    )

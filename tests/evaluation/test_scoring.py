@@ -53,10 +53,13 @@ TABLE = "".join(
 
 
 def test_all_mean_and_wmean_by_hand(tmp_path: Path) -> None:
-    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    )
     found = scoring.evaluate(suite, encode)
     task = found["tasks"]["t"]
-    # a: angles 10 30 90 150 against 5 3 4 0: closeness ranks 4 3 2 1, gold ranks 4 2 3 1, so rho = 1 - 6*2/(4*15) = 0.8
+    # a: angles 10 30 90 150 against 5 3 4 0: closeness ranks 4 3 2 1, gold ranks 4 2 3 1, so rho = 1 -
+    # 6*2/(4*15) = 0.8
     # b: 60 is scored above 30: rho = -1
     assert task["subsets"] == pytest.approx({"a": 0.8, "b": -1.0})
     assert task["mean"] == pytest.approx((0.8 - 1) / 2)
@@ -70,7 +73,10 @@ def test_all_mean_and_wmean_by_hand(tmp_path: Path) -> None:
 
 
 def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path) -> None:
-    yaml = "kind: sts\ntasks: [{name: first, file: pairs.tsv, subset: a}, {name: second, file: pairs.tsv, subset: [b]}]\n"
+    yaml = (
+        "kind: sts\ntasks: [{name: first, file: pairs.tsv, subset: a}, {name: second, file: pairs.tsv, "
+        "subset: [b]}]\n"
+    )
     found = scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml, pairs=TABLE)), encode)
     assert found["tasks"]["first"]["all"] == pytest.approx(0.8)
     assert found["tasks"]["second"]["all"] == pytest.approx(-1)
@@ -79,13 +85,17 @@ def test_average_is_the_mean_of_all_over_tasks_and_subset_filters(tmp_path: Path
 
 def test_vectors_without_direction_have_cosine_zero(tmp_path: Path) -> None:
     table = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\t\t3\nzero\tmore\t0\n"
-    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table)
+    )
     assert scoring.evaluate(suite, encode)["tasks"]["t"]["all"] == pytest.approx(1)  # 0.98 > 0 > -0.87
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_embedding_that_is_not_finite_has_no_score(tmp_path: Path, value: float) -> None:
-    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    )
 
     def broken(texts: list[str]) -> np.ndarray:
         return np.where([[text == "sixty"] for text in texts], np.float32(value), encode(texts))
@@ -96,7 +106,9 @@ def test_an_embedding_that_is_not_finite_has_no_score(tmp_path: Path, value: flo
 
 @pytest.mark.filterwarnings("error")
 def test_an_encoder_that_returns_one_vector_scores_zero(tmp_path: Path) -> None:
-    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    )
     found = scoring.evaluate(suite, lambda texts: np.ones((len(texts), 4), np.float32))
     assert found["average"] == 0
     assert scoring.evaluate(suite, lambda texts: np.zeros((len(texts), 4), np.float32))["average"] == 0
@@ -104,7 +116,11 @@ def test_an_encoder_that_returns_one_vector_scores_zero(tmp_path: Path) -> None:
 
 def test_each_distinct_text_is_encoded_once(tmp_path: Path) -> None:
     suite = scoring.suite(
-        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE.replace("\tten", "\t ten "))
+        write_suite(
+            tmp_path,
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n",
+            pairs=TABLE.replace("\tten", "\t ten "),
+        )
     )
     seen: list[str] = []
 
@@ -121,7 +137,10 @@ def test_columns_by_name_gz_and_files_under_data(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with gzip.open(tmp_path / "data" / "pairs.tsv.gz", "wt", encoding="utf-8") as file:
         file.write(table)
-    yaml = "kind: sts\ntasks: [{name: t, file: pairs.tsv.gz, sentence1: left, sentence2: right, score: gold, subset_column: part}]\n"
+    yaml = (
+        "kind: sts\ntasks: [{name: t, file: pairs.tsv.gz, sentence1: left, sentence2: right, score: gold, "
+        "subset_column: part}]\n"
+    )
     path = write_suite(tmp_path / "suite", yaml)
     suite = scoring.suite(path, tmp_path / "data")
     assert suite.name == "suite"
@@ -141,25 +160,56 @@ def test_data_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("yaml", "table", "says"),
     [
-        ("kind: sts\ntasks: [{name: t, file: other.tsv}]\n", TABLE, "other.tsv is not next to it; give --data DIR or set EDGEDISTILL_DATA"),
+        (
+            "kind: sts\ntasks: [{name: t, file: other.tsv}]\n",
+            TABLE,
+            "other.tsv is not next to it; give --data DIR or set EDGEDISTILL_DATA",
+        ),
         (
             "kind: stss\ntasks: []\n",
             TABLE,
-            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, pair_classification, retrieval, sts, task, transfer)",
+            "kind: no kind of suite 'stss'; did you mean 'sts'? (bitext, pair_classification, retrieval, "
+            "sts, task, transfer)",
         ),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n", TABLE, "tasks[0].scor: no key 'scor'; did you mean 'score'?"),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv, scor: x}]\n",
+            TABLE,
+            "tasks[0].scor: no key 'scor'; did you mean 'score'?",
+        ),
         ("kind: sts\ntasks: [{name: t}]\n", TABLE, "tasks[0].file: missing; this key is required"),
         ("kind: sts\ntasks: []\n", TABLE, "tasks: list should have at least 1 item"),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, score: gold}]\n", TABLE, "pairs.tsv: no column 'gold'; "),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv, subset: c}]\n", TABLE, "pairs.tsv: no pairs of subset c; "),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", TABLE.replace("\t4\t", "\tfour\t"), "line 4: score 'four' is not a number"),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", TABLE + "zero\tten\n", "line 9: 2 cells, the header has 4; fix the line"),
-        ("kind: sts\ntasks: [{name: t, file: pairs.tsv}, {name: t, file: pairs.tsv}]\n", TABLE, "tasks: two have the same name"),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv, score: gold}]\n",
+            TABLE,
+            "pairs.tsv: no column 'gold'; ",
+        ),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv, subset: c}]\n",
+            TABLE,
+            "pairs.tsv: no pairs of subset c; ",
+        ),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n",
+            TABLE.replace("\t4\t", "\tfour\t"),
+            "line 4: score 'four' is not a number",
+        ),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n",
+            TABLE + "zero\tten\n",
+            "line 9: 2 cells, the header has 4; fix the line",
+        ),
+        (
+            "kind: sts\ntasks: [{name: t, file: pairs.tsv}, {name: t, file: pairs.tsv}]\n",
+            TABLE,
+            "tasks: two have the same name",
+        ),
         ("- a\n", TABLE, "a suite is a mapping, this is a list"),
         ("kind: [\n", TABLE, "not YAML"),
     ],
 )
-def test_bad_suites_say_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yaml: str, table: str, says: str) -> None:
+def test_bad_suites_say_where_and_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yaml: str, table: str, says: str
+) -> None:
     monkeypatch.delenv("EDGEDISTILL_DATA", raising=False)
     path = write_suite(tmp_path, yaml, pairs=table)
     with pytest.raises(UserError) as problem:
@@ -172,7 +222,9 @@ def test_missing_data_folder_and_file(tmp_path: Path) -> None:
     path = write_suite(tmp_path / "suite", "kind: sts\ntasks: [{name: t, file: sts/pairs.tsv}]\n")
     with pytest.raises(UserError, match=r"nowhere: no such folder; give --data DIR or set EDGEDISTILL_DATA"):
         scoring.suite(path, tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"pairs.tsv: no such file, but .* needs it; give --data DIR or set EDGEDISTILL_DATA"):
+    with pytest.raises(
+        UserError, match=r"pairs.tsv: no such file, but .* needs it; give --data DIR or set EDGEDISTILL_DATA"
+    ):
         scoring.suite(path, tmp_path)
 
 
@@ -213,20 +265,31 @@ def test_mini_ships_whole() -> None:
 
 
 def test_ndcg_by_hand() -> None:
-    # ranked grades 3 2 0 1, judged 3 3 2 1: DCG = 3/1 + 2/log2(3) + 0 + 1/log2(5), ideal = 3 + 3/log2(3) + 2/2 + 1/log2(5)
+    # ranked grades are 3 2 0 1, judged ones 3 3 2 1: a grade counts grade / log2(rank + 1)
     gained = 3 + 2 / math.log2(3) + 1 / math.log2(5)
     ideal = 3 + 3 / math.log2(3) + 1 + 1 / math.log2(5)
     assert retrieval.ndcg([3, 2, 0, 1], [3, 3, 2, 1]) == pytest.approx(gained / ideal)
     assert retrieval.ndcg([1, 1, 1], [1, 1, 1]) == pytest.approx(1)
     assert retrieval.ndcg([0, 1], [1]) == pytest.approx(1 / math.log2(3))
     assert retrieval.ndcg([0] * 10 + [1], [1]) == 0  # eleventh
-    assert retrieval.ndcg([-1, 1], [-1, 1]) == pytest.approx(1 / math.log2(3))  # a negative grade gains nothing
+    assert retrieval.ndcg([-1, 1], [-1, 1]) == pytest.approx(
+        1 / math.log2(3)
+    )  # a negative grade gains nothing
     assert retrieval.ndcg([0], [0]) == 0
 
 
-def beir(folder: Path, corpus: dict[str, str], queries: dict[str, str], qrels: list[tuple[str, str, int]], gz: bool = False) -> None:
+def beir(
+    folder: Path,
+    corpus: dict[str, str],
+    queries: dict[str, str],
+    qrels: list[tuple[str, str, int]],
+    gz: bool = False,
+) -> None:
     folder.mkdir(parents=True)
-    rows = [json.dumps({"_id": name, "title": text.split()[0], "text": " ".join(text.split()[1:])}) for name, text in corpus.items()]
+    rows = [
+        json.dumps({"_id": name, "title": text.split()[0], "text": " ".join(text.split()[1:])})
+        for name, text in corpus.items()
+    ]
     if gz:
         (folder / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     else:
@@ -239,7 +302,9 @@ def beir(folder: Path, corpus: dict[str, str], queries: dict[str, str], qrels: l
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4096])
-def test_retrieval_by_hand_whatever_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_retrieval_by_hand_whatever_the_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     corpus = {"d1": "zero text", "d2": "thirty text", "d3": "ninety text", "d4": "more text"}
     qrels = [("q1", "d2", 2), ("q1", "d1", 1), ("q1", "gone", 1), ("q2", "d3", 1)]
     beir(tmp_path / "set", corpus, {"q1": "ten", "q2": "more", "q3": "never judged"}, qrels, gz=chunk == 1)
@@ -247,7 +312,8 @@ def test_retrieval_by_hand_whatever_the_chunk(tmp_path: Path, monkeypatch: pytes
     whole = scoring.Collection.chunks
     monkeypatch.setattr(scoring.Collection, "chunks", lambda self, size=chunk: whole(self, size))
     found = scoring.evaluate(scoring.suite(path), encode)
-    # q1 at 10 degrees: d1 (10 away), d2 (20), d3, d4: grades 1 2; ideal 2 1 1 (a judged text may be missing from the corpus)
+    # q1 at 10 degrees: d1 (10 away), d2 (20), d3, d4: grades 1 2; ideal 2 1 1 (a judged text may be missing
+    # from the corpus)
     first = (1 + 2 / math.log2(3)) / (2 + 1 / math.log2(3) + 1 / 2)
     second = 1 / math.log2(3)  # q2 at 150: d4 (0 away), d3 (60)
     assert found["tasks"]["set"]["queries"] == 2
@@ -263,7 +329,9 @@ def test_ties_go_to_the_higher_id_as_in_trec_eval(tmp_path: Path) -> None:
 
 def test_a_query_does_not_find_itself_where_the_suite_says_so(tmp_path: Path) -> None:
     beir(tmp_path / "set", {"q": "zero x", "d": "thirty x"}, {"q": "zero"}, [("q", "d", 1)])
-    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n"))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, same_ids: true}]\n")
+    )
     assert scoring.evaluate(suite, encode)["average"] == 1
 
 
@@ -275,13 +343,19 @@ def test_judgements_of_another_split(tmp_path: Path, layout: str) -> None:
         (tmp_path / "set" / "qrels" / "train.tsv").write_text(judged, encoding="utf-8")
     else:
         (tmp_path / "set" / "qrels_train.tsv").write_text(judged, encoding="utf-8")
-        (tmp_path / "set" / "queries_train.jsonl").write_text(json.dumps({"_id": "r", "text": "more"}) + "\n", encoding="utf-8")
-    suite = scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: train}]\n"))
+        (tmp_path / "set" / "queries_train.jsonl").write_text(
+            json.dumps({"_id": "r", "text": "more"}) + "\n", encoding="utf-8"
+        )
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: train}]\n")
+    )
     found = scoring.evaluate(suite, encode)
     assert found["tasks"]["set"]["queries"] == 1
     assert found["average"] == 1  # b is nearest to r, and second to q
     with pytest.raises(UserError, match=r"no qrels/dev.tsv or qrels_dev.tsv"):
-        scoring.suite(write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: dev}]\n"))
+        scoring.suite(
+            write_suite(tmp_path, "kind: retrieval\ntasks: [{name: set, folder: set, split: dev}]\n")
+        )
 
 
 def test_broken_collections(tmp_path: Path) -> None:
@@ -295,7 +369,9 @@ def test_broken_collections(tmp_path: Path) -> None:
 
 
 def test_samples_are_seeded_and_repeat_only_when_they_must(tmp_path: Path) -> None:
-    suite = scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE))
+    suite = scoring.suite(
+        write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=TABLE)
+    )
     assert suite.sample(5, seed=1) == suite.sample(5, seed=1) != suite.sample(5, seed=2)
     assert len(set(suite.sample(7))) == 7
     assert len(suite.sample(20)) == 20
@@ -316,24 +392,41 @@ def test_agreement_of_a_rotation_is_perfect_but_for_the_cosine() -> None:
 def test_agreement_equals_scipy_and_a_plain_loop() -> None:
     random = np.random.default_rng(1)
     teacher = random.normal(size=(40, 6))
-    student = np.concatenate([teacher[:, :4] + random.normal(size=(40, 4)), random.normal(size=(40, 5))], axis=1)
+    student = np.concatenate(
+        [teacher[:, :4] + random.normal(size=(40, 4)), random.normal(size=(40, 5))], axis=1
+    )
     found = agreement(student, teacher, np.arange(40))
     s, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (student, teacher))
     upper = np.triu_indices(40, 1)
-    assert found["spearman"] == pytest.approx(spearmanr((s @ s.T)[upper], (t @ t.T)[upper]).statistic, abs=1e-4)
+    assert found["spearman"] == pytest.approx(
+        spearmanr((s @ s.T)[upper], (t @ t.T)[upper]).statistic, abs=1e-4
+    )
     assert found["cosine_mean"] is None  # 9 and 6 dims
     overlaps = []
     for i in range(40):
-        tops = [set(sorted((j for j in range(40) if j != i), key=lambda j: -float(v[i] @ v[j]))[:10]) for v in (s, t)]
+        tops = [
+            set(sorted((j for j in range(40) if j != i), key=lambda j: -float(v[i] @ v[j]))[:10])
+            for v in (s, t)
+        ]
         overlaps.append(len(tops[0] & tops[1]) / 10)
     assert found["top10_overlap"] == pytest.approx(np.mean(overlaps))
-    assert {name: bucket["texts"] for name, bucket in found["by_length"].items()} == {"0-8": 9, "9-16": 8, "17-32": 16, "33-64": 7}
+    assert {name: bucket["texts"] for name, bucket in found["by_length"].items()} == {
+        "0-8": 9,
+        "9-16": 8,
+        "17-32": 16,
+        "33-64": 7,
+    }
 
 
 def test_agreement_samples_pairs_with_a_seed() -> None:
     vectors = np.random.default_rng(2).normal(size=(100, 4))
     other = vectors + np.random.default_rng(3).normal(size=(100, 4))
-    first, again = (agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=7) for _ in range(2))
+    first, again = (
+        agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=7) for _ in range(2)
+    )
     assert first == again
     assert first["pairs"] == 500
-    assert first["spearman"] != agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]
+    assert (
+        first["spearman"]
+        != agreement(vectors, other, np.ones(100, int), pairs=500, queries=30, seed=8)["spearman"]
+    )

@@ -65,7 +65,11 @@ def test_intervals_widen_when_rounds_disagree() -> None:
 
 
 def test_noise_is_the_same_bundle_against_itself() -> None:
-    assert bootstrap.noise(np.full((3, 10), 2.0)) == {"p50_ms_by_round": [2.0, 2.0, 2.0], "between": 0.0, "within": 0.0}
+    assert bootstrap.noise(np.full((3, 10), 2.0)) == {
+        "p50_ms_by_round": [2.0, 2.0, 2.0],
+        "between": 0.0,
+        "within": 0.0,
+    }
     assert bootstrap.noise(np.array([[1.0] * 4, [1.2] * 4]))["between"] == pytest.approx(0.2)
     assert bootstrap.noise(np.array([[1.0] * 4, [1.0, 1.0, 0.7, 0.7]]))["within"] == pytest.approx(-0.3)
     assert bootstrap.noise(np.array([[1.0]]))["within"] == 0
@@ -80,7 +84,9 @@ def test_the_machine_and_versions_can_be_written_as_json() -> None:
     json.dumps([found, machine.versions()], allow_nan=False)
 
 
-@pytest.mark.parametrize(("value", "expected"), [("3", 3), ("4,2", 4), ("0", None), ("", None), ("many", None)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("3", 3), ("4,2", 4), ("0", None), ("", None), ("many", None)]
+)
 def test_default_threads(monkeypatch: pytest.MonkeyPatch, value: str, expected: int | None) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert machine.default_threads() == (expected or machine.processors())
@@ -107,4 +113,9 @@ def test_rates_count_texts_and_leave_the_first_call_out() -> None:
 def test_measuring_needs_no_torch_and_no_scipy() -> None:
     code = "import sys; from edgedistill.evaluation import speed, speed_child; "
     code += "print(sorted({'torch', 'transformers', 'onnx', 'scipy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -32,8 +32,21 @@ def test_alignment_and_uniformity_by_hand(tmp_path: Path) -> None:
     task = scoring.evaluate(scoring.suite(path), encode)["tasks"]["t"]
     # one pair scores above 4, zero and ten degrees: |x - y|² = 2 - 2 cos 10°
     assert task["alignment"] == pytest.approx(2 - 2 * np.cos(np.radians(10)), rel=1e-5)
-    angles = [0, 10, 30, 90, 150, 60, 30]  # every distinct text once; `thirty "` is another text than `thirty`
-    kernels = [np.exp(-2 * (2 - 2 * np.cos(np.radians(a - b)))) for i, a in enumerate(angles) for j, b in enumerate(angles) if i != j]
+    angles = [
+        0,
+        10,
+        30,
+        90,
+        150,
+        60,
+        30,
+    ]  # every distinct text once; `thirty "` is another text than `thirty`
+    kernels = [
+        np.exp(-2 * (2 - 2 * np.cos(np.radians(a - b))))
+        for i, a in enumerate(angles)
+        for j, b in enumerate(angles)
+        if i != j
+    ]
     assert task["uniformity"] == pytest.approx(np.log(np.mean(kernels)), rel=1e-5)
 
 
@@ -44,12 +57,17 @@ def test_uniformity_is_the_same_in_blocks_and_zero_of_one_point(monkeypatch: pyt
     assert sts.uniformity(x) == pytest.approx(whole, rel=1e-6)
     assert sts.uniformity(np.ones((9, 1), np.float32)) == pytest.approx(0, abs=1e-6)
     assert sts.uniformity(x[:1]) is None
-    assert sts.uniformity(np.array([[1, 0], [-1, 0]], np.float32)) == pytest.approx(-8)  # opposite: |x - y|² = 4
+    assert sts.uniformity(np.array([[1, 0], [-1, 0]], np.float32)) == pytest.approx(
+        -8
+    )  # opposite: |x - y|² = 4
 
 
 def test_without_a_pair_above_four_there_is_no_alignment(tmp_path: Path) -> None:
     table = TABLE.replace("\t5\t", "\t4\t")
-    task = scoring.evaluate(scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table)), encode)
+    task = scoring.evaluate(
+        scoring.suite(write_suite(tmp_path, "kind: sts\ntasks: [{name: t, file: pairs.tsv}]\n", pairs=table)),
+        encode,
+    )
     assert task["tasks"]["t"]["alignment"] is None
 
 
@@ -57,7 +75,10 @@ def test_without_a_pair_above_four_there_is_no_alignment(tmp_path: Path) -> None
 
 ENGLISH = "sentence1\tsentence2\tscore\nzero\tten\t5\nzero\tthirty\t3.0\nzero\tninety\t1\n"
 GERMAN = "sentence1\tsentence2\tscore\nnull\tzehn\t5\nnull\tdreissig\t3\nnull\tneunzig\t1\n"
-CROSS = "kind: sts\ntasks:\n  - {name: en-de, file: en.tsv, translation: de.tsv}\n  - {name: en-en, file: en.tsv}\n"
+CROSS = (
+    "kind: sts\ntasks:\n  - {name: en-de, file: en.tsv, translation: de.tsv}\n  - {name: en-en, file: "
+    "en.tsv}\n"
+)
 
 
 def test_the_second_text_comes_from_the_translation(tmp_path: Path) -> None:
@@ -105,7 +126,8 @@ FOUND = "kind: bitext\ntasks: [{name: en-de, file: t.tsv, first: en, second: de}
 
 def test_bitext_accuracy_by_hand(tmp_path: Path) -> None:
     found = scoring.evaluate(scoring.suite(write_suite(tmp_path, FOUND, t=BITEXT)), encode)
-    # English 0 10 90 150 finds among 0 60 90 30: 0 (right), 0 (10 is nearer to 0 than to 30), 90 (right), 90: 2 of 4
+    # English 0 10 90 150 finds among 0 60 90 30: 0 (right), 0 (10 is nearer to 0 than to 30), 90 (right), 90:
+    # 2 of 4
     # German 0 60 90 30 finds among 0 10 90 150: 0 (right), 90, 90 (right), 10: 2 of 4
     assert found["tasks"]["en-de"] == {"accuracy": 0.5, "forward": 0.5, "backward": 0.5, "pairs": 4}
     table = BITEXT.replace("sixty", "ten")  # now each English text but the last finds its own, and 10 its own
@@ -129,9 +151,13 @@ def test_bitext_of_nothing(tmp_path: Path) -> None:
 # transfer
 
 
-def write_split(folder: Path, name: str, rows: list[tuple[str, str]], header: str = "label\tsentence") -> None:
+def write_split(
+    folder: Path, name: str, rows: list[tuple[str, str]], header: str = "label\tsentence"
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.tsv").write_text("\n".join([header, *("\t".join(row) for row in rows)]) + "\n", encoding="utf-8")
+    (folder / f"{name}.tsv").write_text(
+        "\n".join([header, *("\t".join(row) for row in rows)]) + "\n", encoding="utf-8"
+    )
 
 
 def numbered(texts: list[str]) -> np.ndarray:
@@ -164,7 +190,9 @@ def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
     assert first == again
     task = first["tasks"]["halves"]
     assert len(task["folds"]) == len(task["C"]) == 10
-    assert task["accuracy"] == pytest.approx(116 / 120)  # the four on the wrong side are missed, whichever fold has them
+    assert task["accuracy"] == pytest.approx(
+        116 / 120
+    )  # the four on the wrong side are missed, whichever fold has them
     labels = scoring.suite(path).tasks["halves"].labels
     folds = list(transfer._folds(labels, 10))
     assert sorted(np.concatenate([test for _, _, test in folds]).tolist()) == list(range(120))
@@ -173,7 +201,9 @@ def test_folds_see_every_row_once_and_repeat_exactly(tmp_path: Path) -> None:
         assert sorted(labels[test].tolist()).count("0") == 6  # stratified
 
 
-def test_the_penalty_is_devs_choice_and_refit_takes_dev_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_penalty_is_devs_choice_and_refit_takes_dev_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fitted: list[tuple[int, float]] = []
 
     class Model:
@@ -211,7 +241,12 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for name in ("train", "dev", "test"):
         rows = [(a, a + 90 * (at % 2), at % 2) for at, a in enumerate(random.uniform(0, 360, 80))]
-        write_split(tmp_path / "set", name, [(str(y), f"{a:.2f}", f"{b:.2f}") for a, b, y in rows], "label\tsentence1\tsentence2")  # type: ignore[misc]
+        write_split(
+            tmp_path / "set",
+            name,
+            [(str(y), f"{a:.2f}", f"{b:.2f}") for a, b, y in rows],
+            "label\tsentence1\tsentence2",
+        )  # type: ignore[misc]
     yaml = "kind: transfer\ntasks: [{name: p, folder: set, texts: [sentence1, sentence2], refit: true}]\n"
     assert scoring.evaluate(scoring.suite(write_suite(tmp_path, yaml)), numbered)["average"] > 0.95
 
@@ -219,37 +254,66 @@ def test_pairs_are_classified_by_their_difference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "change", "message"),
     [
-        ("", lambda f: (f / "dev.tsv").unlink(), "set: no dev.tsv or dev.tsv.gz; give --data DIR or set EDGEDISTILL_DATA"),
-        ("", lambda f: write_split(f, "train", [("1", "5")] * 3), "train.tsv: all 3 rows have the label '1', a classifier needs two; fix"),
-        ("", lambda f: write_split(f, "test", [("2", "5")]), "test.tsv: label '2' is not among those of train (0, 1); fix the set"),
+        (
+            "",
+            lambda f: (f / "dev.tsv").unlink(),
+            "set: no dev.tsv or dev.tsv.gz; give --data DIR or set EDGEDISTILL_DATA",
+        ),
+        (
+            "",
+            lambda f: write_split(f, "train", [("1", "5")] * 3),
+            "train.tsv: all 3 rows have the label '1', a classifier needs two; fix",
+        ),
+        (
+            "",
+            lambda f: write_split(f, "test", [("2", "5")]),
+            "test.tsv: label '2' is not among those of train (0, 1); fix the set",
+        ),
         ("", lambda f: write_split(f, "test", []), "test.tsv: no rows; give --data DIR with the whole set"),
         (", label: class", lambda f: None, "train.tsv: no column 'class'; "),
-        (", folds: 10", lambda f: write_split(f, "test", [("2", "5")] * 4), "set: label '2' has 4 rows, 10 folds need one each"),
+        (
+            ", folds: 10",
+            lambda f: write_split(f, "test", [("2", "5")] * 4),
+            "set: label '2' has 4 rows, 10 folds need one each",
+        ),
         (", folds: 2", lambda f: None, "tasks[0].folds: input should be greater than or equal to 3, not 2"),
-        (", folds: 5, refit: true", lambda f: None, "tasks[0]: `refit` goes with a fixed split, `folds` with none; leave one out"),
+        (
+            ", folds: 5, refit: true",
+            lambda f: None,
+            "tasks[0]: `refit` goes with a fixed split, `folds` with none; leave one out",
+        ),
         (", text: sentence", lambda f: None, "tasks[0].text: no key 'text'; did you mean 'texts'?"),
     ],
 )
-def test_sets_that_teach_nothing(tmp_path: Path, task: str, change: Callable[[Path], None], message: str) -> None:
+def test_sets_that_teach_nothing(
+    tmp_path: Path, task: str, change: Callable[[Path], None], message: str
+) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     change(tmp_path / "set")
-    assert message in refused(write_suite(tmp_path, f"kind: transfer\ntasks: [{{name: t, folder: set{task}}}]\n"))
+    assert message in refused(
+        write_suite(tmp_path, f"kind: transfer\ntasks: [{{name: t, folder: set{task}}}]\n")
+    )
 
 
 def test_one_class_in_all_folds(tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, [("yes", "5")] * 10)
     message = "set: all 30 rows have the label 'yes', a classifier needs two; fix the set"
-    assert message in refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n"))
+    assert message in refused(
+        write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set, folds: 5}]\n")
+    )
 
 
-def test_without_scikit_learn_it_fails_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_it_fails_before_anything_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("train", "dev", "test"):
         write_split(tmp_path / "set", name, half_planes(20, 0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     assert refused(write_suite(tmp_path, "kind: transfer\ntasks: [{name: t, folder: set}]\n")) == (
-        "edgedistill bench on a transfer suite needs sklearn, which is not installed; pip install 'edgedistill[train]'"
+        "edgedistill bench on a transfer suite needs sklearn, which is not installed; pip install "
+        "'edgedistill[train]'"
     )
 
 
@@ -258,12 +322,18 @@ def test_without_scikit_learn_it_fails_before_anything_is_encoded(tmp_path: Path
 
 def test_every_kind_has_a_measure_and_a_shipped_suite() -> None:
     kinds = {suite_yaml.parse(path).kind for path in files.shipped("suite").values()}
-    assert kinds | {"task"} == set(MEASURES) == set(suite_yaml.FAMILIES)  # a task is the bundle's own: `--suite task` reads it from there
+    assert (
+        kinds | {"task"} == set(MEASURES) == set(suite_yaml.FAMILIES)
+    )  # a task is the bundle's own: `--suite task` reads it from there
     assert {"transfer", "sts17", "xsts", "xsts-dev", "bitext", "zero-shot"} <= set(files.shipped("suite"))
 
 
 def test_the_page_reads_the_number_that_was_averaged() -> None:
-    found = {"kind": "bitext", "average": 0.5, "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}}}
+    found = {
+        "kind": "bitext",
+        "average": 0.5,
+        "tasks": {"en-de": {"accuracy": 0.5, "forward": 0.4, "backward": 0.6}},
+    }
     assert page.task_score(found, "en-de") == 0.5
     assert tradeoff.measure({"quality": {"b": found}}, "b") == "accuracy × 100"
     assert page.task_score({"kind": "sts", "tasks": {"t": {"all": 0.25, "mean": 0.75}}}, "t") == 0.25

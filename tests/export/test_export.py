@@ -1,4 +1,5 @@
-"""run -> bundle: what is in it, that it says what torch says, and that a bundle that does not is never written."""
+"""run -> bundle: what is in it, that it says what torch says, and that a bundle that does not is never
+written."""
 
 from __future__ import annotations
 
@@ -31,14 +32,22 @@ from tests.conftest import World, make_tokenizer, sentences
 from tests.students.test_graph import spread
 
 ALL = ["fp32", "w8", "int8"]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 40}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+}
 
 
 def quiet(line: str) -> None:
     pass
 
 
-def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | None = None, **shape: Any) -> Path:
+def make_run(
+    folder: Path, kind: str = "bert", change: Callable[[Any], None] | None = None, **shape: Any
+) -> Path:
     """A run with random weights: what train writes, without the training. `change` edits the student."""
     words = make_tokenizer()
     common = {"kind": kind, "head": {"dims": 24, "bias": True}, "max_tokens": 32, **shape}
@@ -67,14 +76,28 @@ def make_run(folder: Path, kind: str = "bert", change: Callable[[Any], None] | N
         module.embedding.weight.data[0] = 0  # the padding token's
     if change is not None:
         change(module)
-    spec = recipe.parse({"name": folder.name, "about": "A tiny student.", "teacher": {"model": "packaged:t"}, "student": student}, "test")
+    spec = recipe.parse(
+        {
+            "name": folder.name,
+            "about": "A tiny student.",
+            "teacher": {"model": "packaged:t"},
+            "student": student,
+        },
+        "test",
+    )
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
     run.write_student(folder, common, module.state_dict())
     words.save_pretrained(folder / "tokenizer")
     stages = [{"name": "distil", "steps": 7}]
     corpus = {"texts": 4321, "held_out": 21}
-    info = {**run.provenance(), "dims": module.dims, "parameters": kinds.parameters(module), "corpus": corpus, "stages": stages}
+    info = {
+        **run.provenance(),
+        "dims": module.dims,
+        "parameters": kinds.parameters(module),
+        "corpus": corpus,
+        "stages": stages,
+    }
     files.write_json(folder / "run.json", info)
     return folder
 
@@ -98,7 +121,9 @@ def by_torch(folder: Path, texts: list[str]) -> np.ndarray:
     with torch.inference_mode():
         rows = []
         for text in texts:
-            given = words(opened.prompt + text, truncation=True, max_length=opened.max_tokens, return_tensors="pt")
+            given = words(
+                opened.prompt + text, truncation=True, max_length=opened.max_tokens, return_tensors="pt"
+            )
             rows.append(student(given["input_ids"], given["attention_mask"]))
     return unit(torch.cat(rows))
 
@@ -109,10 +134,17 @@ def test_the_files_of_a_bundle(made: Path) -> None:
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     graphs = {"onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx"}
     tokens = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
-    chain = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"}
+    chain = {
+        "modules.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "1_Pooling/config.json",
+    }
     chain |= {"2_Normalize/config.json"}  # the head is in the graph's token embeddings
     assert found == graphs | tokens | chain | {"config.json", "manifest.json", "parity.json", "README.md"}
-    assert manifest["files"] == {name: files.sha256_file(folder / name) for name in sorted(found - {"manifest.json"})}
+    assert manifest["files"] == {
+        name: files.sha256_file(folder / name) for name in sorted(found - {"manifest.json"})
+    }
     assert [path.name for path in folder.parent.iterdir()] == ["tiny"]  # nothing temporary is left
 
 
@@ -120,7 +152,10 @@ def test_the_manifest(made: Path) -> None:
     folder = made / "bundles" / "tiny"
     manifest = files.read_json(folder / "manifest.json")
     opened = run.open_run(made / "runs" / "tiny")
-    assert {key: manifest[key] for key in ("schema", "name", "kind", "teacher", "dims", "max_tokens", "prompt", "inputs", "output")} == {
+    assert {
+        key: manifest[key]
+        for key in ("schema", "name", "kind", "teacher", "dims", "max_tokens", "prompt", "inputs", "output")
+    } == {
         "schema": 1,
         "name": "tiny",
         "kind": "bert",
@@ -166,7 +201,9 @@ def test_golden_vectors_are_the_runs(made: Path) -> None:
     assert len(golden["texts"]) == len(golden["ids"]) == 32
     assert np.allclose(golden["vectors"], by_torch(made / "runs" / "tiny", golden["texts"]), atol=1e-6)
     words = run.open_run(made / "runs" / "tiny").tokenizer()
-    assert golden["ids"] == [words(text, truncation=True, max_length=32)["input_ids"] for text in golden["texts"]]
+    assert golden["ids"] == [
+        words(text, truncation=True, max_length=32)["input_ids"] for text in golden["texts"]
+    ]
     lengths = [len(ids) for ids in golden["ids"]]
     assert min(lengths) == 2
     assert lengths.count(32) >= 4
@@ -195,7 +232,10 @@ def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str) -> None
     """A runner that takes a flag for its opposite has other token ids, and so fails its own check."""
     letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     inner = Tokenizer(models.BPE(letters, []))  # every space is a token
-    inner.normalizer, inner.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.normalizer, inner.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    )
     words = PreTrainedTokenizerFast(tokenizer_object=inner)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
     made = []
@@ -210,16 +250,27 @@ def test_the_golden_texts_notice_every_flag_of_an_added_token(flag: str) -> None
 
 def test_the_golden_texts_notice_javascripts_lower_case() -> None:
     words = make_tokenizer()
-    assert any(text.lower() != "".join(letter.lower() for letter in text) for text in golden_texts(words, "", 32))
+    assert any(
+        text.lower() != "".join(letter.lower() for letter in text) for text in golden_texts(words, "", 32)
+    )
 
 
 def test_the_card_has_the_measured_numbers(made: Path) -> None:
     folder = made / "bundles" / "tiny"
-    manifest, text = files.read_json(folder / "manifest.json"), (folder / "README.md").read_text(encoding="utf-8")
+    manifest, text = (
+        files.read_json(folder / "manifest.json"),
+        (folder / "README.md").read_text(encoding="utf-8"),
+    )
     for entry in manifest["precisions"].values():
-        assert f"{entry['size_bytes'] / 1e6:.2f} | {entry['parity']['cosine_mean']:.5f} | {entry['parity']['cosine_min']:.5f}" in text
+        assert (
+            f"{entry['size_bytes'] / 1e6:.2f} | {entry['parity']['cosine_mean']:.5f} | "
+            f"{entry['parity']['cosine_min']:.5f}" in text
+        )
     assert f"{manifest['parameters']['total']:,} parameters" in text
-    assert "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `packaged:t`. A text gives an embedding of 24 dim" in text
+    assert (
+        "# tiny\n\nA tiny student.\n\nA student of kind `bert`, distilled from `packaged:t`. A text gives an "
+        "embedding of 24 dim" in text
+    )
     assert "Texts are truncated to 32 tokens." in text
     assert "single vs. batched cosine" in text
     assert "on samples of 4,300 texts (21 more were held out) by the recipe `tiny`: distil (7 steps)" in text
@@ -239,7 +290,10 @@ def test_the_card_names_the_licences_of_its_texts(made: Path) -> None:
     ]
     text = model_card.encoder_card(manifest, [])
     assert "| a.txt | 4,000 | CC BY 4.0 |\n| b.txt | 321 | not named |" in text
-    assert "| triples of the stage tune: triples.tsv |  | MIT |\n| triples of the stage again: owner/nli |  | not named |" in text
+    assert (
+        "| triples of the stage tune: triples.tsv |  | MIT |\n| triples of the stage again: owner/nli |  | "
+        "not named |" in text
+    )
 
 
 def test_other_libraries_find_their_files(made: Path) -> None:
@@ -247,16 +301,29 @@ def test_other_libraries_find_their_files(made: Path) -> None:
     assert files.read_json(folder / "config.json")["model_type"] == "bert"
     assert files.read_json(folder / "tokenizer_config.json")["model_max_length"] == 32
     assert files.read_json(folder / "special_tokens_map.json")["cls_token"] == "[CLS]"
-    assert [m["type"].rsplit(".")[-1] for m in files.read_json(folder / "modules.json")] == ["Transformer", "Pooling", "Normalize"]
+    assert [m["type"].rsplit(".")[-1] for m in files.read_json(folder / "modules.json")] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]
     pooling = files.read_json(folder / "1_Pooling" / "config.json")
-    assert [name for name, on in pooling.items() if on is True and name.startswith("pooling")] == ["pooling_mode_mean_tokens"]
+    assert [name for name, on in pooling.items() if on is True and name.startswith("pooling")] == [
+        "pooling_mode_mean_tokens"
+    ]
     assert pooling["word_embedding_dimension"] == 24  # of the head
-    assert [o.name for o in onnx.load(folder / "onnx/model.onnx").graph.output] == ["sentence_embedding", "last_hidden_state"]
+    assert [o.name for o in onnx.load(folder / "onnx/model.onnx").graph.output] == [
+        "sentence_embedding",
+        "last_hidden_state",
+    ]
 
 
-@pytest.mark.filterwarnings("ignore:Importing from 'sentence_transformers.models':DeprecationWarning")  # version 5 knows no other place
+@pytest.mark.filterwarnings(
+    "ignore:Importing from 'sentence_transformers.models':DeprecationWarning"
+)  # version 5 knows no other place
 @pytest.mark.parametrize("shape", [{}, {"tanh": True}, {"pooling": "cls"}, {"pooling": "max", "head": None}])
-def test_sentence_transformers_reads_the_chain_behind_the_graph(tmp_path: Path, shape: dict[str, Any]) -> None:
+def test_sentence_transformers_reads_the_chain_behind_the_graph(
+    tmp_path: Path, shape: dict[str, Any]
+) -> None:
     """Its own Pooling, Dense and Normalize, on our token embeddings, give our vectors."""
     from sentence_transformers.models import Dense, Normalize, Pooling
     from transformers import AutoTokenizer
@@ -266,8 +333,12 @@ def test_sentence_transformers_reads_the_chain_behind_the_graph(tmp_path: Path, 
     bundle_writer.export(source, ["fp32"], folder, quiet)
     kinds_of_module = {"Pooling": Pooling, "Dense": Dense, "Normalize": Normalize}
     modules = files.read_json(folder / "modules.json")[1:]
-    assert [each["path"] for each in modules if "Dense" in each["path"]] == (["2_Dense"] if shape and "head" not in shape else [])
-    chain = [kinds_of_module[each["type"].rsplit(".")[-1]].load(str(folder / each["path"])) for each in modules]
+    assert [each["path"] for each in modules if "Dense" in each["path"]] == (
+        ["2_Dense"] if shape and "head" not in shape else []
+    )
+    chain = [
+        kinds_of_module[each["type"].rsplit(".")[-1]].load(str(folder / each["path"])) for each in modules
+    ]
     if (folder / "2_Dense").exists():
         head = run.open_run(source).student().head
         assert torch.equal(load_file(folder / "2_Dense" / "model.safetensors")["linear.weight"], head.weight)
@@ -275,8 +346,13 @@ def test_sentence_transformers_reads_the_chain_behind_the_graph(tmp_path: Path, 
     given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="np")
     inputs = {name: given[name] for name in ("input_ids", "attention_mask")}
     opened = bundle.load(folder, precision="fp32")
-    tokens = onnx_session.open_session(folder / "onnx" / "model.onnx", 1, "cpu").run(["last_hidden_state"], inputs)[0]
-    features = {"token_embeddings": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inputs["attention_mask"])}
+    tokens = onnx_session.open_session(folder / "onnx" / "model.onnx", 1, "cpu").run(
+        ["last_hidden_state"], inputs
+    )[0]
+    features = {
+        "token_embeddings": torch.from_numpy(tokens),
+        "attention_mask": torch.from_numpy(inputs["attention_mask"]),
+    }
     with torch.inference_mode():
         for module in chain:
             features = module(features)
@@ -302,12 +378,16 @@ def test_every_sort_of_student(tmp_path: Path, kind: str, shape: dict[str, Any])
     assert [line.partition(":")[0] for line in said] == ALL
     assert result["precisions"]["w8"]["drift"]["min"] >= 0.99999
     assert result["precisions"]["int8"]["drift"]["min"] >= 0.99999
-    assert "`edgedistill.load` opens the one measured as the fastest: int8 on" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
+    assert "`edgedistill.load` opens the one measured as the fastest: int8 on" in (
+        tmp_path / "b" / "README.md"
+    ).read_text(encoding="utf-8")
     texts = sentences(12, seed=6)
     expected = by_torch(source, texts)
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), expected, atol=1e-5)
     assert (bundle.load(tmp_path / "b", precision="int8").encode(texts) * expected).sum(1).min() > 0.97
-    assert (tmp_path / "b" / "modules.json").exists() == (kind == "bert" or (kind == "static" and not shape.get("tanh")))
+    assert (tmp_path / "b" / "modules.json").exists() == (
+        kind == "bert" or (kind == "static" and not shape.get("tanh"))
+    )
     assert verify.verify(tmp_path / "b")["texts"] == 32
     operators = result["precisions"]["int8"]["operators"]
     assert ("LSTM" in operators) == (kind == "bilstm") and not any("Dynamic" in each for each in operators)
@@ -325,7 +405,9 @@ def test_the_teacher_goes_down_the_same_line(world: World, tmp_path: Path) -> No
     assert manifest["kind"] == "teacher"
     assert "these are the teacher's own weights" in (tmp_path / "b" / "README.md").read_text(encoding="utf-8")
     texts = sentences(10, seed=2)
-    vectors = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), dtype="fp32")).embed(texts)  # not as fast as the machine can
+    vectors = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), dtype="fp32")).embed(
+        texts
+    )  # not as fast as the machine can
     assert np.allclose(bundle.load(tmp_path / "b", precision="fp32").encode(texts), vectors, atol=1e-5)
 
 
@@ -341,7 +423,8 @@ def refused(tmp_path: Path, source: Path, precisions: list[str], error: type[Exc
 
 
 def loud_neuron(student: Any) -> None:
-    """A neuron that nobody listens to, at 10,000: no change in float32; in int8 one scale for all leaves nothing of the others."""
+    """A neuron that nobody listens to, at 10,000: no change in float32; in int8 one scale for all leaves
+    nothing of the others."""
     for layer in student.model.encoder.layer:
         layer.intermediate.dense.bias.data[0] = 1e4
         layer.output.dense.weight.data[:, 0] = 0
@@ -352,34 +435,52 @@ def test_a_loss_in_the_arithmetic_is_not_written(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "loud", change=loud_neuron)
     message = refused(tmp_path, source, ["int8"], CheckFailed)
     shape = (
-        r'^\S+/bundles/x was not written: text \d+ of 32 \(".*"\) came back at cosine -?0\.\d{4}, int8 must reach 0\.9\d00; '
+        r'^\S+/bundles/x was not written: text \d+ of 32 \(".*"\) came back at cosine -?0\.\d{4}, int8 must '
+        r"reach 0\.9\d00; "
         r"token ids agree, so the loss is in the arithmetic: try --precision w8$"
     )
     assert re.match(shape, message), message
-    bundle_writer.export(source, ["fp32"], tmp_path / "bundles" / "x", quiet)  # the same run, where it can be had
+    bundle_writer.export(
+        source, ["fp32"], tmp_path / "bundles" / "x", quiet
+    )  # the same run, where it can be had
 
 
 def test_a_precision_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     out, said = tmp_path / "bundles" / "x", list[str]()
     with pytest.raises(CheckFailed) as caught:
-        bundle_writer.export(make_run(tmp_path / "runs" / "loud", change=loud_neuron), ["fp32", "int8"], out, said.append)
-    shape = r'^\S+/bundles/x was written with fp32, without int8: text \d+ of 32 \(".*"\) came back at cosine -?0\.\d{4}, int8 must reach'
+        bundle_writer.export(
+            make_run(tmp_path / "runs" / "loud", change=loud_neuron), ["fp32", "int8"], out, said.append
+        )
+    shape = (
+        r'^\S+/bundles/x was written with fp32, without int8: text \d+ of 32 \(".*"\) came back at '
+        r"cosine -?0\.\d{4}, int8 must reach"
+    )
     assert re.match(shape, str(caught.value)), str(caught.value)
     assert caught.value.details["failed"]["int8"]["cosine"] < 0.95
     assert [line.partition(":")[0] for line in said] == ["fp32"]
     manifest = files.read_json(out / "manifest.json")
-    assert list(manifest["precisions"]) == list(files.read_json(out / "parity.json")["cosine_at_least"]) == ["fp32"]
+    assert (
+        list(manifest["precisions"])
+        == list(files.read_json(out / "parity.json")["cosine_at_least"])
+        == ["fp32"]
+    )
     assert not (out / PRECISIONS["int8"].file).exists()
     assert "model_quantized" not in (out / "README.md").read_text(encoding="utf-8")
     assert verify.verify(out)["texts"] == 32
 
 
-def test_where_every_precision_fails_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_precision_fails_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = make_run(tmp_path / "runs" / "mixed")
     for precision in ("w8", "int8"):
         monkeypatch.setitem(PRECISIONS, precision, PRECISIONS[precision]._replace(single_cosine=1.5))
     message = refused(tmp_path, source, ["w8", "int8"], CheckFailed)
-    assert "x was not written: " in message and "w8 must reach 1.5" in message and "int8 must reach 1.5" in message
+    assert (
+        "x was not written: " in message
+        and "w8 must reach 1.5" in message
+        and "int8 must reach 1.5" in message
+    )
 
 
 def test_a_failed_export_leaves_the_bundle_that_was_there(tmp_path: Path) -> None:
@@ -394,7 +495,10 @@ def test_only_a_bundle_is_replaced(tmp_path: Path) -> None:
     source, out = make_run(tmp_path / "runs" / "a"), tmp_path / "bundles" / "x"
     out.mkdir(parents=True)
     (out / "thesis.txt").write_text("years of work")
-    assert refused(tmp_path, source, ["fp32"], UserError) == f"{out}: already exists and is not a bundle; choose another name"
+    assert (
+        refused(tmp_path, source, ["fp32"], UserError)
+        == f"{out}: already exists and is not a bundle; choose another name"
+    )
 
 
 def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> None:
@@ -403,7 +507,11 @@ def test_other_token_ids_are_told_apart_from_other_vectors(tmp_path: Path) -> No
     # transformers takes a special token from here; tokenizer.json does not know
     files.write_json(config, {**files.read_json(config), "additional_special_tokens": ["the"]})
     message = refused(tmp_path, source, ["fp32"], CheckFailed)
-    assert re.search(r'x was not written: text \d+ of 33 \(".*"\) has other token ids in the bundle \(2 .*\) than in the run', message)
+    assert re.search(
+        r'x was not written: text \d+ of 33 \(".*"\) has other token ids in the bundle \(2 .*\) than in the '
+        r"run",
+        message,
+    )
     assert "nothing else was compared: tokenizer.json lacks a part of the run's tokenizer" in message
 
 
@@ -411,7 +519,10 @@ def test_the_tokenizer_of_another_student(tmp_path: Path) -> None:
     source = make_run(tmp_path / "runs" / "small", config={**SIZES, "vocab_size": 150, "pad_token_id": 0})
     message = refused(tmp_path, source, ["fp32"], UserError)
     largest = len(make_tokenizer()) - 1
-    assert message.endswith(f"tokenizer: token ids up to {largest}, but an embedding table of 150 rows; restore this student's tokenizer")
+    assert message.endswith(
+        f"tokenizer: token ids up to {largest}, but an embedding table of 150 rows; restore this student's "
+        "tokenizer"
+    )
 
 
 @pytest.mark.parametrize("where", ["vocabulary", "added token", "put around every text"])
@@ -440,8 +551,14 @@ UNKNOWN = (
 @pytest.mark.parametrize(
     ("precisions", "message"),
     [
-        (["fp32", "int4"], "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, w4, w8)"),
-        (["w3", "bf16"], "\n".join(f"--precision: no precision {each!r}; {way_out}" for each, way_out in UNKNOWN)),
+        (
+            ["fp32", "int4"],
+            "--precision: no precision 'int4'; did you mean 'int8'? (fp16, fp32, int8, w4, w8)",
+        ),
+        (
+            ["w3", "bf16"],
+            "\n".join(f"--precision: no precision {each!r}; {way_out}" for each, way_out in UNKNOWN),
+        ),
         ([], "--precision: none given; choose from fp32, fp16, w8, int8, w4"),
     ],
 )
@@ -450,7 +567,9 @@ def test_precisions_that_are_not(tmp_path: Path, precisions: list[str], message:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    assert "not a run (no run.json); create one with edgedistill train" in refused(tmp_path, tmp_path, ["fp32"], UserError)
+    assert "not a run (no run.json); create one with edgedistill train" in refused(
+        tmp_path, tmp_path, ["fp32"], UserError
+    )
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +579,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert "no space left on the device; free some space, or choose another place" in refused(tmp_path, source, ["fp32"], UserError)
+    assert "no space left on the device; free some space, or choose another place" in refused(
+        tmp_path, source, ["fp32"], UserError
+    )
 
 
 def test_interrupted_leaves_nothing(tmp_path: Path) -> None:
@@ -477,16 +598,31 @@ def test_interrupted_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_same_run_gives_the_same_graphs(made: Path, tmp_path: Path) -> None:
     bundle_writer.export(made / "runs" / "tiny", ALL, tmp_path / "again", quiet)
-    first, again = (json.loads((folder / "manifest.json").read_text()) for folder in (made / "bundles" / "tiny", tmp_path / "again"))
-    for name in ("onnx/model.onnx", "onnx/model_w8.onnx", "onnx/model_quantized.onnx", "parity.json", "tokenizer.json"):
+    first, again = (
+        json.loads((folder / "manifest.json").read_text())
+        for folder in (made / "bundles" / "tiny", tmp_path / "again")
+    )
+    for name in (
+        "onnx/model.onnx",
+        "onnx/model_w8.onnx",
+        "onnx/model_quantized.onnx",
+        "parity.json",
+        "tokenizer.json",
+    ):
         assert first["files"][name] == again["files"][name]
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8"])
 def test_a_precision_that_converts_nothing(tmp_path: Path, precision: str) -> None:
     """A table of 800 numbers and no product: the graph would be float32 under another name."""
-    source, out = make_run(tmp_path / "runs" / "small", "static", width=4, head=None), tmp_path / "bundles" / "x"
-    with pytest.raises(CheckFailed, match=f"without {precision}: the graph would be {precision} in name only, since it converts nothing"):
+    source, out = (
+        make_run(tmp_path / "runs" / "small", "static", width=4, head=None),
+        tmp_path / "bundles" / "x",
+    )
+    with pytest.raises(
+        CheckFailed,
+        match=f"without {precision}: the graph would be {precision} in name only, since it converts nothing",
+    ):
         bundle_writer.export(source, ["fp32", precision], out, quiet)
     assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32"]
 
@@ -498,6 +634,11 @@ def test_products_that_float16_cannot_compute_leave_the_precision_out(tmp_path: 
         student.embedding.weight.data *= 5e5 / student.embedding.weight.data.abs().max()
 
     out = tmp_path / "bundles" / "x"
-    with pytest.raises(CheckFailed, match=r"without fp16: the graph would be fp16 in name only.*100% of their weights stay.*\(MatMul\)"):
-        bundle_writer.export(make_run(tmp_path / "runs" / "loud", "static", loud), ["fp32", "fp16", "w8"], out, quiet)
+    with pytest.raises(
+        CheckFailed,
+        match=r"without fp16: the graph would be fp16 in name only.*100% of their weights stay.*\(MatMul\)",
+    ):
+        bundle_writer.export(
+            make_run(tmp_path / "runs" / "loud", "static", loud), ["fp32", "fp16", "w8"], out, quiet
+        )
     assert list(files.read_json(out / "manifest.json")["precisions"]) == ["fp32", "w8"]

@@ -1,4 +1,5 @@
-"""What other libraries find in a bundle: truncation, the card's own lines of Python, the layouts of static students, and the operators."""
+"""What other libraries find in a bundle: truncation, the card's own lines of Python, the layouts of static
+students, and the operators."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def test_the_tokenizer_truncates_by_itself(tmp_path: Path) -> None:
     golden = files.read_json(folder / "parity.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert [tokenizer.encode(text).ids for text in golden["texts"]] == golden["ids"]
-    assert tokenizer.truncation == {"max_length": 32, "stride": 0, "strategy": "longest_first", "direction": "right"}
+    assert tokenizer.truncation == {
+        "max_length": 32,
+        "stride": 0,
+        "strategy": "longest_first",
+        "direction": "right",
+    }
     assert tokenizer.padding is None
 
 
@@ -40,19 +46,31 @@ def test_the_golden_file_says_what_was_truncated(tmp_path: Path) -> None:
     golden = files.read_json(folder / "parity.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
-    assert golden["truncated"] == [tokenizer.encode(text).ids != ids for text, ids in zip(golden["texts"], golden["ids"], strict=True)]
+    assert golden["truncated"] == [
+        tokenizer.encode(text).ids != ids for text, ids in zip(golden["texts"], golden["ids"], strict=True)
+    ]
     assert 2 <= sum(golden["truncated"]) <= 10
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("bert", {}), ("bert", {"prompt": 'q: "\\n'}), ("bilstm", {}), ("static", {})])
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("bert", {}), ("bert", {"prompt": 'q: "\\n'}), ("bilstm", {}), ("static", {})]
+)
 def test_the_python_on_the_card_runs(tmp_path: Path, kind: str, shape: dict[str, Any]) -> None:
     folder = exported(tmp_path, kind, **shape)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL) if "import onnxruntime" in block]
+    (code,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+        if "import onnxruntime" in block
+    ]
     assert len([line for line in code.splitlines() if line]) <= 12
     names: dict[str, Any] = {}
     exec(code.replace("path/to/this/folder", str(folder)), names)
-    precision = next(name for name, each in files.read_json(folder / "manifest.json")["precisions"].items() if each["file"] in code)
+    precision = next(
+        name
+        for name, each in files.read_json(folder / "manifest.json")["precisions"].items()
+        if each["file"] in code
+    )
     expected = bundle.load(folder, precision=precision).encode(["a text", "another"])
     assert np.allclose(names["embeddings"], expected, atol=1e-4)
     assert names["embeddings"].shape == (2, 24)
@@ -69,7 +87,12 @@ def test_the_manifest_names_operators_and_weights(tmp_path: Path) -> None:
 
 def test_the_card_names_each_library_that_opens_the_bundle(tmp_path: Path) -> None:
     cards = {}
-    for name, kind, shape in (("linear", "bert", {}), ("tanh", "bert", {"tanh": True}), ("bilstm", "bilstm", {}), ("static", "static", {})):
+    for name, kind, shape in (
+        ("linear", "bert", {}),
+        ("tanh", "bert", {"tanh": True}),
+        ("bilstm", "bilstm", {}),
+        ("static", "static", {}),
+    ):
         cards[name] = (exported(tmp_path / name, kind, **shape) / "README.md").read_text(encoding="utf-8")
     assert all("TextEmbedding.add_custom_model(" in card for card in cards.values())
     assert [name for name, card in cards.items() if 'backend="onnx"' in card] == ["linear", "tanh"]
@@ -81,7 +104,11 @@ def test_the_card_names_each_library_that_opens_the_bundle(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "shape",
-    [{"pieces": 208}, {"head": None}, {"head": {"dims": 24, "bias": False}, "codes": 8, "max_tokens": 20}],  # 208: rows without a token
+    [
+        {"pieces": 208},
+        {"head": None},
+        {"head": {"dims": 24, "bias": False}, "codes": 8, "max_tokens": 20},
+    ],  # 208: rows without a token
 )
 def test_sentence_transformers_opens_a_static_student(tmp_path: Path, shape: dict[str, Any]) -> None:
     """The real library, with its StaticEmbedding: special tokens, unknown tokens and the head included."""
@@ -91,7 +118,11 @@ def test_sentence_transformers_opens_a_static_student(tmp_path: Path, shape: dic
     golden = files.read_json(folder / "parity.json")
     found = SentenceTransformer(str(folder)).encode(golden["texts"])
     tokenizer = Tokenizer.from_file(str(folder / static_layout.FOLDER / "tokenizer.json"))
-    assert tokenizer.get_vocab_size() == len(load_file(folder / static_layout.FOLDER / "model.safetensors")["embedding.weight"]) == 201
+    assert (
+        tokenizer.get_vocab_size()
+        == len(load_file(folder / static_layout.FOLDER / "model.safetensors")["embedding.weight"])
+        == 201
+    )
     spelt_out = [at for at, text in enumerate(golden["texts"]) if "[SEP]" in text]
     kept = [at for at, ids in enumerate(golden["ids"]) if len(ids) > 2 and at not in spelt_out]
     cosines = (found * np.array(golden["vectors"])).sum(1)
@@ -111,6 +142,8 @@ def test_the_mark_is_in_front_of_every_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("precisions", "shape"), [(["w8"], {}), (["fp32"], {"tanh": True})])
-def test_no_table_where_it_would_not_be_the_student(tmp_path: Path, precisions: list[str], shape: dict[str, Any]) -> None:
+def test_no_table_where_it_would_not_be_the_student(
+    tmp_path: Path, precisions: list[str], shape: dict[str, Any]
+) -> None:
     folder = exported(tmp_path, "static", precisions, **shape)
     assert not (folder / static_layout.FOLDER).exists() and not (folder / "modules.json").exists()

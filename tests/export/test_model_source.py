@@ -1,4 +1,5 @@
-"""A model's folder goes straight to a bundle: what a run of it without stages gives; what is no encoder is refused."""
+"""A model's folder goes straight to a bundle: what a run of it without stages gives; what is no encoder is
+refused."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def quiet(line: str) -> None:
 
 
 def by_teacher(folder: Path, **options: Any) -> np.ndarray:
-    return encoder.TeacherEncoder(recipe.Teacher(model=str(folder), dtype="fp32", **options)).embed(sentences(10, seed=2))
+    return encoder.TeacherEncoder(recipe.Teacher(model=str(folder), dtype="fp32", **options)).embed(
+        sentences(10, seed=2)
+    )
 
 
 def plain_model(world: World, folder: Path) -> Path:
@@ -36,7 +39,11 @@ def test_a_sentence_transformers_folder_goes_straight_to_a_bundle(world: World, 
     found = bundle_writer.export(world.teacher, ["fp32", "w8"], tmp_path / "b", quiet)
     assert (found["name"], found["dims"]) == ("teacher", [32])
     manifest = files.read_json(tmp_path / "b" / "manifest.json")
-    assert (manifest["kind"], manifest["max_tokens"], manifest["teacher"]) == ("teacher", 48, str(world.teacher))
+    assert (manifest["kind"], manifest["max_tokens"], manifest["teacher"]) == (
+        "teacher",
+        48,
+        str(world.teacher),
+    )
     assert verify.verify(tmp_path / "b")["texts"] == 32
     opened = bundle.load(tmp_path / "b", precision="fp32")
     assert np.allclose(opened.encode(sentences(10, seed=2)), by_teacher(world.teacher), atol=1e-5)
@@ -49,7 +56,10 @@ def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet)
     way_out = "add --pooling (mean, cls, cls_pooler, max or last)"
     assert str(caught.value) == f"{folder}: a plain model does not define its pooling; {way_out}"
-    with pytest.raises(UserError, match=r"^--pooling: no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler, last, max, mean\)$"):
+    with pytest.raises(
+        UserError,
+        match=r"^--pooling: no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler, last, max, mean\)$",
+    ):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="meen")
     bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="max")
     assert files.read_json(tmp_path / "b" / "manifest.json")["name"] == "my-model"
@@ -73,7 +83,9 @@ def unknown_module(folder: Path) -> None:
 
 
 def unknown_pooling(folder: Path) -> None:
-    files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_median": True})
+    files.write_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_median": True}
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,19 +96,32 @@ def unknown_pooling(folder: Path) -> None:
             "a decoder, GPT2LMHeadModel (model_type gpt2), and only encoders can be exported; "
             "give a sentence encoder such as packaged:all-MiniLM-L6-v2",
         ),
-        (lambda folder: edit(folder / "config.json", is_decoder=True), "a decoder, BertModel (model_type bert)"),
         (
-            lambda folder: edit(folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"]),
+            lambda folder: edit(folder / "config.json", is_decoder=True),
+            "a decoder, BertModel (model_type bert)",
+        ),
+        (
+            lambda folder: edit(
+                folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"]
+            ),
             "an encoder with a decoder, T5ForConditionalGeneration (model_type t5)",
         ),
         (without_tokenizer, "a model without a tokenizer (none of tokenizer.json, "),
-        (unknown_module, "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind"),
+        (
+            unknown_module,
+            "module 1 is CNN; supported are a Transformer, Pooling, and Dense, Normalize, Dropout behind",
+        ),
         (unknown_pooling, "no setting 'pooling_mode_median'; did you mean '"),
         (lambda folder: (folder / "model.safetensors").unlink(), "a model without weights"),
-        (lambda folder: files.write_json(folder / "manifest.json", {}), "a bundle already, which has no weights to export"),
+        (
+            lambda folder: files.write_json(folder / "manifest.json", {}),
+            "a bundle already, which has no weights to export",
+        ),
     ],
 )
-def test_what_is_no_sentence_encoder_is_refused(world: World, tmp_path: Path, change: Any, message: str) -> None:
+def test_what_is_no_sentence_encoder_is_refused(
+    world: World, tmp_path: Path, change: Any, message: str
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(world.teacher, folder)
     change(folder)
@@ -112,17 +137,22 @@ def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, t
 
 
 def test_a_bundles_name_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="^nano: a bundle already, which has no weights to export; give the run or the model"):
+    with pytest.raises(
+        UserError, match="^nano: a bundle already, which has no weights to export; give the run or the model"
+    ):
         bundle_writer.export("nano", ["fp32"], tmp_path / "b", quiet)
 
 
 def test_a_hub_id_needs_a_revision(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="^owner/name: no such folder here; if it is a hub id, add --revision$"):
+    with pytest.raises(
+        UserError, match="^owner/name: no such folder here; if it is a hub id, add --revision$"
+    ):
         bundle_writer.export("owner/name", ["fp32"], tmp_path / "b", quiet)
 
 
 @pytest.mark.parametrize(
-    ("source", "name"), [("packaged:all-MiniLM-L6-v2", "all-minilm-l6-v2"), ("owner/A Name_2", "a-name_2"), ("…", "model")]
+    ("source", "name"),
+    [("packaged:all-MiniLM-L6-v2", "all-minilm-l6-v2"), ("owner/A Name_2", "a-name_2"), ("…", "model")],
 )
 def test_names_of_bundles(source: str, name: str) -> None:
     assert model_source.name_of(source) == name

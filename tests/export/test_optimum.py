@@ -1,4 +1,5 @@
-"""The measured peer, in an environment of its own: our bundle opens in optimum and sentence-transformers and says the same."""
+"""The measured peer, in an environment of its own: our bundle opens in optimum and sentence-transformers and
+says the same."""
 
 from __future__ import annotations
 
@@ -41,7 +42,11 @@ def test_the_bundle_opens_in_optimum_and_gives_our_vectors(tmp_path: Path) -> No
     export(make_run(tmp_path / "run"), ["fp32"], tmp_path / "bundle", lambda line: None)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    torch = next(line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+    torch = next(
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line.startswith("torch==")
+    )
     subprocess.run([python, "-m", "pip", "install", "-q", torch], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", f"{ROOT}[optimum]"], check=True)
     command = [python, "-c", THEIRS, tmp_path / "bundle", json.dumps(TEXTS)]

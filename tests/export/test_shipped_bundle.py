@@ -1,4 +1,5 @@
-"""The bundles that ship: each opens by its name, says where its texts come from, and keeps what its report says."""
+"""The bundles that ship: each opens by its name, says where its texts come from, and keeps what its report
+says."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from edgedistill.runtime import bundle, verify
 from tests.test_cli import call
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORTS = [row for name in ("export.json", "shipped.json") for row in report.read(ROOT / "bench" / "reports" / name)]
+REPORTS = [
+    row for name in ("export.json", "shipped.json") for row in report.read(ROOT / "bench" / "reports" / name)
+]
 # name: its precision, and the most bytes that its whole folder may have
 SHIPPED = {
     "nano": ("int8", 5e6),
@@ -31,10 +34,14 @@ def test_all_that_ship_are_tested() -> None:
     assert set(files.shipped("bundle")) == set(SHIPPED)
 
 
-def test_it_opens_by_name_wherever_one_stands(shipped: bundle.Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_opens_by_name_wherever_one_stands(
+    shipped: bundle.Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     name = shipped.folder.name
-    vectors = bundle.load(name).encode(["hello", "a man plays a guitar", "someone is making music", "the tax is due in May"])
+    vectors = bundle.load(name).encode(
+        ["hello", "a man plays a guitar", "someone is making music", "the tax is due in May"]
+    )
     assert vectors.shape == (4, 384) and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5
     assert vectors[1] @ vectors[2] > 0.4 > vectors[1] @ vectors[3] + 0.2
     said = call("embed", name, folder=tmp_path, text="hello\n")
@@ -52,14 +59,22 @@ def test_it_keeps_what_its_report_says(shipped: bundle.Bundle) -> None:
     measured = scoring.evaluate(scoring.suite("mini"), shipped.encode)["average"]
     name = shipped.folder.name
     precision, _ = SHIPPED[name]
-    (said,) = [row for row in REPORTS if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)]
-    assert said["bundle"]["sha256"] == shipped.manifest["precisions"][precision]["sha256"], "a report of this very graph"
+    (said,) = [
+        row for row in REPORTS if (row["bundle"]["name"], row["bundle"]["precision"]) == (name, precision)
+    ]
+    assert said["bundle"]["sha256"] == shipped.manifest["precisions"][precision]["sha256"], (
+        "a report of this very graph"
+    )
     assert measured == pytest.approx(said["quality"]["mini"]["average"], abs=0.005)
 
 
 def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> None:
     corpus, stages = shipped.manifest["recipe"]["corpus"], shipped.manifest["recipe"]["stages"]
-    names = corpus["texts"] if "texts" in corpus else [name for pairs in corpus["pairs"] for name in pairs["files"]]
+    names = (
+        corpus["texts"]
+        if "texts" in corpus
+        else [name for pairs in corpus["pairs"] for name in pairs["files"]]
+    )
     assert {Path(name).name for name in names} == set(corpus["licences"])
     triples = [stage["triples"]["licence"] for stage in stages if stage["triples"]]
     card = (shipped.folder / "README.md").read_text(encoding="utf-8")
@@ -69,13 +84,29 @@ def test_every_text_it_learned_from_has_a_licence(shipped: bundle.Bundle) -> Non
 def test_multi_finds_translations() -> None:
     encoder = bundle.load("multi")
     english = encoder.encode(
-        ["Where is the nearest train station?", "I would like a cup of coffee.", "The children are playing in the garden."]
+        [
+            "Where is the nearest train station?",
+            "I would like a cup of coffee.",
+            "The children are playing in the garden.",
+        ]
     )
     for translated in (
         ["Wo ist der nächste Bahnhof?", "Ich hätte gern eine Tasse Kaffee.", "Die Kinder spielen im Garten."],
-        ["¿Dónde está la estación de tren más cercana?", "Quisiera una taza de café.", "Los niños juegan en el jardín."],
-        ["Où est la gare la plus proche ?", "Je voudrais une tasse de café.", "Les enfants jouent dans le jardin."],
-        ["Waar is het dichtstbijzijnde treinstation?", "Ik wil graag een kopje koffie.", "De kinderen spelen in de tuin."],
+        [
+            "¿Dónde está la estación de tren más cercana?",
+            "Quisiera una taza de café.",
+            "Los niños juegan en el jardín.",
+        ],
+        [
+            "Où est la gare la plus proche ?",
+            "Je voudrais une tasse de café.",
+            "Les enfants jouent dans le jardin.",
+        ],
+        [
+            "Waar is het dichtstbijzijnde treinstation?",
+            "Ik wil graag een kopje koffie.",
+            "De kinderen spelen in de tuin.",
+        ],
     ):
         cosines = english @ encoder.encode(translated).T
         assert (cosines.argmax(1) == np.arange(3)).all() and cosines.diagonal().min() > 0.5

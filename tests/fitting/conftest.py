@@ -51,15 +51,22 @@ fit.fit(request.of_settings(json.loads(sys.argv[1]), None), folder, Session(), r
 
 def request(world: World, **changes: Any) -> FitRequest:
     """The tiny world's request: its teacher, its texts, a budget that some candidates keep to."""
-    given = {"teacher": recipe.Teacher(model=str(world.teacher)), "texts": (str(world.data / "texts.txt"),), "budget": Budget(0.05, 50.0)}
+    given = {
+        "teacher": recipe.Teacher(model=str(world.teacher)),
+        "texts": (str(world.data / "texts.txt"),),
+        "budget": Budget(0.05, 50.0),
+    }
     return FitRequest(**{**given, "minutes": 5.0, **changes})
 
 
 def killed(asked: FitRequest, folder: Path, at: str) -> None:
-    """Begin a fit, or go on with it, in a process of its own; kill -9 once a path of its folder is there. at: a pattern."""
+    """Begin a fit, or go on with it, in a process of its own; kill -9 once a path of its folder is there. at:
+    a pattern."""
     resume = "resume" if record.is_fit(folder) else ""
     command = [sys.executable, "-c", KILLED, json.dumps(asked.settings()), str(folder), resume]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, stderr=subprocess.PIPE
+    )
     assert process.stderr is not None
     try:
         while not list(folder.glob(at)):

@@ -1,4 +1,5 @@
-"""The whole line on the tiny world: what it writes, what it says, and that its recipe gives the same bytes."""
+"""The whole line on the tiny world: what it writes, what it says, and that its recipe gives the same
+bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_its_recipe_gives_the_same_bytes(finished: Finished, tmp_path: Path) -> 
     won = record.finalists(record.open_study(finished.folder))[0]
     assert len(won.user_attrs["scores"]) == 3, "it was not trained in rungs"
     train.train(spec, tmp_path / "again")
-    assert (tmp_path / "again/student.safetensors").read_bytes() == (finished.folder / "run/student.safetensors").read_bytes()
+    assert (tmp_path / "again/student.safetensors").read_bytes() == (
+        finished.folder / "run/student.safetensors"
+    ).read_bytes()
 
 
 def test_everyone_that_fell_is_told_why(finished: Finished) -> None:
@@ -89,10 +92,16 @@ def test_a_finished_fit_is_left_as_it_is(finished: Finished) -> None:
 
 
 def test_other_settings_are_refused(finished: Finished, world: World) -> None:
-    for changes, fact in (({"seed": 1}, "seed was 0, is now 1"), ({"column": "body"}, "column was 'text', is now 'body'")):
+    for changes, fact in (
+        ({"seed": 1}, "seed was 0, is now 1"),
+        ({"column": "body"}, "column was 'text', is now 'body'"),
+    ):
         with pytest.raises(UserError) as caught:
             fit.fit(request(world, **changes), finished.folder, Session(), pace=PACE)
-        assert str(caught.value) == f"{finished.folder}: a fit with other settings ({fact}); give another --out, or delete it"
+        assert (
+            str(caught.value)
+            == f"{finished.folder}: a fit with other settings ({fact}); give another --out, or delete it"
+        )
 
 
 def test_keeping_too_little_is_a_failed_check(finished: Finished, world: World) -> None:
@@ -115,5 +124,8 @@ def test_folders_that_are_no_fit(world: World, tmp_path: Path) -> None:
     record.open_study(tmp_path / "begun")
     with pytest.raises(UserError, match="begun: an unfinished fit; continue it with --resume, or delete it"):
         fit.fit(request(world), tmp_path / "begun", Session())
-    with record.held(tmp_path / "begun"), pytest.raises(UserError, match="begun: another process works on this fit; wait for it"):
+    with (
+        record.held(tmp_path / "begun"),
+        pytest.raises(UserError, match="begun: another process works on this fit; wait for it"),
+    ):
         fit.fit(request(world), tmp_path / "begun", Session(), resume=True)

@@ -23,7 +23,8 @@ KINDS = {"kind": CategoricalDistribution(("bert", "static"))}
 
 
 def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna.Study, list[int]]:
-    """A study in which candidates (kind, scores at the rungs) raced one after another, and the rungs that each reached."""
+    """A study in which candidates (kind, scores at the rungs) raced one after another, and the rungs that
+    each reached."""
     study, reached = optuna.create_study(direction="maximize", pruner=race.Halving(first_rung)), []
     for kind, values in rungs:
         study.add_trial(create_trial(state=TrialState.RUNNING, params={"kind": kind}, distributions=KINDS))
@@ -39,7 +40,15 @@ def raced(rungs: list[tuple[str, list[float]]], first_rung: int) -> tuple[optuna
 
 
 def test_the_best_so_far_go_on() -> None:
-    _, reached = raced([("bert", [0.5, 0.6, 0.7]), ("bert", [0.4, 0, 0]), ("bert", [0.6, 0.65, 0.7]), ("bert", [0.7, 0.8, 0.9])], 0)
+    _, reached = raced(
+        [
+            ("bert", [0.5, 0.6, 0.7]),
+            ("bert", [0.4, 0, 0]),
+            ("bert", [0.6, 0.65, 0.7]),
+            ("bert", [0.7, 0.8, 0.9]),
+        ],
+        0,
+    )
     assert reached == [2, 0, 2, 2]  # at the second rung, 0.70, 0.70 and 0.90 are expected
 
 
@@ -50,17 +59,24 @@ def test_a_quarter_goes_on_where_many_came() -> None:
 
 
 def test_at_the_first_rung_kinds_are_not_compared() -> None:
-    study, reached = raced([("static", [0.9, 0.91, 0.92]), ("bert", [0.5, 0.75, 0.95]), ("static", [0.8, 0, 0])], 0)
+    study, reached = raced(
+        [("static", [0.9, 0.91, 0.92]), ("bert", [0.5, 0.75, 0.95]), ("static", [0.8, 0, 0])], 0
+    )
     assert reached == [2, 2, 0]
     why = race.why_it_fell(study, 2, 0)
-    assert why == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 2 of kind static that came so far; the best has 0.900"
+    assert (
+        why
+        == "at rung 1 of 3, after 10 of 160 steps: 0.800, place 2 of 2 of kind static that came so far; the "
+        "best has 0.900"
+    )
 
 
 def test_at_the_second_rung_what_still_grows_is_preferred() -> None:
     study, reached = raced([("bert", [0.5, 0.65, 0.8]), ("static", [0.7, 0.71, 0.72])], 1)
     assert reached == [2, 1]
     assert race.why_it_fell(study, 1, 1) == (
-        "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2 that came so far; the best has 0.800"
+        "at rung 2 of 3, after 40 of 160 steps: 0.710, 0.720 to be expected at the end, place 2 of 2 that "
+        "came so far; the best has 0.800"
     )
     scores = [{"score": value} for value in (0.5, 0.65, 0.7)]
     assert [race.expected_score(scores[:rung]) for rung in (1, 2, 3)] == [0.5, pytest.approx(0.8), 0.7]
@@ -82,7 +98,8 @@ def test_minutes_too_few_for_one_rung() -> None:
     with pytest.raises(UserError) as caught:
         pace.schedule(10, 2, 60, 30)
     assert str(caught.value) == (
-        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 144 s; give 2 minutes more"
+        "--minutes: too few for one rung: 60 s are left for training, and the race of 2 candidates needs 144 "
+        "s; give 2 minutes more"
     )
     assert pace.schedule(10, 4, 60 + 120, 30).counts == [2, 2, 2]
 
@@ -103,21 +120,31 @@ def test_a_full_disk(finished: Finished, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(race.train, "train", full)
     with pytest.raises(DiskFull) as caught:
         fit.fit(more, folder, Session(), resume=True, pace=PACE)
-    assert str(caught.value) == f"{folder} was not written: no space left on the device; free some space, or choose another place"
-    assert record.is_racing(record.candidates(record.open_study(folder))[-1])  # it is not the candidate's fault
+    assert (
+        str(caught.value)
+        == f"{folder} was not written: no space left on the device; free some space, or choose another place"
+    )
+    assert record.is_racing(
+        record.candidates(record.open_study(folder))[-1]
+    )  # it is not the candidate's fault
 
 
-def test_a_candidate_that_cannot_be_trained_falls(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_cannot_be_trained_falls(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise UserError("corpus: gone; add texts")
 
     monkeypatch.setattr(race.train, "train", refuse)
-    with pytest.raises(UserError, match="no candidate was trained to the end: .* in training: corpus: gone; add texts"):
+    with pytest.raises(
+        UserError, match="no candidate was trained to the end: .* in training: corpus: gone; add texts"
+    ):
         fit.fit(request(world), tmp_path / "fit", Session(), pace=PACE)
 
 
 def test_killed_and_resumed(finished: Finished, world: World, tmp_path: Path) -> None:
-    """kill -9 while it plans and while it chooses: the winner is that of the fit that was killed within a rung.
+    """kill -9 while it plans and while it chooses: the winner is that of the fit that was killed within a
+    rung.
 
     That its bytes are those of a student that is trained at once is tested with its recipe.
     """
@@ -127,9 +154,13 @@ def test_killed_and_resumed(finished: Finished, world: World, tmp_path: Path) ->
     for moment in ("vocabularies/*", "run/recipe.yaml"):
         killed(request(world), tmp_path / "fit", moment)
     done = fit.fit(request(world), tmp_path / "fit", Session(), resume=True, pace=PACE)
-    assert [each["name"] for each in done["candidates"]] == [each["name"] for each in finished.result["candidates"]]
+    assert [each["name"] for each in done["candidates"]] == [
+        each["name"] for each in finished.result["candidates"]
+    ]
     assert done["winner"]["candidate"] == finished.result["winner"]["candidate"]
-    weights = [(folder / "run/student.safetensors").read_bytes() for folder in (tmp_path / "fit", finished.folder)]
+    weights = [
+        (folder / "run/student.safetensors").read_bytes() for folder in (tmp_path / "fit", finished.folder)
+    ]
     assert weights[0] == weights[1]
 
 

@@ -1,4 +1,5 @@
-"""The cost before training: exact sizes, latencies of the real graphs, what is estimated, what is never trained."""
+"""The cost before training: exact sizes, latencies of the real graphs, what is estimated, what is never
+trained."""
 
 from __future__ import annotations
 
@@ -42,14 +43,18 @@ BIG = Budget(100.0, 1_000.0)
     ],
     ids=lambda choice: choice.name,
 )
-def test_sizes_are_those_of_the_bundle(choice: Choice, workshop: Workshop, world: World, tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_bundle(
+    choice: Choice, workshop: Workshop, world: World, tmp_path: Path
+) -> None:
     cost = workshop.cost(choice)
     sections = candidates.sections(choice, workshop.start, workshop.vocabularies)
     stage = candidates.stage(choice, workshop.start, 400) | {"steps": 2}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 44, "paragraphs": {"texts": 154}}
     trained = recipe.parse(world.recipe(**sections, stages=[stage], corpus=corpus), "tiny")
     train.train(trained, tmp_path / "run")
-    found = bundle_writer.export(tmp_path / "run", list(cost.size_bytes), tmp_path / "bundle", lambda line: None)
+    found = bundle_writer.export(
+        tmp_path / "run", list(cost.size_bytes), tmp_path / "bundle", lambda line: None
+    )
     tokenizer = (tmp_path / "bundle" / "tokenizer.json").stat().st_size
     for precision, size in cost.size_bytes.items():
         digits = 64 if precision == "int8" else 0  # its graph names constants by their values
@@ -61,16 +66,27 @@ def test_which_precisions_keep_to_a_budget() -> None:
     cost = Cost({"int8": 5_100_000, "w8": 4_900_000, "w4": 3_000_000}, {"int8": 0.4, "w8": 0.9, "w4": 1.1})
     assert cost.fitting(Budget(5.0, 1.0)) == ["w8"] and cost.fitting(Budget(6.0, 2.0)) == ["int8", "w8", "w4"]
     assert (cost.best(Budget(5.0, 1.0)), cost.best(Budget(9.0, 0.2))) == ("w8", "int8")
-    assert cost.nearest(Budget(2.0, 1.0)) == (pytest.approx(0.5), "w4") and cost.nearest(Budget(9.0, 0.2)) == (pytest.approx(1.0), "int8")
+    assert cost.nearest(Budget(2.0, 1.0)) == (pytest.approx(0.5), "w4") and cost.nearest(
+        Budget(9.0, 0.2)
+    ) == (pytest.approx(1.0), "int8")
     assert cost.described("w4") == "w4 3 MB, 1.1 ms"
 
 
 def test_shipped_students_that_know_the_words_are_starts() -> None:
-    found = {each.name: each for each in starts._finished_students(["The cat sits on the mat.", "A dog runs after a ball in the park."])}
+    found = {
+        each.name: each
+        for each in starts._finished_students(
+            ["The cat sits on the mat.", "A dog runs after a ball in the park."]
+        )
+    }
     assert found["nano"].kind == "bert" and 3e6 < found["nano"].size_bytes < 5e6
-    german = starts._finished_students(["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."])
+    german = starts._finished_students(
+        ["Die Katze sitzt auf der Matte.", "Ein Hund läuft im Park einem Ball hinterher."]
+    )
     assert [each.name for each in german] == ["multi"]
-    assert not starts._finished_students(["Η γάτα κάθεται στο χαλάκι.", "Ένας σκύλος τρέχει πίσω από μια μπάλα στο πάρκο."])
+    assert not starts._finished_students(
+        ["Η γάτα κάθεται στο χαλάκι.", "Ένας σκύλος τρέχει πίσω από μια μπάλα στο πάρκο."]
+    )
 
 
 def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(workshop: Workshop) -> None:
@@ -87,17 +103,29 @@ def test_a_shipped_student_of_another_teacher_is_measured_with_a_new_head(worksh
 
 
 START = StartingPoint("teacher", "teacher", 6, 384, 12, 1536, 128, 128, 384, True)
-VOCABULARIES = {"all": Vocabulary({}, 30_522, 466_000), "kept 3": Vocabulary({"trim": {"min_count": 3}}, 12_000, 178_000)}
+VOCABULARIES = {
+    "all": Vocabulary({}, 30_522, 466_000),
+    "kept 3": Vocabulary({"trim": {"min_count": 3}}, 12_000, 178_000),
+}
 
 
 def test_the_hand_made_shapes_are_among_the_candidates() -> None:
     found = {choice.name for choice in candidates.choices(START, VOCABULARIES)}
     assert {"bert-4x256x640-t64-kept3", "bert-6x384x1536-t128", "bert-2x128x512-t32-kept3"} <= found
-    assert candidates.spread(6, 4) == [0, 2, 4, 5] and candidates.spread(6, 1) == [5] and candidates.spread(12, 12) == list(range(12))
+    assert (
+        candidates.spread(6, 4) == [0, 2, 4, 5]
+        and candidates.spread(6, 1) == [5]
+        and candidates.spread(12, 12) == list(range(12))
+    )
     choice = Choice("bert", 4, 256, 640, 64, "kept 3")
     sections = candidates.sections(choice, START, VOCABULARIES)
-    spec = recipe.parse({"name": "x", "teacher": {"model": "m"}, "corpus": {"texts": ["x"]}, **sections, "stages": []}, "x")
-    assert isinstance(spec.student, recipe.Bert) and (spec.student.layers, spec.student.pq_bytes) == ([0, 2, 4, 5], 64)
+    spec = recipe.parse(
+        {"name": "x", "teacher": {"model": "m"}, "corpus": {"texts": ["x"]}, **sections, "stages": []}, "x"
+    )
+    assert isinstance(spec.student, recipe.Bert) and (spec.student.layers, spec.student.pq_bytes) == (
+        [0, 2, 4, 5],
+        64,
+    )
     estimate = candidates.estimated_bytes(choice, START, VOCABULARIES, "int8")
     assert estimate == pytest.approx(12_000 * 64 + 2_359_296 + 256 * 384 + 178_000 + 128 * 256, rel=0.05)
 
@@ -109,7 +137,9 @@ def test_narrow_students_keep_all_heads_where_each_has_its_own_bias() -> None:
     assert all(choice.width % choice.table == 0 for choice in candidates.choices(start, VOCABULARIES))
 
 
-def measured(size: Callable[[Choice], float], p50: Callable[[Choice], float]) -> tuple[list[str], survey.Measure]:
+def measured(
+    size: Callable[[Choice], float], p50: Callable[[Choice], float]
+) -> tuple[list[str], survey.Measure]:
     """A measurement by formulas, and the names that were measured."""
     names: list[str] = []
 
@@ -140,7 +170,10 @@ def test_the_largest_that_fit_are_found_without_measuring_all() -> None:
     assert {choice.kind for choice in found.fitting} >= {"bert", "static"}
     assert len({choice.layers for choice in found.fitting if choice.kind == "bert"}) >= 4
     for choice in found.fitting:
-        assert min(found.costs[choice].p50_ms.values()) <= 1.0 and min(found.costs[choice].size_bytes.values()) <= 5e6
+        assert (
+            min(found.costs[choice].p50_ms.values()) <= 1.0
+            and min(found.costs[choice].size_bytes.values()) <= 5e6
+        )
     smaller = Choice("bert", 1, 128, 192, 16, "kept 3")
     assert smaller not in found.likely()  # a larger one fits
     before = list(found.fitting)
@@ -163,28 +196,45 @@ def test_nothing_fits_and_the_nearest_is_named() -> None:
 
 
 def test_no_candidates(world: World) -> None:
-    with pytest.raises(UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"):
+    with pytest.raises(
+        UserError, match="no candidate: nothing that this teacher allows can be built; give another teacher"
+    ):
         survey.Survey([], START, VOCABULARIES, BIG)
 
     def impossible(choice: Choice) -> Cost:
         raise UserError("student.width: too wide; give less")
 
-    with pytest.raises(UserError, match="no candidate: none can be built for this teacher: student.width: too wide; give less;"):
+    with pytest.raises(
+        UserError,
+        match="no candidate: none can be built for this teacher: student.width: too wide; give less;",
+    ):
         the_survey(BIG).run(impossible, 3, 60)
 
 
 def test_a_budget_nothing_can_meet(world: World, tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* --max-mb 0\.0"
+        UserError,
+        match=r"budget: nothing fits 0\.001 MB and 50 ms \(\d+ candidates measured\); the nearest is .* "
+        r"--max-mb 0\.0",
     ):
-        fit.fit(request(world, budget=Budget(0.001, 50.0)), tmp_path / "fit", Session(cache_folder=tmp_path / "cache"), pace=PACE)
+        fit.fit(
+            request(world, budget=Budget(0.001, 50.0)),
+            tmp_path / "fit",
+            Session(cache_folder=tmp_path / "cache"),
+            pace=PACE,
+        )
     assert not (tmp_path / "cache/teachers").exists(), "refused before a text is embedded"
 
 
-def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_web_runner_has_to_be_installed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(latency, "web_folder", lambda: tmp_path / "web")
     monkeypatch.setattr(latency.shutil, "which", lambda name: "/usr/bin/node")
-    with pytest.raises(UserError, match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web"):
+    with pytest.raises(
+        UserError,
+        match="--target web: its packages are not installed; install Node 20 and run `npm install` in .*web",
+    ):
         fit.fit(request(world, budget=Budget(1.0, 10.0, "web")), tmp_path / "fit", Session(), pace=PACE)
     assert not (tmp_path / "fit").exists()
     monkeypatch.setattr(latency.shutil, "which", lambda name: None)
@@ -192,7 +242,10 @@ def test_the_web_runner_has_to_be_installed(world: World, tmp_path: Path, monkey
         latency.check_target("web")
 
 
-@pytest.mark.skipif(not (latency.web_folder() / "node_modules").is_dir(), reason="needs the packages of export/web: make runners")
+@pytest.mark.skipif(
+    not (latency.web_folder() / "node_modules").is_dir(),
+    reason="needs the packages of export/web: make runners",
+)
 def test_graphs_are_timed_in_wasm(finished: Finished) -> None:
     graph = (finished.folder / "bundle/onnx").glob("*.onnx")
     [p50, broken] = latency.web([next(graph).read_bytes(), b"no graph"], [[1, 2, 3], [4, 5]])

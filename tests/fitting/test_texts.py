@@ -27,7 +27,9 @@ def refused(asked: FitRequest, folder: Path) -> str:
 
 def test_none_given(world: World, tmp_path: Path) -> None:
     message = refused(request(world, texts=()), tmp_path)
-    assert message.startswith("--texts: none given; a fit needs texts of the kind that the student will embed: 200 at least")
+    assert message.startswith(
+        "--texts: none given; a fit needs texts of the kind that the student will embed: 200 at least"
+    )
     assert "--texts documentation takes the sentences of Python's documentation" in message
 
 
@@ -42,7 +44,9 @@ def test_ten_texts(world: World, tmp_path: Path) -> None:
 
 def test_another_language(world: World, tmp_path: Path) -> None:
     draw = random.Random(0)
-    words = "der Hund lief über das nasse Gras und bellte laut zum offenen Fenster hinauf während alle schliefen".split()
+    words = (
+        "der Hund lief über das nasse Gras und bellte laut zum offenen Fenster hinauf während alle schliefen"
+    ).split()
     german = [" ".join(draw.sample(words, 9)) for _ in range(300)]
     (tmp_path / "de.txt").write_text("\n".join(german), encoding="utf-8")
     message = refused(request(world, texts=(str(tmp_path / "de.txt"),)), tmp_path)
@@ -54,7 +58,9 @@ def test_another_language(world: World, tmp_path: Path) -> None:
 def test_the_share_of_whole_words() -> None:
     tokenizer = make_tokenizer()
     assert language.whole_words(tokenizer, sentences(50)) > language.OTHER
-    assert language.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(2 / 3)  # numbers and signs are no words
+    assert language.whole_words(tokenizer, ["the cat 12, - zzzzxq", ""]) == pytest.approx(
+        2 / 3
+    )  # numbers and signs are no words
     assert language.whole_words(tokenizer, ["北京今天的天气很好"]) == 0.0
     assert language.whole_words(tokenizer, [""]) == 0.0
 
@@ -66,7 +72,8 @@ def test_what_will_be_weak(world: World, tmp_path: Path) -> None:
     found = texts.read(asked, Session())
     report = texts.check(found, TeacherEncoder(asked.teacher))
     assert (
-        report.facts == ["480 texts, 260 used, of 7 to 303 words (median 9); 89% of words are known whole"] or "260 used" in report.facts[0]
+        report.facts == ["480 texts, 260 used, of 7 to 303 words (median 9); 89% of words are known whole"]
+        or "260 used" in report.facts[0]
     )
     assert [line.split(":")[0].split(";")[0] for line in report.weak] == [
         "260 texts are few",
@@ -79,7 +86,9 @@ def test_what_will_be_weak(world: World, tmp_path: Path) -> None:
 
 
 def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text("\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8")
+    (tmp_path / "long.txt").write_text(
+        "\n".join(" ".join(sentences(6, seed=number)) for number in range(300)), encoding="utf-8"
+    )
     asked = request(world, texts=(str(tmp_path / "long.txt"),))
     section = texts.training_section(asked, texts.read(asked, Session()), 500)
     assert section["limit"] == 200 and section["passages"] == {"texts": 300}
@@ -88,8 +97,12 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
     short = request(world)
     section = texts.training_section(short, texts.read(short, Session()), 10_000)
     assert section["paragraphs"] == {"texts": 154} and "limit" not in section
-    assert {60 <= len(text.split()) <= 70 for text in texts.paragraphs(texts.read(short, Session()))[:-1]} == {True}
-    dear = texts.training_section(short, texts.read(short, Session()), 341, paragraph_cost=2.0)  # 341 = 200 × (1 + 2 × .35) and rounding
+    assert {
+        60 <= len(text.split()) <= 70 for text in texts.paragraphs(texts.read(short, Session()))[:-1]
+    } == {True}
+    dear = texts.training_section(
+        short, texts.read(short, Session()), 341, paragraph_cost=2.0
+    )  # 341 = 200 × (1 + 2 × .35) and rounding
     assert dear["limit"] == 200 and dear["paragraphs"] == {"texts": 70}
 
 
@@ -98,15 +111,27 @@ def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.M
     asked = request(world, texts=("a/*.txt",))
     with pytest.raises(UserError, match=r"^--texts: no file matches '/.*/a/\*.txt'; check the pattern$"):
         texts.section(asked)
-    with pytest.raises(UserError, match=r"^--texts: '/.*' is a folder; give a pattern of files, such as '/.*/\*\*/\*.txt'"):
+    with pytest.raises(
+        UserError, match=r"^--texts: '/.*' is a folder; give a pattern of files, such as '/.*/\*\*/\*.txt'"
+    ):
         texts.section(request(world, texts=(".",)))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "some.txt").write_text("A line.\nAnother.\n", encoding="utf-8")
-    assert texts.section(asked) == {"texts": [str(tmp_path / "a" / "*.txt")]}  # so that the recipe needs no --data
-    inside = FitRequest(asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path)
-    assert texts.section(inside) == {"texts": ["a/*.txt"], "column": "body", "documentation_texts": texts.ENOUGH_TEXTS}
+    assert texts.section(asked) == {
+        "texts": [str(tmp_path / "a" / "*.txt")]
+    }  # so that the recipe needs no --data
+    inside = FitRequest(
+        asked.teacher, ("a/*.txt", "documentation"), Budget(1, 1), column="body", data=tmp_path
+    )
+    assert texts.section(inside) == {
+        "texts": ["a/*.txt"],
+        "column": "body",
+        "documentation_texts": texts.ENOUGH_TEXTS,
+    }
     assert texts.section(request(world, texts=("documentation",))) == {"kind": "documentation"}
-    (tmp_path / "a" / "some.txt").write_text("lines that are wrapped\nat any word\n\nand divided by\nblank ones\n", encoding="utf-8")
+    (tmp_path / "a" / "some.txt").write_text(
+        "lines that are wrapped\nat any word\n\nand divided by\nblank ones\n", encoding="utf-8"
+    )
     assert texts.section(asked)["unit"] == "auto"
 
 
@@ -125,13 +150,18 @@ def test_a_teacher_that_is_no_encoder(world: World, tmp_path: Path) -> None:
 
 def test_minutes_too_few(world: World, tmp_path: Path) -> None:
     message = refused(request(world, minutes=1e-4), tmp_path)
-    assert message.startswith("--minutes: too few for the teacher's pass: the teacher embeds ") and "; give 1" in message
+    assert (
+        message.startswith("--minutes: too few for the teacher's pass: the teacher embeds ")
+        and "; give 1" in message
+    )
 
 
 def test_minutes_too_few_for_one_rung(world: World, tmp_path: Path) -> None:
     slow = replace(PACE, shortest_rung_s=1_000.0)
     with pytest.raises(
-        UserError, match=r"--minutes: too few for one rung: \d+ s are left for training, and the race of 2 candidates needs"
+        UserError,
+        match=r"--minutes: too few for one rung: \d+ s are left for training, and the race of 2 candidates "
+        r"needs",
     ):
         fit.fit(request(world), tmp_path / "fit", Session(), pace=slow)
     assert not (tmp_path / "fit").exists(), "the same folder can be given with more minutes"

@@ -13,8 +13,11 @@ from edgedistill.export import bundle_writer
 from tests.export.test_export import make_run
 
 TOKENS = (
-    "the cat dog watch eat find ##ing ##s ##ed un ##known strasse cafe naive 東 京 ᄀ ᅡ ᆨ 가 é É À a b c d e f g h i l m n o p r s t u v w "
-    "##a ##b ##c ##d ##e ##f ##g ##h ##i ##k ##l ##m ##n ##o ##p ##r ##t ##u ##w ##x ##é ##0 ##1 . , ! ? ' - = ; $ « ” 🙂 A B C T The Cat "
+    "the cat dog watch eat find ##ing ##s ##ed un ##known strasse cafe naive "
+    "東 京 ᄀ ᅡ ᆨ 가 é É À a b c d e f g "
+    "h i l m n o p r s t u v w "
+    "##a ##b ##c ##d ##e ##f ##g ##h ##i ##k ##l ##m ##n ##o ##p ##r ##t ##u ##w ##x ##é ##0 ##1 . , ! ? ' - "
+    "= ; $ « ” 🙂 A B C T The Cat "
     "0 1 2 ½ ² ﬁ"
 ).split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -19,9 +19,35 @@ def test_what_the_texts_hold() -> None:
     texts = adversarial_corpus(["[CLS]"], (), 32)
     everything = "".join(texts)
     categories = {unicodedata.category(each) for each in everything}
-    assert {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Po", "Sm", "Sc", "So"} <= categories
+    assert {
+        "Lu",
+        "Ll",
+        "Lt",
+        "Lm",
+        "Lo",
+        "Mn",
+        "Mc",
+        "Me",
+        "Nd",
+        "Nl",
+        "No",
+        "Pc",
+        "Pd",
+        "Ps",
+        "Po",
+        "Sm",
+        "Sc",
+        "So",
+    } <= categories
     assert {"Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cn"} <= categories
-    for first, last in [(0x1100, 0x1175), (0xAC00, 0xD7A3), (0x5D0, 0x5EA), (0x620, 0x64A), (0x20000, 0x2A6DF), (0x1F3FB, 0x1F3FF)]:
+    for first, last in [
+        (0x1100, 0x1175),
+        (0xAC00, 0xD7A3),
+        (0x5D0, 0x5EA),
+        (0x620, 0x64A),
+        (0x20000, 0x2A6DF),
+        (0x1F3FB, 0x1F3FF),
+    ]:
         assert any(chr(first) <= each <= chr(last) for each in everything), hex(first)
     assert {"", " ", "\0", "[CLS]"} <= set(texts)
     for part in ("\u200d", "\ufe0f\u20e3", "[CLS][CLS]", "https://", "\0", "\u202b"):

@@ -1,4 +1,5 @@
-"""Mobile packages: what is in them, that they embed as the bundle does, and what is left where one is refused."""
+"""Mobile packages: what is in them, that they embed as the bundle does, and what is left where one is
+refused."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from edgedistill.mobile.graph_session import open_session, strings
 from edgedistill.mobile.usability_report import gist
 from tests.runtime.conftest import rewrite
 
-TEXTS = ["The cat eats a red apple.", "the newspaper \U0001f642 Caf\u00e9 [SEP]", "", "my neighbour finds the blue car " * 20]
+TEXTS = [
+    "The cat eats a red apple.",
+    "the newspaper \U0001f642 Caf\u00e9 [SEP]",
+    "",
+    "my neighbour finds the blue car " * 20,
+]
 
 
 def quiet(line: str) -> None:
@@ -52,7 +58,12 @@ def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], fold
     assert {name: entry["sha256"] for name, entry in found["files"].items()} == {
         name: files.sha256_file(out / name) for name in names - {"mobile.json"}
     }
-    assert (found["takes"], found["precision"], found["dims"], found["max_tokens"]) == ("texts", "fp32", [24], 32)
+    assert (found["takes"], found["precision"], found["dims"], found["max_tokens"]) == (
+        "texts",
+        "fp32",
+        [24],
+        32,
+    )
     assert found["tokenizer"]["texts"] == 10_000
     assert found["parity"].keys() == graphs and min(found["parity"].values()) >= 0.9999
     assert [path.name for path in out.parent.iterdir()] == ["phone"]
@@ -60,11 +71,15 @@ def test_what_is_in_a_package(made: tuple[Path, dict[str, Any], list[str]], fold
     readme = (out / "README.md").read_text(encoding="utf-8")
     assert "10,000 generated texts" in readme and "BertTokenizer" in readme and "NNAPI" in readme
     assert all(f"`{name}`" in readme for name in names - {"README.md", "mobile_usability.txt"})
-    assert str(out.parent) not in "".join(path.read_text(encoding="utf-8") for path in out.glob("*.[cmt][odx]*") if path.suffix != ".ort")
+    assert str(out.parent) not in "".join(
+        path.read_text(encoding="utf-8") for path in out.glob("*.[cmt][odx]*") if path.suffix != ".ort"
+    )
 
 
 @pytest.mark.parametrize("name", ["model_with_tokenizer.onnx", "model_with_tokenizer.ort"])
-def test_texts_in_the_bundles_embeddings_out(made: tuple[Path, dict[str, Any], list[str]], folder: Path, name: str) -> None:
+def test_texts_in_the_bundles_embeddings_out(
+    made: tuple[Path, dict[str, Any], list[str]], folder: Path, name: str
+) -> None:
     session = open_session(made[0] / name)
     assert [each.name for each in session.get_inputs()] == ["texts"]
     assert [each.name for each in session.get_outputs()] == ["sentence_embedding"]
@@ -101,7 +116,9 @@ def test_only_ids(folder: Path, tmp_path: Path) -> None:
     assert "MatMulNBits" in (tmp_path / "p" / "required_operators.config").read_text(encoding="utf-8")
     readme = (tmp_path / "p" / "README.md").read_text(encoding="utf-8")
     assert "with_tokenizer" not in readme and "input_ids" in readme
-    assert package.write(folder, tmp_path / "p", "fp32", quiet, takes="ids")["precision"] == "fp32"  # replaces its own kind
+    assert (
+        package.write(folder, tmp_path / "p", "fp32", quiet, takes="ids")["precision"] == "fp32"
+    )  # replaces its own kind
 
 
 def test_another_tokenizer_is_refused_with_the_first_text(folder: Path, tmp_path: Path) -> None:
@@ -110,14 +127,17 @@ def test_another_tokenizer_is_refused_with_the_first_text(folder: Path, tmp_path
     vocab = raw["model"]["vocab"]
     vocab["é"] = vocab.pop(max(vocab, key=vocab.get))  # a token more would have no embedding
     tokenizer = Tokenizer.from_str(json.dumps(raw))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.BertNormalizer(strip_accents=False), normalizers.NFC()])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.BertNormalizer(strip_accents=False), normalizers.NFC()]
+    )
     tokenizer.add_tokens(["é"])
     replace_tokenizer(copy, tokenizer)
     out = tmp_path / "out" / "phone"
     with pytest.raises(CheckFailed) as caught:
         package.write(copy, out, "fp32", quiet)
-    assert "was not written: its tokenizer cannot be built into the graph: the added token 'é' is matched after normalization" in str(
-        caught.value
+    assert (
+        "was not written: its tokenizer cannot be built into the graph: the added token 'é' is matched after "
+        "normalization" in str(caught.value)
     )
     assert str(caught.value).endswith("tokenize on the phone with the tokenizers library and tokenizer.json")
     assert not list(out.parent.iterdir())
@@ -133,7 +153,9 @@ def test_another_id_is_refused_and_nothing_is_left(folder: Path, tmp_path: Path)
         package.write(copy, out, "fp32", quiet)
     message = str(caught.value)
     assert f"{out} was not written: the tokenizer in the graph is not the bundle's: text " in message
-    assert "of 10,000 (" in message and "in the graph" in message and "by tokenizer.json; add --ids" in message
+    assert (
+        "of 10,000 (" in message and "in the graph" in message and "by tokenizer.json; add --ids" in message
+    )
     assert caught.value.details["text"] >= 0
     assert not list(out.parent.iterdir())
 
@@ -141,7 +163,9 @@ def test_another_id_is_refused_and_nothing_is_left(folder: Path, tmp_path: Path)
 def replace_tokenizer(bundle: Path, tokenizer: Tokenizer) -> None:
     tokenizer.save(str(bundle / "tokenizer.json"))
     manifest = files.read_json(bundle / "manifest.json")
-    rewrite(bundle, files={**manifest["files"], "tokenizer.json": files.sha256_file(bundle / "tokenizer.json")})
+    rewrite(
+        bundle, files={**manifest["files"], "tokenizer.json": files.sha256_file(bundle / "tokenizer.json")}
+    )
 
 
 def test_four_bit_tensors_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -153,8 +177,12 @@ def test_four_bit_tensors_are_refused(folder: Path, tmp_path: Path) -> None:
     manifest = files.read_json(copy / "manifest.json")
     digest = files.sha256_file(copy / "onnx/model_w8.onnx")
     manifest["precisions"]["w8"]["sha256"] = digest
-    rewrite(copy, files={**manifest["files"], "onnx/model_w8.onnx": digest}, precisions=manifest["precisions"])
-    with pytest.raises(UserError, match="precision w8 has UINT4 tensors, for which the ORT format has no type; choose fp32"):
+    rewrite(
+        copy, files={**manifest["files"], "onnx/model_w8.onnx": digest}, precisions=manifest["precisions"]
+    )
+    with pytest.raises(
+        UserError, match="precision w8 has UINT4 tensors, for which the ORT format has no type; choose fp32"
+    ):
         package.write(copy, tmp_path / "out" / "p", "w8", quiet)
     assert not list((tmp_path / "out").iterdir())
 
@@ -185,6 +213,18 @@ def test_the_gist_of_a_usability_report() -> None:
     )
     assert gist(report) == {
         "NNAPI": {"partitions": 2, "nodes": 50, "of": 59, "with_fixed_shapes": True, "verdict": "MAYBE"},
-        "CoreML MLProgram": {"partitions": 1, "nodes": 59, "of": 59, "with_fixed_shapes": False, "verdict": "YES"},
-        "CoreML NeuralNetwork": {"partitions": 0, "nodes": 0, "of": 0, "with_fixed_shapes": False, "verdict": "NO"},
+        "CoreML MLProgram": {
+            "partitions": 1,
+            "nodes": 59,
+            "of": 59,
+            "with_fixed_shapes": False,
+            "verdict": "YES",
+        },
+        "CoreML NeuralNetwork": {
+            "partitions": 0,
+            "nodes": 0,
+            "of": 0,
+            "with_fixed_shapes": False,
+            "verdict": "NO",
+        },
     }

@@ -56,7 +56,9 @@ def test_the_same_ids_as_the_tokenizer(wordpiece: WordPiece, normalizer: normali
     tokenizer = wordpiece(normalizer)
     text = TextTokenizer(tokenizer, "", 16, 0)
     expected = [tokenizer.encode(each).ids for each in TEXTS]
-    assert len({tuple(ids) for ids in expected}) == len(TEXTS) - 1  # of the texts without a word there are two
+    assert (
+        len({tuple(ids) for ids in expected}) == len(TEXTS) - 1
+    )  # of the texts without a word there are two
     graph = tokenizer_graph(text)
     assert graph_ids(graph, TEXTS) == expected
     assert [graph_ids(graph, [each])[0] for each in TEXTS] == expected  # alone as in a batch
@@ -64,7 +66,9 @@ def test_the_same_ids_as_the_tokenizer(wordpiece: WordPiece, normalizer: normali
 
 
 def test_prompt_padding_and_special_tokens_of_other_names(wordpiece: WordPiece) -> None:
-    tokenizer = wordpiece(added=(AddedToken("<a\\b>", normalized=False), AddedToken("[X]", normalized=False, special=True)))
+    tokenizer = wordpiece(
+        added=(AddedToken("<a\\b>", normalized=False), AddedToken("[X]", normalized=False, special=True))
+    )
     prompt = "The cat: \\1 [X]"
     text = TextTokenizer(tokenizer, prompt, 16, 7)
     texts = ["[X]<a\\b>the", "", "the"]
@@ -76,8 +80,14 @@ def test_prompt_padding_and_special_tokens_of_other_names(wordpiece: WordPiece) 
 
 
 def test_what_depends_on_neighbours_is_found_and_quoted(wordpiece: WordPiece) -> None:
-    """NFC joins a letter and its accent, which no operator does: the first such text is named, with both lists of ids."""
-    text = TextTokenizer(wordpiece(normalizers.Sequence([normalizers.BertNormalizer(lowercase=False), normalizers.NFC()])), "", 16, 0)
+    """NFC joins a letter and its accent, which no operator does: the first such text is named, with both
+    lists of ids."""
+    text = TextTokenizer(
+        wordpiece(normalizers.Sequence([normalizers.BertNormalizer(lowercase=False), normalizers.NFC()])),
+        "",
+        16,
+        0,
+    )
     at, difference = first_difference(tokenizer_graph(text), text, LINES)
     assert difference is not None
     assert difference.startswith(f'text {at + 1:,} of {LINES:,} ("')
@@ -93,7 +103,9 @@ def test_a_graph_of_another_tokenizer_is_found(wordpiece: WordPiece) -> None:
     at, difference = first_difference(graph, cased, LINES)
     assert difference is not None and 0 < at < LINES
     assert first_difference(graph, TextTokenizer(uncased.tokenizer, "the ", 16, 0), LINES)[0] == 0
-    assert first_difference(graph, TextTokenizer(uncased.tokenizer, "", 16, 1), LINES)[0] == 0  # another padding
+    assert (
+        first_difference(graph, TextTokenizer(uncased.tokenizer, "", 16, 1), LINES)[0] == 0
+    )  # another padding
 
 
 def test_what_has_no_graph(wordpiece: WordPiece) -> None:
@@ -103,11 +115,18 @@ def test_what_has_no_graph(wordpiece: WordPiece) -> None:
         return str(caught.value)
 
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
-    assert refused(unigram) == "a Unigram tokenizer; only WordPiece can be built into a graph that gives the same token ids"
+    assert (
+        refused(unigram)
+        == "a Unigram tokenizer; only WordPiece can be built into a graph that gives the same token ids"
+    )
     assert refused(Tokenizer(models.BPE())).startswith("a BPE tokenizer")
     assert "up to 50 characters" in refused(wordpiece(max_word=50))
-    assert "'cat' is matched after normalization" in refused(wordpiece(added=(AddedToken("cat", normalized=True),)))
-    assert "'cat' is matched only as a whole word" in refused(wordpiece(added=(AddedToken("cat", normalized=False, single_word=True),)))
+    assert "'cat' is matched after normalization" in refused(
+        wordpiece(added=(AddedToken("cat", normalized=True),))
+    )
+    assert "'cat' is matched only as a whole word" in refused(
+        wordpiece(added=(AddedToken("cat", normalized=False, single_word=True),))
+    )
     assert "overlap" in refused(wordpiece(added=(AddedToken("[CLS][SEP]", normalized=False),)))
     assert "parts of words" in refused(wordpiece(normalizers.Lowercase()))
 
@@ -118,7 +137,10 @@ def test_character_classes(wordpiece: WordPiece) -> None:
     assert {" ", "\n", "\u3000"} <= classes.spaces
     assert {"!", "\u6771", "\u00ab"} <= classes.isolated
     assert {classes.replaced[each] for each in "A\u00c0\u2260\u212b\uf900"} == {"a", " = ", " \u8c48 "}
-    assert not ({"a", "0", "\U0001f642"} & (classes.removed | classes.spaces | classes.isolated | classes.replaced.keys()))
+    assert not (
+        {"a", "0", "\U0001f642"}
+        & (classes.removed | classes.spaces | classes.isolated | classes.replaced.keys())
+    )
     plain = character_classes(Tokenizer(models.WordPiece({"[UNK]": 0})))
     assert not plain.removed | plain.spaces | plain.isolated | plain.replaced.keys()
 

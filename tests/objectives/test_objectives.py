@@ -29,12 +29,20 @@ def test_mse_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
-    [({}, mse(S, 2**0.5 * T)), ({"scale": 1.0}, mse(S, T)), ({"normalize": True}, mse(S, T, unit_length=True))],
+    [
+        ({}, mse(S, 2**0.5 * T)),
+        ({"scale": 1.0}, mse(S, T)),
+        ({"normalize": True}, mse(S, T, unit_length=True)),
+    ],
 )
 def test_mse_brings_unit_rows_to_numbers_around_one(asked: dict[str, object], expected: Tensor) -> None:
     assert objectives.of_unit_length(T.half().numpy()) and not objectives.of_unit_length(S.numpy())
-    assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit_length=True)([S], T).item() == pytest.approx(expected.item())
-    assert objectives.build(parsed({"kind": "mse"}), 2)([S], T).item() == pytest.approx(mse(S, T).item()), "others stay as they are"
+    assert objectives.build(parsed({"kind": "mse", **asked}), 2, unit_length=True)(
+        [S], T
+    ).item() == pytest.approx(expected.item())
+    assert objectives.build(parsed({"kind": "mse"}), 2)([S], T).item() == pytest.approx(mse(S, T).item()), (
+        "others stay as they are"
+    )
 
 
 def test_mse_of_unit_rows_is_four_over_d_cosine() -> None:
@@ -57,7 +65,10 @@ def test_softcos_by_hand() -> None:
 
 def test_softcos_is_the_distance_to_the_unit_vector_half_way() -> None:
     torch.manual_seed(0)
-    student, teacher = torch.randn(6, 5, dtype=torch.float64, requires_grad=True), torch.randn(6, 5, dtype=torch.float64)
+    student, teacher = (
+        torch.randn(6, 5, dtype=torch.float64, requires_grad=True),
+        torch.randn(6, 5, dtype=torch.float64),
+    )
     s, t = (torch.nn.functional.normalize(each, dim=-1) for each in (student, teacher))
     middle = torch.nn.functional.normalize(s + t, dim=-1)
     assert softcos(student, teacher).item() == pytest.approx((middle - s).square().sum(-1).mean().item())
@@ -65,7 +76,9 @@ def test_softcos_is_the_distance_to_the_unit_vector_half_way() -> None:
     (whole,) = torch.autograd.grad(softcos(student, teacher), student)
     (detached,) = torch.autograd.grad(softcos(student, teacher, detach=True), student)
     assert torch.allclose(detached, 2 * whole)
-    (plain,) = torch.autograd.grad(mse(student, teacher, unit_length=True) * 5, student)  # the sum over dims: 2 − 2c
+    (plain,) = torch.autograd.grad(
+        mse(student, teacher, unit_length=True) * 5, student
+    )  # the sum over dims: 2 − 2c
     angle = (s * t).sum(-1, keepdim=True).arccos()
     assert torch.allclose(whole, plain / (4 * (angle / 2).cos()))
 
@@ -109,18 +122,29 @@ def test_gram_needs_two_rows() -> None:
 
 def test_sum_weighs_its_terms() -> None:
     spec = recipe.Sum.model_validate(
-        {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "cosine"}}, {"weight": 5.0, "objective": {"kind": "gram"}}]}
+        {
+            "kind": "sum",
+            "terms": [
+                {"weight": 1.0, "objective": {"kind": "cosine"}},
+                {"weight": 5.0, "objective": {"kind": "gram"}},
+            ],
+        }
     )
     assert objectives.build(spec, 2)([S], T).item() == pytest.approx(0.6 + 5 * 0.64)
 
 
 def test_matryoshka_by_hand() -> None:
-    # over one number: cosines of 3 with 1, of 0 with 0: losses 0 and ½; over two, .6 as above; gram follows the whole teacher
-    spec = parsed({"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}})
+    # over one number: cosines of 3 with 1, of 0 with 0: losses 0 and ½; over two, .6 as above; gram follows
+    # the whole teacher
+    spec = parsed(
+        {"kind": "matryoshka", "dims": [1, 2], "weights": [4.0, 1.0], "objective": {"kind": "cosine"}}
+    )
     assert objectives.build(spec, 2)([S], T).item() == pytest.approx(4 * 0.25 + 0.6)
     assert objectives.matryoshka_dims(spec) == [1, 2]
     equal = parsed({"kind": "matryoshka", "dims": [1, 2], "objective": {"kind": "gram"}})
-    assert objectives.build(equal, 2)([S], T).item() == pytest.approx(gram(S[:, :1], T).item() + gram(S, T).item())
+    assert objectives.build(equal, 2)([S], T).item() == pytest.approx(
+        gram(S[:, :1], T).item() + gram(S, T).item()
+    )
     inside = parsed({"kind": "sum", "terms": [{"weight": 3.0, "objective": spec.model_dump()}]})
     assert objectives.build(inside, 2)([S], T).item() == pytest.approx(3 * (4 * 0.25 + 0.6))
     assert objectives.matryoshka_dims(inside) == [1, 2]
@@ -142,25 +166,38 @@ def test_split_by_hand() -> None:
 
 def test_queues_of_cut_and_split_objectives_hold_their_own_numbers() -> None:
     teacher = unit(5, 6)
-    objective: Any = objectives.build(parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6)
+    objective: Any = objectives.build(
+        parsed({"kind": "matryoshka", "dims": [2, 6], "objective": {"kind": "ckd", "queue": 4}}), 6
+    )
     objectives.update_queues(objective, teacher)
     for at, width in enumerate((2, 6)):
         expected = torch.nn.functional.normalize(teacher[:, :width], dim=-1).flip(0)[:4]
         assert torch.allclose(objective.parts[at].part.queue.newest_first(), expected)
-    split: Any = objectives.build(parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)])
+    split: Any = objectives.build(
+        parsed({"kind": "congen", "queue": 5, "alpha": 1.0}), 6, [(4, 0.5), (2, 0.5)]
+    )
     objectives.fill_queues(split, teacher)
-    assert torch.allclose(split.parts[1].part.queue.newest_first(), torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0))
+    assert torch.allclose(
+        split.parts[1].part.queue.newest_first(),
+        torch.nn.functional.normalize(teacher[:, 4:], dim=-1).flip(0),
+    )
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+    return torch.nn.functional.normalize(
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1
+    )
 
 
 def test_ckd_without_a_queue_is_cross_entropy_over_the_batch() -> None:
     student, teacher = torch.randn(5, 4), unit(5, 4)
-    expected = -torch.stack([(20 * unit_row(student[i]) @ teacher.T).log_softmax(0)[i] for i in range(5)]).mean()
+    expected = -torch.stack(
+        [(20 * unit_row(student[i]) @ teacher.T).log_softmax(0)[i] for i in range(5)]
+    ).mean()
     assert ckd(student, teacher, torch.zeros(0, 4), 20.0).item() == pytest.approx(expected.item(), rel=1e-5)
-    assert ckd(3 * student, 7 * teacher, torch.zeros(0, 4), 20.0).item() == pytest.approx(expected.item(), rel=1e-5)
+    assert ckd(3 * student, 7 * teacher, torch.zeros(0, 4), 20.0).item() == pytest.approx(
+        expected.item(), rel=1e-5
+    )
 
 
 def unit_row(row: torch.Tensor) -> torch.Tensor:
@@ -180,10 +217,13 @@ def test_congen_by_hand() -> None:
     queue = torch.tensor([[0.0, 1.0]])
     wanted = torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]).softmax(1)
     mine = torch.tensor([[0.8, 0.6, -0.8], [1.0, 0.0, -1.0]]).mul(2).log_softmax(1)  # τ 1/2
-    assert congen([S], [1.0], T, queue, 0.5, 1.0).item() == pytest.approx(-(wanted * mine).sum(1).mean().item())
+    assert congen([S], [1.0], T, queue, 0.5, 1.0).item() == pytest.approx(
+        -(wanted * mine).sum(1).mean().item()
+    )
     both = congen([S, T], [0.25, 0.75], T, queue, 0.5, 1.0)
     assert both.item() == pytest.approx(
-        0.25 * congen([S], [1.0], T, queue, 0.5, 1.0).item() + 0.75 * congen([T], [1.0], T, queue, 0.5, 1.0).item()
+        0.25 * congen([S], [1.0], T, queue, 0.5, 1.0).item()
+        + 0.75 * congen([T], [1.0], T, queue, 0.5, 1.0).item()
     )
 
 
@@ -194,7 +234,9 @@ def test_a_student_equal_to_its_teacher_has_only_the_entropy_left() -> None:
     loss = congen([student], [1.0], teacher, queue, 0.1, 0.1)
     assert loss.item() == pytest.approx(-(wanted * wanted.log()).sum(1).mean().item(), rel=1e-5)
     (gradient,) = torch.autograd.grad(loss, student)
-    assert gradient.abs().max().item() < 1e-6  # rows are scaled to unit length inside, so what is left is tangential
+    assert (
+        gradient.abs().max().item() < 1e-6
+    )  # rows are scaled to unit length inside, so what is left is tangential
     assert seed([student], teacher, queue) > 0.1
 
 
@@ -206,7 +248,9 @@ def test_seed_scores_its_own_teacher_and_the_queue_only() -> None:
     queue = torch.tensor([[0.0, 1.0]])
     wanted = torch.tensor([[1.0, 0.0], [1.0, -1.0]]).softmax(1)  # [t_i·t_i, t_i·q]
     mine = torch.tensor([[0.6, 0.8], [-1.0, 1.0]]).log_softmax(1)  # [s_i·t_i, s_i·q]
-    assert relational.seed(S, T, queue, 1.0, 1.0).item() == pytest.approx(-(wanted * mine).sum(1).mean().item())
+    assert relational.seed(S, T, queue, 1.0, 1.0).item() == pytest.approx(
+        -(wanted * mine).sum(1).mean().item()
+    )
 
 
 def test_simcse_by_hand_and_with_hard_negatives() -> None:
@@ -282,9 +326,16 @@ def test_gradients(kind: str) -> None:
     torch.manual_seed(1)
     spec: dict[str, object] = {"kind": kind.split("-")[0], **SPECS.get(kind, {})}
     if kind in ("matryoshka", "split"):
-        spec = {"kind": "matryoshka", "dims": [1, 3], "objective": {"kind": "softcos"}} if kind == "matryoshka" else {"kind": "softcos"}
+        spec = (
+            {"kind": "matryoshka", "dims": [1, 3], "objective": {"kind": "softcos"}}
+            if kind == "matryoshka"
+            else {"kind": "softcos"}
+        )
     loss = objectives.build(parsed(spec), 3, [(1, 0.2), (2, 0.8)] if kind == "split" else None).double()
-    student, teacher = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
+    student, teacher = (
+        torch.randn(4, 3, dtype=torch.float64, requires_grad=True),
+        torch.randn(4, 3, dtype=torch.float64),
+    )
     objectives.update_queues(loss, torch.randn(6, 3, dtype=torch.float64))
     assert torch.autograd.gradcheck(lambda s: loss([s, s * s], teacher), student)
 
@@ -302,17 +353,29 @@ def test_every_kind_has_a_loss_that_notices() -> None:
             assert least == pytest.approx(0, abs=1e-6)
         moved = teacher.roll(1, 1)
         assert loss([moved, moved], teacher).item() > least + 0.01 or kind in ("gram", "simcse")
-        assert loss([teacher, moved], teacher).item() > least + 0.01 or kind in ("mse", "cosine", "softcos", "gram", "ckd", "seed")
+        assert loss([teacher, moved], teacher).item() > least + 0.01 or kind in (
+            "mse",
+            "cosine",
+            "softcos",
+            "gram",
+            "ckd",
+            "seed",
+        )
         assert math.isfinite(loss([torch.zeros_like(teacher)] * 2, teacher).item())
 
 
 def test_two_view_regression_by_hand() -> None:
-    # unit rows: s1 = (.6, .8), s2 = (0, 1); other view (1, 0), (0, 1); teacher (1, 0), (0, −1); means over 4 numbers
+    # unit rows: s1 = (.6, .8), s2 = (0, 1); other view (1, 0), (0, 1); teacher (1, 0), (0, −1); means over 4
+    # numbers
     other = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
     to_text, to_view, between = (0.4**2 + 0.8**2 + 4) / 4, 4 / 4, (0.4**2 + 0.8**2) / 4
     assert dual_l2(S, other, T).item() == pytest.approx(to_text + to_view)
     assert skd(S, other, T).item() == pytest.approx(to_text + to_view + between)
-    assert dual_l2(S, S, T).item() == pytest.approx(2 * mse(S, T, unit_length=True).item()) == pytest.approx(skd(S, S, T).item())
+    assert (
+        dual_l2(S, S, T).item()
+        == pytest.approx(2 * mse(S, T, unit_length=True).item())
+        == pytest.approx(skd(S, S, T).item())
+    )
 
 
 def test_congen_with_alpha_one_is_blind_to_the_other_view() -> None:
@@ -332,7 +395,10 @@ def test_congens_columns_are_the_queue_and_the_batch_and_the_queue_keeps_its_len
         teacher, one, other = (unit(4, 3, seed=10 * step + at) for at in (2, 3, 4))
         columns = torch.cat([queue, teacher])  # oldest first, the batch last: K + B of them
         wanted = (teacher @ columns.T / 0.05).softmax(1)
-        expected = sum(0.5 * -(wanted * (view @ columns.T / 0.05).log_softmax(1)).sum(1).mean().item() for view in (one, other))
+        expected = sum(
+            0.5 * -(wanted * (view @ columns.T / 0.05).log_softmax(1)).sum(1).mean().item()
+            for view in (one, other)
+        )
         assert loss([one, other], teacher).item() == pytest.approx(expected, rel=1e-4)
         objectives.update_queues(loss, teacher)
         queue = columns[4:]  # the batch's length of the oldest goes
@@ -344,7 +410,13 @@ def test_simcse_reads_two_views_or_three_and_no_teacher() -> None:
     assert loss([S, T], None).item() == pytest.approx(simcse(S, T, 1.0).item())
     assert loss([S, T, S], None).item() == pytest.approx(simcse(S, T, 1.0, negatives=S).item())
     assert not objectives.reads_teacher(parsed({"kind": "simcse"}))
-    both = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
+    both = {
+        "kind": "sum",
+        "terms": [
+            {"weight": 1, "objective": {"kind": "simcse"}},
+            {"weight": 1, "objective": {"kind": "cosine"}},
+        ],
+    }
     assert objectives.reads_teacher(parsed(both))
     objectives.check_dimensions(parsed({"kind": "simcse"}), 128, 384, "stages[0].objective")
 
@@ -355,11 +427,19 @@ def test_written_out_softmaxes_are_torchs_with_their_gradients(queued: int) -> N
     rows = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
     queue, own = torch.randn(queued, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     keys, wanted = torch.cat([queue, own]), torch.rand(5, queued + 5, dtype=torch.float64).softmax(-1)
-    assert torch.allclose(torch.cat(queue_cross_entropy.probabilities(own, queue, own), 1), (own @ keys.T).softmax(-1))
+    assert torch.allclose(
+        torch.cat(queue_cross_entropy.probabilities(own, queue, own), 1), (own @ keys.T).softmax(-1)
+    )
     blocks = (wanted[:, :queued], wanted[:, queued:])
     for found, expected in (
-        (queue_cross_entropy.one_positive(rows[0], queue, own), cross_entropy(rows[0] @ keys.T, queued + torch.arange(5))),
-        (queue_cross_entropy.soft_targets(rows, blocks, queue, own)[1], cross_entropy(rows[1] @ keys.T, wanted)),
+        (
+            queue_cross_entropy.one_positive(rows[0], queue, own),
+            cross_entropy(rows[0] @ keys.T, queued + torch.arange(5)),
+        ),
+        (
+            queue_cross_entropy.soft_targets(rows, blocks, queue, own)[1],
+            cross_entropy(rows[1] @ keys.T, wanted),
+        ),
         (
             queue_cross_entropy.soft_targets(rows, blocks, queue, own) @ rows.new_tensor([0.3, 2.0]),
             0.3 * cross_entropy(rows[0] @ keys.T, wanted) + 2 * cross_entropy(rows[1] @ keys.T, wanted),
@@ -393,19 +473,32 @@ def test_a_queue_in_bf16_gives_nearly_the_same_loss_and_gradient(kind: str) -> N
 
 def test_written_out_softmaxes_neither_overflow_nor_vanish() -> None:
     """Scores of ±2,000: far columns weigh nothing, the loss is their distance."""
-    rows, queue, own = torch.tensor([[2000.0, 0.0]], requires_grad=True), torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
+    rows, queue, own = (
+        torch.tensor([[2000.0, 0.0]], requires_grad=True),
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([[-1.0, 0.0]]),
+    )
     loss = queue_cross_entropy.one_positive(rows, queue, own)
     assert loss.item() == 4000
     assert torch.autograd.grad(loss, rows)[0].tolist() == [[2, 0]]
-    assert queue_cross_entropy.soft_targets(rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own).item() == 2000
+    assert (
+        queue_cross_entropy.soft_targets(
+            rows[None], (torch.tensor([[0.5]]), torch.tensor([[0.5]])), queue, own
+        ).item()
+        == 2000
+    )
 
 
 def test_congen_with_alpha_zero_is_blind_to_the_text_itself() -> None:
     """The whole loss is the second view's: as alpha 1 with the views exchanged."""
     torch.manual_seed(3)
     teacher, first, second = torch.randn(3, 4, 6).unbind()
-    built = [objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 6) for alpha in (0.0, 1.0)]
+    built = [
+        objectives.build(parsed({"kind": "congen", "queue": 9, "alpha": alpha}), 6) for alpha in (0.0, 1.0)
+    ]
     alone, control = built
     assert alone([first, second], teacher).item() == pytest.approx(control([second], teacher).item())
-    assert alone([first, second], teacher).item() == pytest.approx(alone([second.flip(0), second], teacher).item())
+    assert alone([first, second], teacher).item() == pytest.approx(
+        alone([second.flip(0), second], teacher).item()
+    )
     assert alone([first, second], teacher).item() != pytest.approx(control([first], teacher).item())

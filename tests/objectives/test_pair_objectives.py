@@ -1,4 +1,5 @@
-"""Losses over pairs: 2×2 cases worked by hand, other formulas for the same, gradients, and which weights they reach."""
+"""Losses over pairs: 2×2 cases worked by hand, other formulas for the same, gradients, and which weights they
+reach."""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# S(s) = e1, 2·e2; S(t) = e1, e1 + e2; T(s) = e1, e1 + √3 e2, so that cos T = [[1, 1/2], [1/2, 1]], cos S = [[1, 1/√2], [0, 1/√2]]
+# S(s) = e1, 2·e2; S(t) = e1, e1 + e2; T(s) = e1, e1 + √3 e2, so that cos T = [[1, 1/2], [1/2, 1]], cos S =
+# [[1, 1/√2], [0, 1/√2]]
 ONE, OTHER = torch.tensor([[1.0, 0], [0, 2]]), torch.tensor([[1.0, 0], [1, 1]])
 TEACHER = torch.tensor([[1.0, 0], [1, 3**0.5]])
 ROOT = 0.5**0.5
 
 
 def test_two_pairs_by_hand() -> None:
-    assert pairs.mcl(ONE, OTHER, TEACHER).item() == pytest.approx((0 + (0.5 - ROOT) ** 2 + 0.25 + (1 - ROOT) ** 2) / 4)
+    assert pairs.mcl(ONE, OTHER, TEACHER).item() == pytest.approx(
+        (0 + (0.5 - ROOT) ** 2 + 0.25 + (1 - ROOT) ** 2) / 4
+    )
     assert pairs.mcl_bool(ONE, OTHER, TEACHER).item() == pytest.approx((0 + 0.5 + 0 + (1 - ROOT) ** 2) / 4)
     logs = [[-math.log(1 + math.exp(2 * ROOT - 2)), -math.log(1 + math.exp(2 - 2 * ROOT))]]
     logs += [[-math.log(1 + math.exp(2 * ROOT)), -math.log(1 + math.exp(-2 * ROOT))]]
@@ -42,12 +46,16 @@ def test_two_pairs_by_hand() -> None:
     assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0).item() == pytest.approx(by_hand)
     both = objectives.build(spec(MSE), 2)
     targets = torch.stack([TEACHER, ONE], 1)
-    assert both([ONE, OTHER], targets).item() == pytest.approx((1 + (2 - 3**0.5) ** 2) / 4 + (0 + 0 + 1 + 1) / 4)
+    assert both([ONE, OTHER], targets).item() == pytest.approx(
+        (1 + (2 - 3**0.5) ** 2) / 4 + (0 + 0 + 1 + 1) / 4
+    )
 
 
 def test_both_sides_matching_the_teacher_leave_nothing() -> None:
     teacher = drawn(6, 5)
-    assert pairs.mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(0, abs=1e-15)  # lengths do not count
+    assert pairs.mcl(teacher, 3 * teacher, teacher).item() == pytest.approx(
+        0, abs=1e-15
+    )  # lengths do not count
     assert pairs.mcl(teacher, teacher.flip(0), teacher).item() > 1e-2
     source = torch.stack([teacher, teacher], 1)
     assert objectives.build(spec(MSE), 5)([teacher, teacher], source).item() == 0
@@ -55,11 +63,14 @@ def test_both_sides_matching_the_teacher_leave_nothing() -> None:
 
 
 def test_the_teacher_is_the_optimum_of_mcl_but_not_of_cross_entropy() -> None:
-    """The weights of `mcl_ce` are not probabilities; a negative one rewards a translation for turning away from a text."""
+    """The weights of `mcl_ce` are not probabilities; a negative one rewards a translation for turning away
+    from a text."""
     teacher = normalize(drawn(6, 5), dim=1)
     for kind, is_optimum in (("mcl", True), ("mcl_ce", False)):
         source, target = teacher.clone().requires_grad_(), teacher.clone().requires_grad_()
-        objectives.build(spec({"kind": kind}), 5)([source, target], torch.stack([teacher, teacher], 1)).backward()
+        objectives.build(spec({"kind": kind}), 5)(
+            [source, target], torch.stack([teacher, teacher], 1)
+        ).backward()
         assert source.grad is not None
         assert (source.grad.norm().item() < 1e-9) == is_optimum
 
@@ -94,7 +105,11 @@ def test_other_formulas_for_the_same() -> None:
 @pytest.mark.parametrize("kind", ["mcl", "mcl_bool", "mcl_ce"])
 def test_gradients(kind: str) -> None:
     """Against differences; a translation turned towards its text lowers the loss."""
-    one, other, teacher = drawn(3, 4).requires_grad_(), drawn(3, 4, seed=1).requires_grad_(), drawn(3, 5, seed=2)
+    one, other, teacher = (
+        drawn(3, 4).requires_grad_(),
+        drawn(3, 4, seed=1).requires_grad_(),
+        drawn(3, 5, seed=2),
+    )
     loss = objectives.build(spec({"kind": kind}), 5)
     targets = torch.stack([teacher, teacher], 1)
     assert torch.autograd.gradcheck(lambda a, b: loss([a, b], targets), (one, other))
@@ -107,7 +122,13 @@ def test_gradients(kind: str) -> None:
 def test_stage_four_is_the_sum_of_its_two_losses() -> None:
     one, other, teacher = drawn(4, 6), drawn(4, 6, seed=1), drawn(4, 6, seed=2)
     whole = objectives.build(
-        spec({"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": MSE}]}), 6
+        spec(
+            {
+                "kind": "sum",
+                "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": MSE}],
+            }
+        ),
+        6,
     )
     targets = torch.stack([teacher, teacher], 1)
     expected = pairs.mcl(one, other, teacher) + mse_loss(one, teacher) + mse_loss(other, teacher)
@@ -127,7 +148,11 @@ def test_matryoshka_cuts_both_sides() -> None:
     inner = {"kind": "matryoshka", "dims": [2, 4], "objective": MSE}
     one, other, targets = drawn(3, 4), drawn(3, 4, seed=1), drawn(3, 2, 4, seed=2)
     found = objectives.build(spec(inner), 4)([one, other], targets)
-    expected = sum(mse_loss(view[:, :cut], targets[:, at, :cut]) for at, view in enumerate((one, other)) for cut in (2, 4))
+    expected = sum(
+        mse_loss(view[:, :cut], targets[:, at, :cut])
+        for at, view in enumerate((one, other))
+        for cut in (2, 4)
+    )
     assert found.item() == pytest.approx(float(expected))
 
 
@@ -143,9 +168,13 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
     student = student_of(source, 1, "pad", layers=2, bottleneck=4)
     found = student.embedded(ids, mask)
     tables = student.model.embeddings
-    at = torch.tensor([[2, 3, 4, 1, 5, 6, 7, 8, 9], [2, 3, 4, 5, 6, 1, 1, 1, 1]])  # the first text has the padding id at its fourth place
+    at = torch.tensor(
+        [[2, 3, 4, 1, 5, 6, 7, 8, 9], [2, 3, 4, 5, 6, 1, 1, 1, 1]]
+    )  # the first text has the padding id at its fourth place
     tokens = tables.LayerNorm(
-        tables.word_embeddings(ids) + tables.position_embeddings(at) + tables.token_type_embeddings(torch.zeros_like(ids))
+        tables.word_embeddings(ids)
+        + tables.position_embeddings(at)
+        + tables.token_type_embeddings(torch.zeros_like(ids))
     )
     expected = torch.stack([tokens[0].mean(0), tokens[1, :5].mean(0)])
     assert torch.allclose(found, expected, atol=1e-6)
@@ -157,8 +186,14 @@ def test_stage_two_reaches_the_embedding_layer_alone() -> None:
 @pytest.mark.parametrize(
     ("objective", "says"),
     [
-        ({"kind": "each_side", "objective": {"kind": "dual_l2"}}, "it takes no objective of pairs or of second views"),
-        ({"kind": "each_side", "objective": {"kind": "mcl"}}, "it takes no objective of pairs or of second views"),
+        (
+            {"kind": "each_side", "objective": {"kind": "dual_l2"}},
+            "it takes no objective of pairs or of second views",
+        ),
+        (
+            {"kind": "each_side", "objective": {"kind": "mcl"}},
+            "it takes no objective of pairs or of second views",
+        ),
         ({"kind": "each_side", "objective": MSE}, "it takes no objective of pairs or of second views"),
     ],
 )
@@ -173,6 +208,8 @@ def test_mcl_ce_is_a_mean_a_sum_or_a_mean_over_pairs() -> None:
     assert rows > 1 and mean != 0
     assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "sum").item() == pytest.approx(mean * rows)
     assert pairs.mcl_ce(ONE, OTHER, TEACHER, 2.0, "pairs").item() == pytest.approx(mean / rows)
-    stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"}})
+    stage = recipe.Stage.model_validate(
+        {"name": "a", "objective": {"kind": "mcl_ce", "temperature": 0.5, "reduction": "sum"}}
+    )
     built = objectives.build(stage.objective, TEACHER.shape[1])
     assert built([ONE, OTHER], torch.stack([TEACHER, TEACHER], 1)).item() == pytest.approx(mean * rows)

@@ -55,11 +55,17 @@ def test_problems_of_all_parts_and_stages_are_one_error(world: World) -> None:
 
 
 def test_without_texts_to_train_on_the_rest_is_checked_too(world: World) -> None:
-    """The corpus is refused, and the number of its texts still tells which queues and reductions are too large."""
+    """The corpus is refused, and the number of its texts still tells which queues and reductions are too
+    large."""
     with pytest.raises(UserError) as caught:
-        open_recipe(spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]), Session(data=world.data))
+        open_recipe(
+            spec(world, corpus=corpus(5000), targets=TOO_WIDE, stages=[stage(objective=CONGEN)]),
+            Session(data=world.data),
+        )
     held_out, dims, queue = caught.value.problems
-    assert held_out.startswith("corpus: nothing to train on: 440 of 440 texts are left after cleaning, 5,000 are to be held out")
+    assert held_out.startswith(
+        "corpus: nothing to train on: 440 of 440 texts are left after cleaning, 5,000 are to be held out"
+    )
     assert dims.startswith("targets.dims: pca cannot make 64 dimensions")
     assert queue.startswith("stages[0].objective: a queue of 1,000 texts leaves none of 440")
 
@@ -71,7 +77,9 @@ def test_a_teacher_and_a_corpus_that_are_missing_are_both_reported(world: World)
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["teacher.model", "corpus"]
 
 
-def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cost, "size_and_latency", lambda *_: pytest.fail("measured"))
     good = spec(world, name="good")
     queue = spec(world, name="queue", stages=[stage(objective=CONGEN)])
@@ -94,13 +102,19 @@ def test_problems_of_several_recipes_are_one_error_and_nothing_is_measured(world
         (300, 200, ["corpus.held_out: 300 of 440", "stages[0].batch: 200 rows, but only 140 to train on"]),
     ],
 )
-def test_what_is_probably_not_meant_is_a_warning(world: World, held_out: int, batch: int, expected: list[str]) -> None:
-    found = open_recipe(spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)).warnings
+def test_what_is_probably_not_meant_is_a_warning(
+    world: World, held_out: int, batch: int, expected: list[str]
+) -> None:
+    found = open_recipe(
+        spec(world, corpus=corpus(held_out), stages=[stage(batch=batch)]), Session(data=world.data)
+    ).warnings
     assert len(found) == len(expected)
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
 
 
-def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, quick: None, tmp_path: Path) -> None:
+def test_the_training_time_is_estimated_and_nothing_is_kept(
+    world: World, quick: None, tmp_path: Path
+) -> None:
     lines: list[str] = []
     session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
     view = {"view": {"kind": "crop"}}
@@ -126,7 +140,9 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(world: World, quick:
 
 def test_the_time_grows_with_the_steps(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_time, "step_seconds", lambda *_: 0.01)
-    few, many = (checked(spec(world, stages=[stage(steps=steps)]), data=world.data)[0][0] for steps in (100, 10_000))
+    few, many = (
+        checked(spec(world, stages=[stage(steps=steps)]), data=world.data)[0][0] for steps in (100, 10_000)
+    )
     assert few["estimated_seconds"]["student"] == pytest.approx(1)
     assert many["estimated_seconds"]["student"] == pytest.approx(100)
 
@@ -137,7 +153,9 @@ def test_triples_and_the_teacher_itself_are_estimated(world: World, quick: None)
     [found], _ = checked(spec(world, stages=[stage(**TRIPLES)]), data=world.data)
     assert found["training_samples"] == 12 * 16 * 3
     assert found["estimated_seconds"]["student"] > 0
-    reduced = spec(world, student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[])
+    reduced = spec(
+        world, student={"kind": "teacher"}, targets={"reduce": {"kind": "pca"}, "dims": 8}, stages=[]
+    )
     [found], _ = checked(reduced, data=world.data)
     assert "training_samples" not in found
     assert found["estimated_seconds"]["student"] == 0
@@ -157,7 +175,9 @@ def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
     pairs = {"kind": "parallel", "pairs": [{"files": ["en-xx.tsv"], "columns": ["en", "xx"]}], "held_out": 10}
     both = {"kind": "each_side", "objective": {"kind": "mse"}}
     student = {"kind": "bert", "layers": 1, "width": 32, "heads": 2}
-    [found], _ = checked(spec(world, corpus=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path)
+    [found], _ = checked(
+        spec(world, corpus=pairs, student=student, stages=[stage(objective=both)]), data=tmp_path
+    )
     assert found["training_samples"] == 12 * 16 * 2
     assert found["estimated_seconds"]["student"] > 0
 
@@ -166,13 +186,22 @@ def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
     rows = "\n".join(f"{text}\t{number % 2}" for number, text in enumerate(sentences(60)))
     (world.data / "task.tsv").write_text(f"text\tlabel\n{rows}\n", encoding="utf-8")
     task = {"train": ["task.tsv"], "dev": "task.tsv", "texts": ["text"], "label": "label"}
-    last = {"name": "tune", "kind": "finetune", "task": task, "steps": 10, "batch": 8, "learning_rates": [1e-3]}
+    last = {
+        "name": "tune",
+        "kind": "finetune",
+        "task": task,
+        "steps": 10,
+        "batch": 8,
+        "learning_rates": [1e-3],
+    }
     [found], _ = checked(spec(world, corpus=None, stages=[last]), data=world.data)
     assert found["training_samples"] == 80
     assert found["estimated_seconds"]["student"] > 0
 
 
-def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Slow steps are measured a few times, fast ones at most TIMED_STEPS times; all twice."""
     now, seen = [0.0], list[int]()
     monkeypatch.setattr(training_time, "time", SimpleNamespace(perf_counter=lambda: now[0]))
@@ -200,14 +229,24 @@ def test_the_steps_that_are_timed_have_batches_of_every_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "less than 1 s"), (0.9, "less than 1 s"), (42.4, "42 s"), (89, "89 s"), (600, "10 min"), (7_200, "2.0 h")]
+    ("seconds", "text"),
+    [
+        (0, "less than 1 s"),
+        (0.9, "less than 1 s"),
+        (42.4, "42 s"),
+        (89, "89 s"),
+        (600, "10 min"),
+        (7_200, "2.0 h"),
+    ],
 )
 def test_durations_are_rounded(seconds: float, text: str) -> None:
     assert cost.duration(seconds) == text
 
 
 def test_random_embeddings_are_unit_rows() -> None:
-    assert np.linalg.norm(training_time.random_unit_rows(3, 12), axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+    assert np.linalg.norm(training_time.random_unit_rows(3, 12), axis=1) == pytest.approx(
+        np.ones(3), abs=1e-5
+    )
     assert training_time.random_unit_rows(3, 2, 12).shape == (3, 2, 12)
 
 
@@ -231,15 +270,28 @@ def test_the_latency_of_a_slow_graph_is_measured_in_bounded_time(monkeypatch: py
         {"kind": "bilstm", "layers": 8, "width": 16_384, "hidden": 16_384},
     ],
 )
-def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_built(student: dict[str, Any], world: World) -> None:
-    with pytest.raises(UserError, match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+; give it"):
+def test_a_student_that_no_memory_holds_is_refused_by_its_size_before_it_is_built(
+    student: dict[str, Any], world: World
+) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^student: [\d,]{13,} parameters take [\d,]{3,} GB to train, and this machine has \d+;",
+    ):
         open_recipe(spec(world, student=student, targets=None), Session(data=world.data))
 
 
-def test_a_large_batch_is_estimated_from_a_part_of_it(world: World, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_time, "timed_steps", lambda step, numbers, limit: [step(int(numbers[0])) or 1.0])
-    opened = open_recipe(spec(world, stages=[stage(batch=32 * training_time.TIMED_ROWS)]), Session(data=world.data))
-    seconds = training_time.step_seconds(opened, 0, training_time.train.accelerator_for(opened.spec, "cpu"), 0.1)
+def test_a_large_batch_is_estimated_from_a_part_of_it(
+    world: World, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        training_time, "timed_steps", lambda step, numbers, limit: [step(int(numbers[0])) or 1.0]
+    )
+    opened = open_recipe(
+        spec(world, stages=[stage(batch=32 * training_time.TIMED_ROWS)]), Session(data=world.data)
+    )
+    seconds = training_time.step_seconds(
+        opened, 0, training_time.train.accelerator_for(opened.spec, "cpu"), 0.1
+    )
     assert seconds == pytest.approx(32, rel=0.2)
 
 
@@ -260,7 +312,9 @@ def test_a_teacher_that_is_a_folder_of_another_kind(model: str, world: World) ->
     ],
     ids=["deep", "wide", "repeated", "bilstm", "static"],
 )
-def test_a_large_or_deep_student_is_computed_not_measured(student: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_or_deep_student_is_computed_not_measured(
+    student: dict[str, Any], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Building, converting and training such a student for a moment would take minutes."""
     for part in ("step_seconds", "timed_steps"):
         monkeypatch.delattr(training_time, part)
@@ -273,4 +327,6 @@ def test_a_large_or_deep_student_is_computed_not_measured(student: dict[str, Any
     if student["kind"] != "static":
         assert found["estimated_seconds"]["student"] > 0
     assert "not measured" in cost.table(found) and "estimated training time" in cost.table(found)
-    assert (total > training_time.MOST_PARAMETERS) == (student["kind"] not in ("recurrent",) and student.get("layers") != 64)
+    assert (total > training_time.MOST_PARAMETERS) == (
+        student["kind"] not in ("recurrent",) and student.get("layers") != 64
+    )

@@ -1,4 +1,5 @@
-"""Weights at the ends of what float32 and a precision's scales hold: dequantized by numpy within half a step, or refused by name."""
+"""Weights at the ends of what float32 and a precision's scales hold: dequantized by numpy within half a step,
+or refused by name."""
 
 from __future__ import annotations
 
@@ -35,7 +36,16 @@ def array(kind: str) -> np.ndarray:
     return found
 
 
-KINDS = ("normal", "zeros", "zero rows and columns", "constant", "a row of 1e16", "an outlier", "a denormal row", "all of 1e-30")
+KINDS = (
+    "normal",
+    "zeros",
+    "zero rows and columns",
+    "constant",
+    "a row of 1e16",
+    "an outlier",
+    "a denormal row",
+    "all of 1e-30",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,7 +55,9 @@ def test_rows_in_8_bits(kind: str) -> None:
     assert np.isfinite(scale).all() and (scale > 0).all()
     error = np.abs(values.astype(np.float64) * scale - table)
     assert (error <= scale * 0.5001).all()
-    assert (scale <= np.maximum(np.abs(table).max(1, keepdims=True) / 127 * 1.0001, 1e-14)).all()  # no coarser than the row asks for
+    assert (
+        scale <= np.maximum(np.abs(table).max(1, keepdims=True) / 127 * 1.0001, 1e-14)
+    ).all()  # no coarser than the row asks for
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +77,9 @@ def test_groups_in_4_bits(kind: str) -> None:
     if kind in ("a row of 1e16", "all of 1e-30"):
         end = r"1e\+16" if kind == "a row of 1e16" else r"\d\.\d+e-30"
         with pytest.raises(
-            CheckFailed, match=rf"the largest number of w is {end}, and the float16 scales of w4 reach from 8e-06 to 524,032"
+            CheckFailed,
+            match=rf"the largest number of w is {end}, and the float16 scales of w4 reach from 8e-06 to "
+            r"524,032",
         ):
             w4.convert(product_alone(weight))
         return
@@ -88,7 +102,9 @@ def test_small_constants_are_not_rounded_away(precision: str) -> None:
     assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > (0.8 if precision == "w4" else 0.99)
     kept = dequantize.constants(made)
     for constant in fp32.graph.initializer:
-        if len(constant.dims) == 1 and constant.dims[0] >= 128 and precision != "fp16":  # there it is lost in the sum, whatever it is
+        if (
+            len(constant.dims) == 1 and constant.dims[0] >= 128 and precision != "fp16"
+        ):  # there it is lost in the sum, whatever it is
             np.testing.assert_allclose(kept[constant.name], numpy_helper.to_array(constant), rtol=1e-2)
 
 
@@ -125,7 +141,8 @@ def test_scales_of_any_type_and_masks(kind: int) -> None:
 
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
 def test_what_a_precision_leaves_in_float32(precision: str) -> None:
-    """Convolutions are no products that converters know; a count of those that they know would be right of none."""
+    """Convolutions are no products that converters know; a count of those that they know would be right of
+    none."""
     squeezed = {f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}
     model = graph.build(make_other("squeezebert", embedding_size=32, num_hidden_layers=1, **squeezed))
     left, share = graph_facts.left_in_float32(model, convert(model, precision))

@@ -18,7 +18,13 @@ from edgedistill.students.output import Output
 from tests.students.test_graph import run, spread
 
 TOKENS = 1_500  # enough for tables, and for the scales of their rows, to be stored in few bits
-CONFIG = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 42, "pad_token_id": 0}
+CONFIG = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 42,
+    "pad_token_id": 0,
+}
 BERT = {
     "kind": "bert",
     "config": {**CONFIG, "vocab_size": TOKENS, "num_hidden_layers": 2},
@@ -28,7 +34,10 @@ BERT = {
     "head": {"dims": 24, "bias": True},
     "tanh": False,
 }
-ROPES = {"full_attention": {"rope_theta": 1_000.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
+ROPES = {
+    "full_attention": {"rope_theta": 1_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}
 MODERNBERT: dict[str, Any] = {
     **BERT,
     "config": {
@@ -49,7 +58,15 @@ MODERNBERT: dict[str, Any] = {
 BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), True)
 RECURRENT = {**BERT, "kind": "recurrent", "times": 3, "positions": "pad", "pad": 1}
 TABLE = {"pieces": TOKENS, "pad": 0, "width": 40, "codes": None, "head": {"dims": 24, "bias": False}}
-BILSTM = {**TABLE, "kind": "bilstm", "hidden": 24, "layers": 2, "readout": "max", "dropout": 0.0, "tanh": True}
+BILSTM = {
+    **TABLE,
+    "kind": "bilstm",
+    "hidden": 24,
+    "layers": 2,
+    "readout": "max",
+    "dropout": 0.0,
+    "tanh": True,
+}
 STATIC = {**TABLE, "kind": "static", "head": None, "tanh": False}
 SHAPES: dict[str, dict[str, Any]] = {
     "bert": BERT,
@@ -60,10 +77,19 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]
     "bert in blocks": {**BERT, "blocks": [(16, 0.75), (8, 0.25)]},
     "bert with a relative bias": {**BERT, "relative_bias": 32, "positions": "pad", "pad": 1},
-    "modernbert": {**MODERNBERT, "codes": 8, "config": {**MODERNBERT["config"], **BIASES, "hidden_activation": "relu"}},
+    "modernbert": {
+        **MODERNBERT,
+        "codes": 8,
+        "config": {**MODERNBERT["config"], **BIASES, "hidden_activation": "relu"},
+    },
     "recurrent": RECURRENT,
     "recurrent once": {**RECURRENT, "times": 1},
-    "recurrent, one layer": {**RECURRENT, "positions": "zero", "codes": 8, "config": {**BERT["config"], "num_hidden_layers": 1}},  # type: ignore[dict-item]
+    "recurrent, one layer": {
+        **RECURRENT,
+        "positions": "zero",
+        "codes": 8,
+        "config": {**BERT["config"], "num_hidden_layers": 1},
+    },  # type: ignore[dict-item]
     "bilstm": BILSTM,
     "bilstm codes": {**BILSTM, "codes": 10, "layers": 1, "readout": "last"},
     "static": STATIC,
@@ -72,7 +98,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 RANDOM = np.random.default_rng(0)
 SAMPLES = [RANDOM.integers(2, TOKENS, 20).tolist() for _ in range(8)]
-IDS, MASK = RANDOM.integers(2, TOKENS, (12, 20)), (np.arange(20) < np.linspace(8, 20, 12)[:, None]).astype(np.int64)
+IDS, MASK = (
+    RANDOM.integers(2, TOKENS, (12, 20)),
+    (np.arange(20) < np.linspace(8, 20, 12)[:, None]).astype(np.int64),
+)
 
 
 def make(shape: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> Any:
@@ -106,7 +135,9 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
         again = make(shape, weights_in_graph.read(dequantize.constants(model), shape, "x"))
         exact = precision in ("fp32", "fp16")
         cosines = (run(model, IDS, MASK) * embed(again)).sum(1)
-        assert cosines.min() > 0.99999 if exact else cosines.mean() > 0.999  # graphs quantize activations too, the student does not
+        assert (
+            cosines.min() > 0.99999 if exact else cosines.mean() > 0.999
+        )  # graphs quantize activations too, the student does not
         if precision != "w4":
             cosines = (embed(student) * embed(again)).sum(1)
             assert cosines.min() > 0.99999 if exact else cosines.mean() > 0.999
@@ -132,15 +163,25 @@ def test_every_constant_is_as_near_as_its_bits_allow() -> None:
         found = dequantize.constants(convert(written, precision))
         for name, array in before.items():
             assert found[name].shape == array.shape and found[name].dtype == array.dtype
-            lost = np.linalg.norm((found[name] - array).astype(np.float64)) / max(np.linalg.norm(array.astype(np.float64)), 1e-9)
+            lost = np.linalg.norm((found[name] - array).astype(np.float64)) / max(
+                np.linalg.norm(array.astype(np.float64)), 1e-9
+            )
             assert lost < least, (precision, name)
-        assert not np.array_equal(found["model.embeddings.word_embeddings.weight"], before["model.embeddings.word_embeddings.weight"])
+        assert not np.array_equal(
+            found["model.embeddings.word_embeddings.weight"],
+            before["model.embeddings.word_embeddings.weight"],
+        )
 
 
 def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
-    """int8 with w8, as an export writes it: its w8 conversion finds the scales of the int8 table, and stores those in 8 bits too."""
+    """int8 with w8, as an export writes it: its w8 conversion finds the scales of the int8 table, and stores
+    those in 8 bits too."""
     written = graph.build(make(BERT))
-    name = next(each.name for each in written.graph.initializer if each.name.startswith("model.encoder.layer.1.intermediate.dense.weight"))
+    name = next(
+        each.name
+        for each in written.graph.initializer
+        if each.name.startswith("model.encoder.layer.1.intermediate.dense.weight")
+    )
     mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
@@ -149,7 +190,8 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
 
 
 def test_factors_of_channels_are_taken_out() -> None:
-    """With samples, rows of weights are multiplied by factors; without, they are not: the same weights must come back."""
+    """With samples, rows of weights are multiplied by factors; without, they are not: the same weights must
+    come back."""
     written = graph.build(make(BERT))
     measured, plain = (dequantize.constants(convert(written, "int8", samples)) for samples in (SAMPLES, []))
     stored = next(
@@ -158,10 +200,16 @@ def test_factors_of_channels_are_taken_out() -> None:
         if each.name == "model.encoder.layer.0.intermediate.dense.weight.T_int8"
     )
     scale = measured["model.encoder.layer.0.intermediate.dense.weight.T_scale"]
-    assert np.abs(numpy_helper.to_array(stored) * scale - plain["model.encoder.layer.0.intermediate.dense.weight.T"]).max() > 0.1
     assert (
         np.abs(
-            measured["model.encoder.layer.0.intermediate.dense.weight.T"] - plain["model.encoder.layer.0.intermediate.dense.weight.T"]
+            numpy_helper.to_array(stored) * scale - plain["model.encoder.layer.0.intermediate.dense.weight.T"]
+        ).max()
+        > 0.1
+    )
+    assert (
+        np.abs(
+            measured["model.encoder.layer.0.intermediate.dense.weight.T"]
+            - plain["model.encoder.layer.0.intermediate.dense.weight.T"]
         ).max()
         < 0.02
     )

@@ -16,7 +16,17 @@ from edgedistill.students import graph
 from tests.quantization.test_w4 import MAKE, cosines, product_alone
 from tests.students.test_graph import PIECES, make_bert, run, session, some_ids
 
-SENSITIVE = ("LayerNormalization", "SkipLayerNormalization", "ReduceL2", "ReduceSum", "ReduceMax", "Softmax", "LSTM", "Clip", "Div")
+SENSITIVE = (
+    "LayerNormalization",
+    "SkipLayerNormalization",
+    "ReduceL2",
+    "ReduceSum",
+    "ReduceMax",
+    "Softmax",
+    "LSTM",
+    "Clip",
+    "Div",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +57,9 @@ def test_the_same_embeddings_in_half_the_bytes(graphs: dict[str, onnx.ModelProto
     assert list(made.graph.output) == list(fp32.graph.output)
     assert {(node.domain, node.op_type) for node in made.graph.node} <= ALLOWED
     sizes = {
-        kind: sum(int(np.prod(constant.dims)) for constant in made.graph.initializer if constant.data_type == kind)
+        kind: sum(
+            int(np.prod(constant.dims)) for constant in made.graph.initializer if constant.data_type == kind
+        )
         for kind in (TensorProto.FLOAT16, TensorProto.FLOAT)
     }
     assert sizes[TensorProto.FLOAT] < 0.1 * sizes[TensorProto.FLOAT16]
@@ -60,7 +72,9 @@ def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.Mode
     found, constants = types(made), {constant.name for constant in made.graph.initializer}
     for node in made.graph.node:
         if node.op_type in SENSITIVE:
-            assert not any("float16" in found.get(value, "").lower() for value in [*node.input, *node.output]), node.name
+            assert not any(
+                "float16" in found.get(value, "").lower() for value in [*node.input, *node.output]
+            ), node.name
         if node.op_type == "MultiHeadAttention" or (node.op_type == "MatMul" and node.input[1] in constants):
             assert found[node.output[0]] == "tensor(float16)", node.name
     assert all(found[output.name] == "tensor(float)" for output in made.graph.output)
@@ -105,7 +119,8 @@ def every_token(model: onnx.ModelProto) -> np.ndarray:
 
 
 def reaches(largest: float) -> Any:
-    """A BERT whose first feed-forward layer gives that value for one neuron on every text, which the next product reads at 1e-5."""
+    """A BERT whose first feed-forward layer gives that value for one neuron on every text, which the next
+    product reads at 1e-5."""
     student = make_bert(head=None)
     first = student.model.encoder.layer[0]
     first.attention.output.LayerNorm.bias.data[0] = 30
@@ -114,7 +129,9 @@ def reaches(largest: float) -> Any:
     first.intermediate.dense.weight.data[5] = 0
     first.intermediate.dense.weight.data[5, 0] = largest / 30
     first.intermediate.dense.bias.data[5] = 0
-    first.output.dense.weight.data[:, 5] = torch.randn(32, generator=torch.Generator().manual_seed(0)) / largest
+    first.output.dense.weight.data[:, 5] = (
+        torch.randn(32, generator=torch.Generator().manual_seed(0)) / largest
+    )
     return student
 
 
@@ -124,11 +141,15 @@ def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
     samples = inputs[0][:4].tolist()
     blind, made = fp16.convert(fp32), fp16.convert(fp32, samples)
     expected = run(fp32, *inputs)
-    assert not cosines(run(fp16.simulated(blind), *inputs), expected).min() > 0.9999  # infinite, NaN or lost: what a device gives
+    assert (
+        not cosines(run(fp16.simulated(blind), *inputs), expected).min() > 0.9999
+    )  # infinite, NaN or lost: what a device gives
     assert cosines(run(fp16.simulated(made), *inputs), expected).min() > 0.9999
     found = types(made)
     products = {node.output[0]: found[node.output[0]] for node in made.graph.node if node.op_type == "MatMul"}
-    assert sum(kind == "tensor(float)" for kind in products.values()) == 3  # this layer's two, and the mean of tokens
+    assert (
+        sum(kind == "tensor(float)" for kind in products.values()) == 3
+    )  # this layer's two, and the mean of tokens
     rounded = fp16.simulated(made)
     names = {name for name in types(rounded) if name.endswith("_rounded")}
     assert len(names) > 20
@@ -139,7 +160,9 @@ def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
 def test_ordinary_values_leave_the_graph_as_it_is(graphs: dict[str, onnx.ModelProto]) -> None:
     samples = some_ids(4, 12)[0].tolist()
     for name, model in graphs.items():
-        assert fp16.convert(model, samples).SerializeToString() == fp16.convert(model).SerializeToString(), name
+        assert fp16.convert(model, samples).SerializeToString() == fp16.convert(model).SerializeToString(), (
+            name
+        )
 
 
 def test_bounds_hold_for_every_order_of_summation() -> None:
@@ -150,7 +173,10 @@ def test_bounds_hold_for_every_order_of_summation() -> None:
     products = [node for node in fp32.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
     for values in sample_batches.values_of(fp32, [node.input[0] for node in products], samples):
         for node in products:
-            assert found[node.output[0]] >= (np.abs(values[node.input[0]]) @ np.abs(weights[node.input[1]])).max() * 0.9999
+            assert (
+                found[node.output[0]]
+                >= (np.abs(values[node.input[0]]) @ np.abs(weights[node.input[1]])).max() * 0.9999
+            )
     for node in fp32.graph.node:
         if node.op_type == "Gather" and node.input[0] in weights:
             assert found[node.output[0]] == np.abs(weights[node.input[0]]).max()
@@ -188,7 +214,14 @@ def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float) -
     made = fp16.convert(fp32)
     assert cosines(every_token(fp16.simulated(made)), every_token(fp32)).min() > 0.9999
     assert (
-        len([each for each in made.graph.initializer if each.name.startswith("head.weight") and each.data_type == TensorProto.FLOAT]) == 1
+        len(
+            [
+                each
+                for each in made.graph.initializer
+                if each.name.startswith("head.weight") and each.data_type == TensorProto.FLOAT
+            ]
+        )
+        == 1
     )
 
 

@@ -1,4 +1,5 @@
-"""Where int8 loses too much: the products that lose most are found and stay in w8; activations are measured once for all tries."""
+"""Where int8 loses too much: the products that lose most are found and stay in w8; activations are measured
+once for all tries."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def ids() -> list[list[int]]:
 
 
 def with_outliers(layers: list[int]) -> onnx.ModelProto:
-    """Four layers; in these, one input of the last product is 300 and multiplied by 0: a scale per row wastes the bits of all others,
-    one per block only those of its block, which are multiplied by 0 as well.
+    """Four layers; in these, one input of the last product is 300 and multiplied by 0: a scale per row wastes
+    the bits of all others, one per block only those of its block, which are multiplied by 0 as well.
     """
     student: Any = make_bert(intermediate_size=64, num_hidden_layers=4)
     for layer in (student.model.encoder.layer[at] for at in layers):
@@ -51,21 +52,33 @@ def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: li
     assert sensitivity.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
     made, kept = mixed_precision.int8_with_w8(model, ids, ids)
     assert sensitivity.agreement(made, expected, ids)[1] >= REQUIRED
-    assert len(kept) == in_w8 and {layer_names(model)[name] for name in kept} <= {f"layer {at} · feed-forward out" for at in layers}
+    assert len(kept) == in_w8 and {layer_names(model)[name] for name in kept} <= {
+        f"layer {at} · feed-forward out" for at in layers
+    }
     assert [node.op_type for node in made.graph.node].count("MatMulNBits") == in_w8
     assert sensitivity.agreement(_with_w8(model, kept[: in_w8 // 2], ids), expected, ids)[1] < REQUIRED
 
 
 def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> onnx.ModelProto:
-    return quantization.convert(convert_except(lambda each: quantization.convert(each, "int8", ids), model, kept), "w8")
+    return quantization.convert(
+        convert_except(lambda each: quantization.convert(each, "int8", ids), model, kept), "w8"
+    )
 
 
 @pytest.mark.parametrize("precision", ["int8", "w4"])
-@pytest.mark.parametrize("make", [make_bert, lambda: make_recurrent(bottleneck=24)], ids=["bert", "recurrent"])
-def test_what_is_measured_once_converts_as_what_is_measured_each_time(ids: list[list[int]], make: Any, precision: str) -> None:
+@pytest.mark.parametrize(
+    "make", [make_bert, lambda: make_recurrent(bottleneck=24)], ids=["bert", "recurrent"]
+)
+def test_what_is_measured_once_converts_as_what_is_measured_each_time(
+    ids: list[list[int]], make: Any, precision: str
+) -> None:
     model = graph.build(make())
     converter = quantization.converter(model, precision, ids)
-    assert converter(model) == quantization.convert(model, precision, ids) != quantization.convert(model, precision)
+    assert (
+        converter(model)
+        == quantization.convert(model, precision, ids)
+        != quantization.convert(model, precision)
+    )
     weights = list(sensitivity.convertible(model, precision))
     for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
         assert convert_except(converter, model, skip) == convert_except(
@@ -81,5 +94,7 @@ def test_a_products_own_error(ids: list[list[int]]) -> None:
         "layer 1 · feed-forward out",
         "layer 3 · feed-forward out",
     ]
-    assert set(lost) == {node.input[1] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in labels}
+    assert set(lost) == {
+        node.input[1] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in labels
+    }
     assert 0 < min(lost.values()) < 1e-3 < max(lost.values())

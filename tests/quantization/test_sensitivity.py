@@ -1,4 +1,5 @@
-"""What each layer costs: the one that was made bad comes first; skipped weights stay what they are, in every precision."""
+"""What each layer costs: the one that was made bad comes first; skipped weights stay what they are, in every
+precision."""
 
 from __future__ import annotations
 
@@ -55,14 +56,19 @@ def values(model: onnx.ModelProto, name: str) -> np.ndarray:
 
 
 def with_an_outlier(model: onnx.ModelProto, layer: int) -> tuple[onnx.ModelProto, str]:
-    """A copy that gives the same embeddings, but one row of a feed-forward's second matrix is huge, and with it the scales of the others.
+    """A copy that gives the same embeddings, but one row of a feed-forward's second matrix is huge, and with
+    it the scales of the others.
 
     The activation that this row is multiplied with is always 0.
     """
     copied = onnx.load_from_string(model.SerializeToString())
     found = {each.name: each for each in copied.graph.initializer}
     inner, name = (f"model.encoder.layer.{layer}.{part}.dense" for part in ("intermediate", "output"))
-    for part, at, value in ((f"{inner}.weight.T", np.s_[:, 5], 0), (f"{inner}.bias", 5, 0), (f"{name}.weight.T", 5, 30)):
+    for part, at, value in (
+        (f"{inner}.weight.T", np.s_[:, 5], 0),
+        (f"{inner}.bias", 5, 0),
+        (f"{name}.weight.T", 5, 30),
+    ):
         array = numpy_helper.to_array(found[part]).copy()
         array[at] = value
         found[part].CopyFrom(numpy_helper.from_array(array, found[part].name))
@@ -118,14 +124,23 @@ def test_the_layer_made_bad_comes_first(bert: onnx.ModelProto, ids: list[list[in
     bad, name = with_an_outlier(bert, 1)
     assert name not in (each.name for each in sensitivity.costs(bert, precision, ids).layers[:1])
     whole, ranked = sensitivity.costs(bad, precision, ids)
-    assert ranked[0].name == name and ranked[0].label == "layer 1 · feed-forward out" and ranked[0].operator == "MatMul"
+    assert (
+        ranked[0].name == name
+        and ranked[0].label == "layer 1 · feed-forward out"
+        and ranked[0].operator == "MatMul"
+    )
     assert ranked[0].shape == values(bad, name).shape
     assert {each.name for each in ranked} == set(sensitivity.convertible(bad, precision))
     assert sum(each.share for each in ranked) == pytest.approx(1)
     assert [each.cosine_mean for each in ranked] == sorted(each.cosine_mean for each in ranked)
     assert all(each.cosine_min <= each.cosine_mean for each in ranked)
-    assert (whole.cosine_mean, whole.cosine_min) == sensitivity.agreement(converter(precision)(bad), sensitivity.embeddings(bad, ids), ids)
-    assert whole.saved_bytes > 0.8 * sum(each.saved_bytes for each in ranked) and whole.cosine_mean < ranked[0].cosine_mean + 1e-3
+    assert (whole.cosine_mean, whole.cosine_min) == sensitivity.agreement(
+        converter(precision)(bad), sensitivity.embeddings(bad, ids), ids
+    )
+    assert (
+        whole.saved_bytes > 0.8 * sum(each.saved_bytes for each in ranked)
+        and whole.cosine_mean < ranked[0].cosine_mean + 1e-3
+    )
 
 
 def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
@@ -133,7 +148,10 @@ def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids
     (layer,) = sensitivity.costs(bert, "w4", ids, names=[name]).layers
     others = [each for each in sensitivity.convertible(bert, "w4") if each != name]
     made = convert_except(converter("w4"), bert, others)
-    rows = [[run(model, np.array([row]), np.ones((1, len(row)), np.int64))[0] for row in ids] for model in (made, bert)]
+    rows = [
+        [run(model, np.array([row]), np.ones((1, len(row)), np.int64))[0] for row in ids]
+        for model in (made, bert)
+    ]
     mean, least = sensitivity.cosines(*(np.array(each, np.float64) for each in rows))
     assert (layer.cosine_mean, layer.cosine_min) == pytest.approx((mean, least), abs=1e-6)
     assert 0.9 < layer.cosine_min < 0.9999
@@ -143,18 +161,31 @@ def test_a_layers_cost_is_that_of_converting_it_alone(bert: onnx.ModelProto, ids
 
 def test_a_converter_of_ones_own_is_ranked(bert: onnx.ModelProto, ids: list[list[int]]) -> None:
     name = constant(bert, "head")
-    assert sensitivity.costs(bert, converter("w4"), ids, names=[name]) == sensitivity.costs(bert, "w4", ids, names=[name])
+    assert sensitivity.costs(bert, converter("w4"), ids, names=[name]) == sensitivity.costs(
+        bert, "w4", ids, names=[name]
+    )
 
 
 def test_names_for_people() -> None:
-    assert {"token embeddings", "position embeddings", "head", "layer 1 · attention out", "layer 0 · attention q"} <= set(
-        layer_names(graph.build(make_bert())).values()
+    assert {
+        "token embeddings",
+        "position embeddings",
+        "head",
+        "layer 1 · attention out",
+        "layer 0 · attention q",
+    } <= set(layer_names(graph.build(make_bert())).values())
+    assert {"token embeddings", "LSTM layer 0", "LSTM layer 1"} <= set(
+        layer_names(graph.build(make_bilstm(layers=2))).values()
     )
-    assert {"token embeddings", "LSTM layer 0", "LSTM layer 1"} <= set(layer_names(graph.build(make_bilstm(layers=2))).values())
     assert set(layer_names(graph.build(make_static())).values()) == {"token embeddings"}
     traced = make_other("electra", embedding_size=32, num_hidden_layers=1)
     found = set(layer_names(graph.build(traced)).values())
-    assert {"layer 0 · attention q", "layer 0 · attention out", "layer 0 · feed-forward in", "layer 0 · feed-forward out"} <= found
+    assert {
+        "layer 0 · attention q",
+        "layer 0 · attention out",
+        "layer 0 · feed-forward in",
+        "layer 0 · feed-forward out",
+    } <= found
 
 
 def test_cosines_by_hand() -> None:
@@ -168,15 +199,23 @@ def test_explain_a_run(tmp_path: Path) -> None:
     opened, lines = open_run(make_run(tmp_path / "run")), list[str]()
     found = explanation.explain(opened, "w4", Session(log=lines.append))
     assert found["texts"] > 300 and found["precision"] == "w4"
-    assert found["cosine_mean"] < min(layer["cosine_mean"] for layer in found["layers"]) < 1  # all together lose most
-    assert found["saved_bytes"] == pytest.approx(sum(layer["saved_bytes"] for layer in found["layers"]), rel=0.05)
+    assert (
+        found["cosine_mean"] < min(layer["cosine_mean"] for layer in found["layers"]) < 1
+    )  # all together lose most
+    assert found["saved_bytes"] == pytest.approx(
+        sum(layer["saved_bytes"] for layer in found["layers"]), rel=0.05
+    )
     shown = explanation.table(found)
     assert "all together" in shown and "layer 0 · feed-forward in" in shown and "MatMul" in shown
     assert shown.index(found["layers"][0]["label"]) < shown.index(found["layers"][-1]["label"])
-    assert lines == [f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"]
+    assert lines == [
+        f"w4: quantizing each layer alone, on {found['texts']} texts; this takes minutes for six layers"
+    ]
 
 
-def test_explain_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     opened = open_run(make_run(tmp_path / "run", "static"))
     layers = len(explanation.explain(opened, "int8", Session())["layers"])
@@ -186,7 +225,9 @@ def test_explain_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "quantizing" in shown and f"{layers}/{layers}" in shown and re.search(r"\d layers/(s|min)", shown)
 
 
-@pytest.mark.parametrize(("done", "seconds", "shown"), [(4096, 2, "2,048 texts/s"), (1, 1, "1 texts/s"), (1, 40, "1.5 texts/min")])
+@pytest.mark.parametrize(
+    ("done", "seconds", "shown"), [(4096, 2, "2,048 texts/s"), (1, 1, "1 texts/s"), (1, 40, "1.5 texts/min")]
+)
 def test_the_rate_of_a_progress_bar(done: int, seconds: float, shown: str) -> None:
     assert progress.rate(done, seconds, "texts") == shown
 
@@ -201,7 +242,11 @@ def test_explain_refuses_what_it_cannot_explain(tmp_path: Path) -> None:
 
 def test_sample_texts(tmp_path: Path) -> None:
     """Nothing that a result is measured on is among the texts that activations are measured on."""
-    assert len(sentences()) > 100 and len(suite_sentences()) > 500 and not set(sentences()) & set(suite_sentences())
+    assert (
+        len(sentences()) > 100
+        and len(suite_sentences()) > 500
+        and not set(sentences()) & set(suite_sentences())
+    )
     opened = open_run(make_run(tmp_path / "run"))
     rows = reader(opened).token_ids([*sentences()[:5], "word " * 500])
     assert len(rows) == 6 and len(rows[5]) == opened.max_tokens and all(rows)

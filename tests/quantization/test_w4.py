@@ -14,7 +14,16 @@ from edgedistill.quantization import four_bits, w4
 from edgedistill.runtime.batching import pad
 from edgedistill.runtime.trust.operators import ALLOWED
 from edgedistill.students import graph
-from tests.students.test_graph import make_bert, make_bilstm, make_other, make_recurrent, make_static, run, session, some_ids
+from tests.students.test_graph import (
+    make_bert,
+    make_bilstm,
+    make_other,
+    make_recurrent,
+    make_static,
+    run,
+    session,
+    some_ids,
+)
 
 MAKE: dict[str, Any] = {
     "bert": make_bert,
@@ -45,7 +54,10 @@ def arrays(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def product_alone(weight: np.ndarray) -> onnx.ModelProto:
     inputs, outputs = weight.shape
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", d]) for name, d in (("x", inputs), ("y", outputs))]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", d])
+        for name, d in (("x", inputs), ("y", outputs))
+    ]
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="p")
     plain = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weight, "w")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -62,7 +74,9 @@ def restored(model: onnx.ModelProto, inputs: int, name: str = "w") -> np.ndarray
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_close_to_fp32_with_the_same_inputs_and_outputs(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+def test_close_to_fp32_with_the_same_inputs_and_outputs(
+    graphs: dict[str, onnx.ModelProto], name: str
+) -> None:
     fp32 = graphs[name]
     before = fp32.SerializeToString()
     made = w4.convert(fp32)
@@ -84,7 +98,11 @@ def test_a_text_does_not_see_its_batch_or_padding(graphs: dict[str, onnx.ModelPr
     alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
     assert cosines(alone, run(made, ids, mask)).min() > 0.99999
     if name not in ("traced", "recurrent"):  # these count positions by the padding id
-        assert np.allclose(run(made, np.where(mask == 1, ids, 3), mask), run(made, np.where(mask == 1, ids, 4), mask), atol=1e-5)
+        assert np.allclose(
+            run(made, np.where(mask == 1, ids, 3), mask),
+            run(made, np.where(mask == 1, ids, 4), mask),
+            atol=1e-5,
+        )
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -107,7 +125,12 @@ def test_one_token_and_rows_of_padding_are_finite(graphs: dict[str, onnx.ModelPr
 )
 def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: float) -> None:
     """Students of nano's shape: four layers, 256 wide, with their whole file counted, names and nodes too."""
-    shape = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 640, "max_position_embeddings": 128}
+    shape = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "intermediate_size": 640,
+        "max_position_embeddings": 128,
+    }
     fp32 = graph.build(make_bert(codes=codes, bottleneck=bottleneck, head=384, vocab_size=8000, **shape))
     parameters = sum(array.size for array in arrays(fp32).values())
     made, left = w4.convert(fp32), 8000 * (codes or 0)
@@ -117,7 +140,9 @@ def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: f
 def test_weights_are_groups_of_four_bits(graphs: dict[str, onnx.ModelProto]) -> None:
     made = w4.convert(graphs["bert"])
     products = [node for node in made.graph.node if node.op_type == "MatMulNBits"]
-    expected = sum(node.op_type == "MatMul" and len(node.input) == 2 for node in graphs["bert"].graph.node) - 1  # one pools
+    expected = (
+        sum(node.op_type == "MatMul" and len(node.input) == 2 for node in graphs["bert"].graph.node) - 1
+    )  # one pools
     assert len(products) == expected
     for node in products:
         attributes = {a.name: a.i for a in node.attribute}
@@ -127,7 +152,9 @@ def test_weights_are_groups_of_four_bits(graphs: dict[str, onnx.ModelProto]) -> 
     assert list(table.dims) == [90, 32] and len(table.raw_data) == 90 * 16
 
 
-def test_an_lstm_is_unpacked_once_when_it_is_opened(graphs: dict[str, onnx.ModelProto], tmp_path: Any) -> None:
+def test_an_lstm_is_unpacked_once_when_it_is_opened(
+    graphs: dict[str, onnx.ModelProto], tmp_path: Any
+) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "opened.onnx")
     options.log_severity_level = 3
@@ -138,7 +165,9 @@ def test_an_lstm_is_unpacked_once_when_it_is_opened(graphs: dict[str, onnx.Model
     assert not {"Mod", "BitShift", "Sub"} & set(opened)
     assert opened.count("LSTM") == 1
     scales = [name for name in arrays(made) if name.endswith("_w4_scale")]
-    assert scales and not any(name in node.input for node in onnx.load(tmp_path / "opened.onnx").graph.node for name in scales)
+    assert scales and not any(
+        name in node.input for node in onnx.load(tmp_path / "opened.onnx").graph.node for name in scales
+    )
 
 
 def test_a_group_by_hand() -> None:
@@ -155,13 +184,19 @@ def test_zeros_and_tiny_and_huge_groups() -> None:
     rows = np.zeros((3, 40), np.float32)
     rows[1, 33], rows[2, 0] = 1e-9, 3e5
     values, scale = four_bits.quantize_groups(rows)
-    assert scale.shape == (3, 2) and scale.dtype == np.float16 and (scale != 0).all() and np.isfinite(scale).all()
+    assert (
+        scale.shape == (3, 2)
+        and scale.dtype == np.float16
+        and (scale != 0).all()
+        and np.isfinite(scale).all()
+    )
     assert not values[:2].any()
     assert values[2, 0] * np.float32(scale[2, 0]) == pytest.approx(3e5, rel=0.01)
 
 
 def test_the_scale_clips_where_that_is_better() -> None:
-    """The best of the candidates is better than the scale that reaches the largest number, by a tenth and more on normal weights."""
+    """The best of the candidates is better than the scale that reaches the largest number, by a tenth and
+    more on normal weights."""
     groups = np.random.default_rng(0).normal(size=(500, 32)).astype(np.float32)
     values, scale = four_bits.quantize_groups(groups)
     error = ((values * scale.astype(np.float32) - groups) ** 2).sum()
@@ -173,7 +208,10 @@ def test_the_scale_clips_where_that_is_better() -> None:
 def test_a_product_in_groups_is_the_product(inputs: int) -> None:
     """Also where the input's width is no multiple of a group."""
     random = np.random.default_rng(3)
-    weight, x = random.normal(size=(inputs, 8)).astype(np.float32), random.normal(size=(5, inputs)).astype(np.float32)
+    weight, x = (
+        random.normal(size=(inputs, 8)).astype(np.float32),
+        random.normal(size=(5, inputs)).astype(np.float32),
+    )
     made = w4.convert(product_alone(weight))
     y, back = session(made).run(["y"], {"x": x})[0], restored(made, inputs)
     assert np.linalg.norm(y - x @ back) < 0.01 * np.linalg.norm(x @ back)  # int8 activations
@@ -196,9 +234,12 @@ def test_a_table_in_groups_is_the_table(width: int) -> None:
 
 
 def test_error_feedback_lowers_the_error_of_the_product() -> None:
-    """Correlated inputs: each error can be made up for by other inputs, which rounding to the nearest does not know of."""
+    """Correlated inputs: each error can be made up for by other inputs, which rounding to the nearest does
+    not know of."""
     random = np.random.default_rng(1)
-    x = (random.normal(size=(400, 6)) @ random.normal(size=(6, 64)) + 0.1 * random.normal(size=(400, 64))).astype(np.float32)
+    x = (
+        random.normal(size=(400, 6)) @ random.normal(size=(6, 64)) + 0.1 * random.normal(size=(400, 64))
+    ).astype(np.float32)
     weight = random.normal(size=(64, 16)).astype(np.float32)
     values, scale = w4.quantize_with_feedback(weight, x.T @ x / len(x))
     nearest, nearest_scale = four_bits.quantize_groups(weight.T)
@@ -213,30 +254,47 @@ def test_error_feedback_lowers_the_error_of_the_product() -> None:
 
 def test_without_correlation_feedback_is_rounding_to_the_nearest() -> None:
     weight = np.random.default_rng(2).normal(size=(45, 8)).astype(np.float32)
-    found, expected = w4.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)), four_bits.quantize_groups(weight.T)
+    found, expected = (
+        w4.quantize_with_feedback(weight, np.eye(45, dtype=np.float32)),
+        four_bits.quantize_groups(weight.T),
+    )
     assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1], expected[1])
 
 
 @pytest.mark.parametrize("name", ["bert", "recurrent", "bilstm", "traced"])
-def test_samples_are_used_and_give_the_same_bytes_again(graphs: dict[str, onnx.ModelProto], name: str) -> None:
+def test_samples_are_used_and_give_the_same_bytes_again(
+    graphs: dict[str, onnx.ModelProto], name: str
+) -> None:
     random = np.random.default_rng(4)
     samples = [random.integers(2, 90, length).tolist() for length in random.integers(1, 12, 60)]
     plain, made = w4.convert(graphs[name]), w4.convert(graphs[name], samples)
-    assert made.SerializeToString() == w4.convert(graphs[name], samples).SerializeToString() != plain.SerializeToString()
-    expected, found, before = (run(each, *pad([np.array(row) for row in samples], 1)) for each in (graphs[name], made, plain))
+    assert (
+        made.SerializeToString()
+        == w4.convert(graphs[name], samples).SerializeToString()
+        != plain.SerializeToString()
+    )
+    expected, found, before = (
+        run(each, *pad([np.array(row) for row in samples], 1)) for each in (graphs[name], made, plain)
+    )
     assert cosines(found, expected).mean() > cosines(before, expected).mean()
 
 
 def test_second_moments_by_hand() -> None:
-    """Of a table looked up by id: the inputs of a product are its rows, those of the samples and those of random ids."""
+    """Of a table looked up by id: the inputs of a product are its rows, those of the samples and those of
+    random ids."""
     table, weight = np.eye(3, 40, dtype=np.float32), np.ones((40, 2), np.float32)
     sizes = [("input_ids", ["b", "t"]), ("attention_mask", ["b", "t"])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in sizes]
-    nodes = [helper.make_node("Gather", ["t", "input_ids"], ["x"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    nodes = [
+        helper.make_node("Gather", ["t", "input_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["b", "t", 2])
     constants = [numpy_helper.from_array(table, "t"), numpy_helper.from_array(weight, "w")]
     plain = helper.make_model(
-        helper.make_graph(nodes, "g", inputs, [y], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        helper.make_graph(nodes, "g", inputs, [y], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
     )
     moments = w4.second_moments(plain, [[0, 0, 0], [0], [2, 2, 2, 2]])
     assert moments.keys() == {"w"}

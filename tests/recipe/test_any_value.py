@@ -1,4 +1,5 @@
-"""In any field of a recipe any value is read, or refused in a line: no traceback, no number that nothing can be computed with."""
+"""In any field of a recipe any value is read, or refused in a line: no traceback, no number that nothing can
+be computed with."""
 
 from __future__ import annotations
 
@@ -80,12 +81,16 @@ def changed(data: dict[str, Any], place: Place, value: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def fields() -> list[tuple[dict[str, Any], Place]]:
     return [
-        (data, (*place, each.alias or name)) for section, (data, place) in examples().items() for name, each in section.model_fields.items()
+        (data, (*place, each.alias or name))
+        for section, (data, place) in examples().items()
+        for name, each in section.model_fields.items()
     ]
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_in_every_field_any_value_is_read_or_refused_in_a_line(kind: str, fields: list[tuple[dict[str, Any], Place]]) -> None:
+def test_in_every_field_any_value_is_read_or_refused_in_a_line(
+    kind: str, fields: list[tuple[dict[str, Any], Place]]
+) -> None:
     assert len(fields) > 250
     refused = 0
     for data, place in fields:
@@ -102,7 +107,20 @@ def test_in_every_field_any_value_is_read_or_refused_in_a_line(kind: str, fields
             if kind == "text of a number":
                 assert recipe.parse(yaml_file.parse(recipe.dump(read), "x"), "x") == read, place
     assert refused > len(fields) / 4
-    if kind in ("inf", "nan", "1e300", "10^30", "10^5000", "date", "bytes", "surrogate", "nul", "many", "nested", "kind"):
+    if kind in (
+        "inf",
+        "nan",
+        "1e300",
+        "10^30",
+        "10^5000",
+        "date",
+        "bytes",
+        "surrogate",
+        "nul",
+        "many",
+        "nested",
+        "kind",
+    ):
         assert refused == len(fields)
 
 
@@ -180,7 +198,10 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize("text", ["1e-3", "1e5", "no", "on", "2026-01-01", "0x10", "1_000", "null", "~", "", "1:30", ".inf", "é", "a: b"])
+@pytest.mark.parametrize(
+    "text",
+    ["1e-3", "1e5", "no", "on", "2026-01-01", "0x10", "1_000", "null", "~", "", "1:30", ".inf", "é", "a: b"],
+)
 def test_text_stays_text(text: str) -> None:
     assert yaml_file.parse(yaml_file.dump({"about": text}), "x") == {"about": text}
 
@@ -188,14 +209,23 @@ def test_text_stays_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("stages.0.learning_rate='1e-3'", "stages[0].learning_rate: '1e-3' is not a number; write 0.001 without quotes"),
+        (
+            "stages.0.learning_rate='1e-3'",
+            "stages[0].learning_rate: '1e-3' is not a number; write 0.001 without quotes",
+        ),
         ("stages.0.batch=1e3", "stages[0].batch: 1000.0 is not a whole number; write 1000"),
         ("stages.0.batch=many", "stages[0].batch: 'many' is not a whole number; write one, such as 3"),
         ("about=true", 'about: True is not text; write "true"'),
         ("student.head_bias=yes", "student.head_bias: 'yes' is not true or false; write one of them"),
         ("stages.0.epochs=.inf", "stages[0].epochs: input should be less than or equal to 1000000, not inf"),
-        ("stages.0.weight_decay=1e300", "stages[0].weight_decay: 1e+300 is too large; give at most 1,000,000,000"),
-        ("stages.0.weight_decay=1e-30", "stages[0].weight_decay: 1e-30 is too small; give 1e-18 or more, or 0 where the key may be 0"),
+        (
+            "stages.0.weight_decay=1e300",
+            "stages[0].weight_decay: 1e+300 is too large; give at most 1,000,000,000",
+        ),
+        (
+            "stages.0.weight_decay=1e-30",
+            "stages[0].weight_decay: 1e-30 is too small; give 1e-18 or more, or 0 where the key may be 0",
+        ),
         ("select.suite=", "select.suite: no value; write text in quotes"),
         ("select.suite=''", "select.suite: is empty; give a value, or leave the key out"),
     ],
@@ -207,7 +237,17 @@ def test_the_advice_helps(change: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["a=[", "a=" + "[" * 1_100, "a=" + "9" * 5_000, "stages.²=1", "stages." + "9" * 5_000 + "=1", "name=\udcff", "=1", "a"]
+    "change",
+    [
+        "a=[",
+        "a=" + "[" * 1_100,
+        "a=" + "9" * 5_000,
+        "stages.²=1",
+        "stages." + "9" * 5_000 + "=1",
+        "name=\udcff",
+        "=1",
+        "a",
+    ],
 )
 def test_a_change_that_cannot_be_read(change: str) -> None:
     with pytest.raises(UserError):

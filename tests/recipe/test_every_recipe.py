@@ -1,4 +1,5 @@
-"""Every recipe that ships and every base of a reproduction, made small: checked, ten steps a stage, exported, measured."""
+"""Every recipe that ships and every base of a reproduction, made small: checked, ten steps a stage, exported,
+measured."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ FREE_PAIRS = {
     "fr": "tatoeba ntrex pud tico19",
     "nl": "tatoeba ntrex",
 }
-BASES = {path.stem: path for path in (Path(__file__).parents[2] / "bench" / "reproduction" / "bases").glob("*.yaml")}
+BASES = {
+    path.stem: path
+    for path in (Path(__file__).parents[2] / "bench" / "reproduction" / "bases").glob("*.yaml")
+}
 RECIPES = files.shipped("recipe") | BASES
 WIDTH = 32  # of the tiny teacher, in place of 384
 DIMS = {384: WIDTH, 192: 16, 128: 16, 96: 12, 64: 8, 32: 4}
@@ -71,11 +75,14 @@ def quiet(line: str) -> None:
 
 
 class Tiny:
-    """A folder with models, data under the names that recipes use, and every run made so far under `runs/`."""
+    """A folder with models, data under the names that recipes use, and every run made so far under
+    `runs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data = folder, folder / "data"
-        self.measured: set[tuple[str, str]] = set()  # (folder of recipes, kind of student) of what has been through bench
+        self.measured: set[tuple[str, str]] = (
+            set()
+        )  # (folder of recipes, kind of student) of what has been through bench
         self.known: dict[str, str] = {}  # what was trained -> the recipe that did it first
         _write_data(self.data)
         self.teacher = _model(folder / "teacher", make_tokenizer(), chain=True)
@@ -92,7 +99,13 @@ class Tiny:
         for side in ("teacher", "assistant"):
             model = made.get(side, {}).get("model", "runs/")
             if not model.startswith("runs/"):
-                where = self.plain if "pooling" in made[side] else self.multilingual if "multilingual" in model else self.teacher
+                where = (
+                    self.plain
+                    if "pooling" in made[side]
+                    else self.multilingual
+                    if "multilingual" in model
+                    else self.teacher
+                )
                 made[side] |= {"model": str(where)}
                 made[side].pop("dtype", None)  # int8 loses too much of a tiny model
         for part in made.get("targets", {}).get("parts", []):
@@ -108,7 +121,11 @@ class Tiny:
             student["layers"] = min(student["layers"], 6)
         if student.get("embeddings", {}).get("file"):
             student["embeddings"]["file"] = str(self.folder / "glove.txt")
-        if student.get("head", "none") == "none" and student.get("weights") == str(self.plain) and "dims" in made.get("targets", {}):
+        if (
+            student.get("head", "none") == "none"
+            and student.get("weights") == str(self.plain)
+            and "dims" in made.get("targets", {})
+        ):
             student["weights"] = str(self.narrow)  # gives vectors as wide as the targets
         for stage in made.get("stages", []):
             if "augment" in stage and not parts_of_speech():
@@ -121,7 +138,8 @@ class Tiny:
         return recipe.parse(_without_revisions(made), name)
 
     def made(self, name: str) -> Path:
-        """The run of a recipe, and before it those of the recipes that it names; the same work is done once."""
+        """The run of a recipe, and before it those of the recipes that it names; the same work is done
+        once."""
         out = self.folder / "runs" / name
         if out.exists():
             return out
@@ -200,12 +218,18 @@ def parts_of_speech() -> bool:
 
 
 def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) -> Path:
-    """An encoder of six layers; with `chain` a sentence-transformers folder, else a plain AutoModel's, with its pooler."""
+    """An encoder of six layers; with `chain` a sentence-transformers folder, else a plain AutoModel's, with
+    its pooler."""
     from transformers import AutoConfig, AutoModel
 
     torch.manual_seed(0)
     kind = "xlm-roberta" if words.pad_token == "<pad>" else "bert"
-    sizes = {"hidden_size": width, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 2 * width}
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "intermediate_size": 2 * width,
+    }
     ids = {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
     config = AutoConfig.for_model(kind, **ids, **sizes, max_position_embeddings=64)
     model = AutoModel.from_config(config, add_pooling_layer=not chain)
@@ -217,10 +241,14 @@ def _model(folder: Path, words: Any, chain: bool = False, width: int = WIDTH) ->
     if chain:
         parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
         kinds = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{of}"} for i, (path, of) in enumerate(parts)
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{of}"}
+            for i, (path, of) in enumerate(parts)
         ]
         files.write_json(folder / "modules.json", kinds)
-        files.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True})
+        files.write_json(
+            folder / "1_Pooling" / "config.json",
+            {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True},
+        )
     return folder
 
 
@@ -231,7 +259,8 @@ def _table(path: Path, columns: dict[str, list[str]]) -> None:
 
 
 def _write_data(data: Path) -> None:
-    """A little of everything that recipes read, all from the same distinct sentences, so that no text leaks into another file."""
+    """A little of everything that recipes read, all from the same distinct sentences, so that no text leaks
+    into another file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -243,25 +272,38 @@ def _write_data(data: Path) -> None:
     corpus = {name: take(40) for name in UNLABELED}
     (data / "unlabeled").mkdir(parents=True)
     for name, texts in corpus.items():
-        (data / "unlabeled" / f"{name}.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode(), 1, mtime=0))
+        (data / "unlabeled" / f"{name}.txt.gz").write_bytes(
+            gzip.compress("\n".join(texts).encode(), 1, mtime=0)
+        )
     (data / "own.txt").write_text("\n".join(take(240)) + "\n", encoding="utf-8")
     texts = take(120)
     vectors = np.random.default_rng(0).standard_normal((len(texts), WIDTH)).astype(np.float32)
     pq.write_table(pa.table({"text": texts, "embedding": list(vectors)}), data / "closed.parquet")
-    _table(data / "nli/triples.tsv.gz", {name: take(60) for name in ("anchor", "entailment", "contradiction")})
+    _table(
+        data / "nli/triples.tsv.gz", {name: take(60) for name in ("anchor", "entailment", "contradiction")}
+    )
     for language in LANGUAGES:
         some = take(40)
-        _table(data / f"parallel/wmt.en-{language}.tsv.gz", {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
+        _table(
+            data / f"parallel/wmt.en-{language}.tsv.gz",
+            {"en": some, language: [f"{text[::-1]} {language}" for text in some]},
+        )
     for language, names in FREE_PAIRS.items():
         for name in names.split():
             some = take(12)
-            _table(data / f"parallel/{name}.en-{language}.tsv.gz", {"en": some, language: [f"{text[::-1]} {language}" for text in some]})
+            _table(
+                data / f"parallel/{name}.en-{language}.tsv.gz",
+                {"en": some, language: [f"{text[::-1]} {language}" for text in some]},
+            )
     scores = [str(number % 6) for number in range(12)]
     first, second = take(12), take(12)
     for name in ("stsb.dev", "stsb.test"):
         _table(data / f"sts/{name}.tsv.gz", {"sentence1": first, "sentence2": second, "score": scores})
     for language in ("en", *LANGUAGES):
-        translated = [[f"{text[::-1]} {language}" if language != "en" else text for text in side] for side in (first, second)]
+        translated = [
+            [f"{text[::-1]} {language}" if language != "en" else text for text in side]
+            for side in (first, second)
+        ]
         for split in ("dev", "test"):
             columns = {"sentence1": translated[0], "sentence2": translated[1], "score": scores}
             _table(data / f"stsb_multi_mt/stsb_mt.{language}.{split}.tsv.gz", columns)
@@ -274,7 +316,10 @@ def _write_data(data: Path) -> None:
         "scitail": ["sentence1", "sentence2"],
     }.items():
         for split in ("train", "dev", "test"):
-            _table(data / f"transfer/{task}/{split}.tsv.gz", {**{side: take(60) for side in sides}, "label": ["0", "1"] * 30})
+            _table(
+                data / f"transfer/{task}/{split}.tsv.gz",
+                {**{side: take(60) for side in sides}, "label": ["0", "1"] * 30},
+            )
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +328,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     words = sorted({word for text in sentences(60) for word in text.lower().strip(".!").split()})
     draw = np.random.default_rng(0)
     (folder / "glove.txt").write_text(
-        "".join(f"{word} {' '.join(f'{x:.3f}' for x in draw.standard_normal(16))}\n" for word in words), encoding="utf-8"
+        "".join(f"{word} {' '.join(f'{x:.3f}' for x in draw.standard_normal(16))}\n" for word in words),
+        encoding="utf-8",
     )
     before, at = os.environ.get("EDGEDISTILL_CACHE"), Path.cwd()
     os.environ["EDGEDISTILL_CACHE"] = str(folder / "cache")
@@ -315,11 +361,17 @@ def test_the_whole_way(tiny: Tiny, name: str) -> None:
     suite = "task" if spec.finetuning is not None else "sts-dev"
     if kind in tiny.measured:  # latency asks two more processes, and is no different for the next of its kind
         opened: Any = bundle.load(folder)
-        asked = scoring.task_suite(opened.manifest, "", tiny.data) if suite == "task" else scoring.suite(suite, tiny.data)
+        asked = (
+            scoring.task_suite(opened.manifest, "", tiny.data)
+            if suite == "task"
+            else scoring.suite(suite, tiny.data)
+        )
         found = scoring.evaluate(asked, opened.classify if suite == "task" else opened.encode)
     else:
         tiny.measured.add(kind)
-        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, plan=PLAN)["reports"]
+        [report] = bench.bench([str(folder)], [suite], Session(data=tiny.data, log=quiet), 1, plan=PLAN)[
+            "reports"
+        ]
         assert report["single"]["p50_ms"] > 0
         found = report["quality"][suite]
     assert np.isfinite(found["average"])

@@ -42,23 +42,38 @@ def test_frozen() -> None:
 
 def test_unknown_kind_names_the_nearest() -> None:
     [line] = problems(stages=[{"name": "a", "objective": {"kind": "ckdd"}}])
-    assert line.startswith("recipes/x.yaml: stages[0].objective.kind: no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, cosine, ")
+    assert line.startswith(
+        "recipes/x.yaml: stages[0].objective.kind: no objective 'ckdd'; did you mean 'ckd'? (ckd, congen, "
+        "cosine, "
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"teacher": "packaged:x"}, "teacher: 'packaged:x' is not a mapping; write a mapping, such as {model: packaged:x}"),
-        ({"student": "bilstm"}, "student: 'bilstm' is not a mapping; write a mapping, such as {kind: bilstm}"),
+        (
+            {"teacher": "packaged:x"},
+            "teacher: 'packaged:x' is not a mapping; write a mapping, such as {model: packaged:x}",
+        ),
+        (
+            {"student": "bilstm"},
+            "student: 'bilstm' is not a mapping; write a mapping, such as {kind: bilstm}",
+        ),
         ({"student": None}, "student: no value; write a mapping, such as {kind: bilstm}"),
-        ({"corpus": "a.txt"}, """corpus: 'a.txt' is not a mapping; write a mapping, such as {texts: ["a.txt"]}"""),
+        (
+            {"corpus": "a.txt"},
+            """corpus: 'a.txt' is not a mapping; write a mapping, such as {texts: ["a.txt"]}""",
+        ),
         ({"corpus": {"texts": "*.txt"}}, """corpus.texts: '*.txt' is not a list; write a list: ["*.txt"]"""),
         (
             {"stages": [{"name": "a", "objective": "mse"}]},
             "stages[0].objective: 'mse' is not a mapping; write a mapping, such as {kind: mse}",
         ),
         ({"stages": {"name": "a"}}, "stages: a mapping is not a list; write a list, each item after a dash"),
-        ({"name": "My Recipe"}, "name: 'My Recipe' is not a valid name; use lower-case letters, digits, dots and dashes"),
+        (
+            {"name": "My Recipe"},
+            "name: 'My Recipe' is not a valid name; use lower-case letters, digits, dots and dashes",
+        ),
         ({"seed": 1.5}, "seed: 1.5 is not a whole number; write one, such as 3"),
         ({"about": 3}, 'about: 3 is not text; write "3"'),
     ],
@@ -69,7 +84,10 @@ def test_wrong_types_are_described_in_plain_words(changes: dict, expected: str) 
 
 def test_all_the_problems_at_once() -> None:
     found = problems(
-        seed="one", extra=1, student={"kind": "bert", "layers": 2, "width": 128, "widht": 3}, stages=[{"name": "a", "batch": 0}]
+        seed="one",
+        extra=1,
+        student={"kind": "bert", "layers": 2, "width": 128, "widht": 3},
+        stages=[{"name": "a", "batch": 0}],
     )
     text = "\n".join(found)
     assert len(found) == 5
@@ -86,24 +104,46 @@ def test_all_the_problems_at_once() -> None:
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"kind": "brt"}, "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, finished, recurrent, static, teacher)"),
+        (
+            {"kind": "brt"},
+            "student.kind: no student 'brt'; did you mean 'bert'? (bert, bilstm, finished, recurrent, "
+            "static, teacher)",
+        ),
         ({}, "student.kind: missing; choose one: (bert, bilstm, finished, recurrent, static, teacher)"),
-        ({"weights": "teacher", "layers": 2}, "student.kind: missing; choose one: (bert, bilstm, finished, recurrent, static, teacher)"),
-        ({"weights": "teacher"}, "`weights: teacher` is no finished student; add the `kind` of the new student, such as bert"),
-        ({"weights": "nano", "max_tokens": 2}, "student.max_tokens: input should be greater than or equal to 3, not 2"),
+        (
+            {"weights": "teacher", "layers": 2},
+            "student.kind: missing; choose one: (bert, bilstm, finished, recurrent, static, teacher)",
+        ),
+        (
+            {"weights": "teacher"},
+            "`weights: teacher` is no finished student; add the `kind` of the new student, such as bert",
+        ),
+        (
+            {"weights": "nano", "max_tokens": 2},
+            "student.max_tokens: input should be greater than or equal to 3, not 2",
+        ),
         ({"kind": "finished"}, "student.weights: missing; this key is required"),
         ({"kind": "finished", "weights": "nano", "layers": 2}, "student.layers: no key 'layers'"),
         ({"kind": "bert"}, "random weights need `layers` (a number) and `width`"),
         ({"kind": "bert", "layers": 1, "width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ({"kind": "bert", "layers": [1, 2], "width": 8}, "random weights need"),
-        ({"kind": "bert", "weights": "teacher", "heads": 2}, "`heads` is defined by the weights; leave it out, or give a smaller `width`"),
-        ({"kind": "bert", "weights": "teacher", "width": 64, "pooling": "cls_pooler"}, "cls_pooler belongs to the weights' own width"),
+        (
+            {"kind": "bert", "weights": "teacher", "heads": 2},
+            "`heads` is defined by the weights; leave it out, or give a smaller `width`",
+        ),
+        (
+            {"kind": "bert", "weights": "teacher", "width": 64, "pooling": "cls_pooler"},
+            "cls_pooler belongs to the weights' own width",
+        ),
         ({"kind": "bert", "layers": 1, "width": 8, "dims": 4}, "`dims` is the output of a head"),
         (
             {"kind": "static", "width": 8, "pq_centroids": 512},
             "`pq_centroids` are what PQ codes select from; set `pq_bytes`, or leave it out",
         ),
-        ({"kind": "bert", "weights": "teacher", "embeddings": {"of": "outputs"}}, "`embeddings` come with the weights; leave them out"),
+        (
+            {"kind": "bert", "weights": "teacher", "embeddings": {"of": "outputs"}},
+            "`embeddings` come with the weights; leave them out",
+        ),
         (
             {"kind": "bilstm", "embeddings": {"from": "random", "of": "outputs"}},
             "`of: outputs` takes them from the teacher; set `from: teacher`",
@@ -112,7 +152,10 @@ def test_all_the_problems_at_once() -> None:
             {"kind": "bert", "weights": "teacher", "embeddings": {"weighting": "frequency"}},
             "needs a compressed table; set `bottleneck` or `pq_bytes`",
         ),
-        ({"kind": "recurrent", "embeddings": {"weighting": "frequency"}}, "needs a compressed table; set `bottleneck` or `pq_bytes`"),
+        (
+            {"kind": "recurrent", "embeddings": {"weighting": "frequency"}},
+            "needs a compressed table; set `bottleneck` or `pq_bytes`",
+        ),
         (
             {"kind": "bilstm", "embeddings": {"from": "random", "weighting": "frequency"}},
             "`weighting` applies to a table reduced from the teacher's",
@@ -121,9 +164,15 @@ def test_all_the_problems_at_once() -> None:
             {"kind": "static", "embeddings": {"weighting": "freq"}},
             "student.embeddings.weighting: input should be 'none' or 'frequency', not 'freq'",
         ),
-        ({"kind": "static", "embeddings": {"count_exponent": 0}}, "student.embeddings.count_exponent: input should be greater than 0"),
+        (
+            {"kind": "static", "embeddings": {"count_exponent": 0}},
+            "student.embeddings.count_exponent: input should be greater than 0",
+        ),
         ({"kind": "static", "dims": 4}, "`dims` is the output of a head; set `head: linear` or leave it out"),
-        ({"kind": "static", "token_weights": "idf"}, "student.token_weights: input should be 'sif' or 'equal', not 'idf'"),
+        (
+            {"kind": "static", "token_weights": "idf"},
+            "student.token_weights: input should be 'sif' or 'equal', not 'idf'",
+        ),
         ({"kind": "bilstm", "embeddings": {"from": "glove"}}, "`file` goes with `from: glove`"),
         ({"kind": "bilstm", "head": "none", "dims": 4}, "`dims` is the output of a head"),
         (
@@ -147,9 +196,14 @@ def test_students_that_cannot_be(student: dict[str, Any], says: str) -> None:
 
 
 def test_a_finished_student_needs_no_kind() -> None:
-    short, long = ({**GOOD, "student": {**kind, "weights": "nano", "dropout": 0.1}} for kind in ({}, {"kind": "finished"}))
+    short, long = (
+        {**GOOD, "student": {**kind, "weights": "nano", "dropout": 0.1}}
+        for kind in ({}, {"kind": "finished"})
+    )
     assert recipe.parse(short, "x") == recipe.parse(long, "x")
-    assert recipe.parse(yaml.safe_load(recipe.dump(recipe.parse(short, "x"))), "x").student == recipe.Finished(weights="nano", dropout=0.1)
+    assert recipe.parse(
+        yaml.safe_load(recipe.dump(recipe.parse(short, "x"))), "x"
+    ).student == recipe.Finished(weights="nano", dropout=0.1)
     without = {
         **GOOD,
         "student": {"weights": "nano"},
@@ -160,7 +214,10 @@ def test_a_finished_student_needs_no_kind() -> None:
 
 def test_muon_wants_layers() -> None:
     stage = {"name": "x", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    assert any("muon optimizes the matrices of layers" in line for line in problems(student={"kind": "static"}, stages=[stage]))
+    assert any(
+        "muon optimizes the matrices of layers" in line
+        for line in problems(student={"kind": "static"}, stages=[stage])
+    )
     recipe.parse({**GOOD, "student": {"kind": "bilstm"}, "stages": [stage]}, "x")
 
 
@@ -171,30 +228,58 @@ SPLIT = {"kind": "split", "parts": [{**PCA, "dims": 96}, {**PCA, "dims": 32}]}
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"targets": {"dims": 8, "reduce": {"kind": "pac"}}}, "targets.reduce.kind: no reduce 'pac'; did you mean 'pca'?"),
-        ({"targets": {"kind": "spilt", "parts": []}}, "targets.kind: no targets 'spilt'; did you mean 'split'? (concat, one, split)"),
+        (
+            {"targets": {"dims": 8, "reduce": {"kind": "pac"}}},
+            "targets.reduce.kind: no reduce 'pac'; did you mean 'pca'?",
+        ),
+        (
+            {"targets": {"kind": "spilt", "parts": []}},
+            "targets.kind: no targets 'spilt'; did you mean 'split'? (concat, one, split)",
+        ),
         ({"targets": {"dims": 8, "aling": "none"}}, "targets.aling: no key 'aling'; did you mean 'align'?"),
-        ({"targets": {**PCA, "reduce": {"kind": "ridge", "regularisation": 1.0}}}, "did you mean 'regularization'?"),
+        (
+            {"targets": {**PCA, "reduce": {"kind": "ridge", "regularisation": 1.0}}},
+            "did you mean 'regularization'?",
+        ),
         ({"targets": {"kind": "split", "parts": [PCA]}}, "targets.parts: list should have at least 2 items"),
-        ({"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "corpus": None}, "`targets` are fitted on the texts of a `corpus`"),
+        (
+            {"targets": PCA, "student": {"kind": "teacher"}, "stages": [], "corpus": None},
+            "`targets` are fitted on the texts of a `corpus`",
+        ),
         (
             {"targets": {**PCA, "align": "procrustes"}, "student": {"kind": "teacher"}, "stages": []},
             "define it with student.reference_student",
         ),
         (
-            {"targets": PCA, "student": {"kind": "teacher", "reference_student": GOOD["student"]}, "stages": []},
+            {
+                "targets": PCA,
+                "student": {"kind": "teacher", "reference_student": GOOD["student"]},
+                "stages": [],
+            },
             "student.reference_student is only used by ridge",
         ),
-        ({"targets": SPLIT, "student": {**GOOD["student"], "head": "linear", "head_kept": False}}, "need the student's own embeddings"),
+        (
+            {"targets": SPLIT, "student": {**GOOD["student"], "head": "linear", "head_kept": False}},
+            "need the student's own embeddings",
+        ),
         ({"teacher": {}}, "teacher: give either `model` or `embeddings`"),
         ({"teacher": {"model": "a", "embeddings": "b.npy"}}, "give either `model` or `embeddings`"),
-        ({"teacher": {"embeddings": "b.npy", "prompt": "query: "}}, "precomputed `embeddings` are used unchanged"),
-        ({"teacher": {"embeddings": "b.npy"}}, "provides no tokenizer; set student.tokenizer to a folder or a hub id"),
+        (
+            {"teacher": {"embeddings": "b.npy", "prompt": "query: "}},
+            "precomputed `embeddings` are used unchanged",
+        ),
+        (
+            {"teacher": {"embeddings": "b.npy"}},
+            "provides no tokenizer; set student.tokenizer to a folder or a hub id",
+        ),
         (
             {"teacher": {"embeddings": "b.npy"}, "student": {**GOOD["student"], "tokenizer": "a/b"}},
             "set student.embeddings: {from: random}",
         ),
-        ({"teacher": {"embeddings": "b.npy"}, "student": {"kind": "teacher"}, "stages": []}, "there is no model to export"),
+        (
+            {"teacher": {"embeddings": "b.npy"}, "student": {"kind": "teacher"}, "stages": []},
+            "there is no model to export",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -206,9 +291,20 @@ def test_targets_that_cannot_be(changes: dict[str, Any], says: str) -> None:
     ("changes", "says"),
     [
         ({"batch": 100}, "`similar_texts` is 32, which does not divide a batch of 100; choose one that does"),
-        ({"bucket": 1}, "`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as 100"),
         (
-            {"objective": {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "gram", "similar_texts": n}} for n in (16, 32)]}},
+            {"bucket": 1},
+            "`similar_texts` are found among the batches of a `bucket`, and it is 1; give it more, such as "
+            "100",
+        ),
+        (
+            {
+                "objective": {
+                    "kind": "sum",
+                    "terms": [
+                        {"weight": 1, "objective": {"kind": "gram", "similar_texts": n}} for n in (16, 32)
+                    ],
+                }
+            },
             "`similar_texts` differs between the objective's terms",
         ),
     ],
@@ -235,7 +331,10 @@ def test_matryoshkas_that_cannot_be() -> None:
         ({"dims": [0, 32]}, "must be ascending and start at 1"),
         ({"dims": [32, 64], "weights": [1.0]}, "1 `weights` for 2 `dims`"),
         ({"dims": [32, 64], "weights": [1.0, 0.0]}, "must all be above 0"),
-        ({"dims": [1, 2], "objective": {"kind": "matryoshka", "dims": [1, 2], "objective": inner}}, "a matryoshka inside a matryoshka"),
+        (
+            {"dims": [1, 2], "objective": {"kind": "matryoshka", "dims": [1, 2], "objective": inner}},
+            "a matryoshka inside a matryoshka",
+        ),
     ]:
         stage = {"name": "a", "objective": {"kind": "matryoshka", "objective": inner, **fields}}
         assert any(says in line for line in problems(stages=[stage])), says
@@ -249,7 +348,9 @@ def test_stages_need_a_corpus_and_a_student_to_train() -> None:
 def test_changes_apply_before_the_check(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump(GOOD), encoding="utf-8")
-    changed = recipe.read(path, ["stages.0.epochs=3", "stages.0.learning_rate=1e-4", "student.layers=1", "corpus.limit=10"])
+    changed = recipe.read(
+        path, ["stages.0.epochs=3", "stages.0.learning_rate=1e-4", "student.layers=1", "corpus.limit=10"]
+    )
     assert isinstance(changed.student, recipe.Bert)
     assert (changed.stages[0].epochs, changed.stages[0].learning_rate, changed.student.layers) == (3, 1e-4, 1)
     for change, says in [
@@ -290,7 +391,10 @@ def test_shipped_recipes_have_distinct_names_that_are_their_files() -> None:
     assert all(recipe.read(path).name == name for name, path in found.items())
 
 
-SUM = {"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}]}
+SUM = {
+    "kind": "sum",
+    "terms": [{"weight": 1, "objective": {"kind": "simcse"}}, {"weight": 1, "objective": {"kind": "cosine"}}],
+}
 TRIPLES = {"files": ["t.tsv"]}
 
 
@@ -302,19 +406,43 @@ TRIPLES = {"files": ["t.tsv"]}
             {},
             "stages[0]: congen compares a text with a second view of it; give the stage a `view`, or set",
         ),
-        ({"objective": {"kind": "skd"}}, {}, "skd compares a text with a second view of it; give the stage a `view`"),
+        (
+            {"objective": {"kind": "skd"}},
+            {},
+            "skd compares a text with a second view of it; give the stage a `view`",
+        ),
         ({"objective": {"kind": "dual_l2"}}, {}, "dual_l2 compares a text with a second view"),
         ({"objective": {"kind": "simcse"}}, {}, "give the stage a `view`, or `triples`"),
-        ({"objective": {"kind": "cosine"}, "view": {"kind": "crop"}}, {}, "cosine reads no second view; leave `view` out"),
-        ({"objective": {"kind": "congen", "alpha": 1}, "view": {"kind": "crop"}}, {}, "congen reads no second view; leave `view` out"),
-        ({"objective": {"kind": "mse"}, "triples": TRIPLES}, {}, "`triples` have no teacher embeddings; only simcse reads them, not mse"),
+        (
+            {"objective": {"kind": "cosine"}, "view": {"kind": "crop"}},
+            {},
+            "cosine reads no second view; leave `view` out",
+        ),
+        (
+            {"objective": {"kind": "congen", "alpha": 1}, "view": {"kind": "crop"}},
+            {},
+            "congen reads no second view; leave `view` out",
+        ),
+        (
+            {"objective": {"kind": "mse"}, "triples": TRIPLES},
+            {},
+            "`triples` have no teacher embeddings; only simcse reads them, not mse",
+        ),
         (
             {"objective": {"kind": "simcse"}, "triples": TRIPLES, "skip_longer_than": 9},
             {},
             "`skip_longer_than` applies to the corpus' texts; leave it out with",
         ),
-        ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, {}, "without dropout both views give the same embedding"),
-        ({"objective": {"kind": "simcse"}, "view": {"kind": "identity"}}, {}, "without dropout both views give the same embedding"),
+        (
+            {"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}},
+            {},
+            "without dropout both views give the same embedding",
+        ),
+        (
+            {"objective": {"kind": "simcse"}, "view": {"kind": "identity"}},
+            {},
+            "without dropout both views give the same embedding",
+        ),
         (
             {"objective": {"kind": "skd"}, "view": {"kind": "crp"}},
             {},
@@ -325,11 +453,17 @@ TRIPLES = {"files": ["t.tsv"]}
             {},
             "no key 'fracton'; did you mean 'drop_fraction'? (drop_fraction, kind)",
         ),
-        ({"objective": SUM, "view": {"kind": "crop"}}, {"head": "linear", "head_kept": False}, "give simcse a stage of its own"),
+        (
+            {"objective": SUM, "view": {"kind": "crop"}},
+            {"head": "linear", "head_kept": False},
+            "give simcse a stage of its own",
+        ),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else None,
 )
-def test_views_that_are_missing_or_not_read(stage: dict[str, Any], student: dict[str, Any], says: str) -> None:
+def test_views_that_are_missing_or_not_read(
+    stage: dict[str, Any], student: dict[str, Any], says: str
+) -> None:
     found = problems(student={**GOOD["student"], **student}, stages=[{"name": "a", **stage}])
     assert any(says in line for line in found), found
 
@@ -340,7 +474,13 @@ def test_views_and_triples_that_are_read() -> None:
         ({"objective": {"kind": "congen"}, "view": {"kind": "word_deletion"}}, 2),
         ({"objective": {"kind": "simcse"}, "view": {"kind": "dropout"}}, 2),
         ({"objective": {"kind": "simcse"}, "triples": {"files": ["t.tsv"], "columns": ["a", "b", "c"]}}, 3),
-        ({"objective": {"kind": "simcse"}, "triples": {"kind": "hub", "dataset": "owner/name", "revision": "main"}}, 3),
+        (
+            {
+                "objective": {"kind": "simcse"},
+                "triples": {"kind": "hub", "dataset": "owner/name", "revision": "main"},
+            },
+            3,
+        ),
         ({"objective": SUM, "view": {"kind": "mlm", "revision": "main"}}, 2),
     ]:
         student = {**GOOD["student"], "dropout": 0.1, "head": "linear"}
@@ -352,8 +492,14 @@ def test_views_and_triples_that_are_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"stages": [{**GOOD["stages"][0], "lr": 1e-3}]}, "stages[0].lr: no key 'lr'; did you mean 'learning_rate'?"),
-        ({"stages": [{**GOOD["stages"][0], "batch_size": 8}]}, "stages[0].batch_size: no key 'batch_size'; did you mean 'batch'?"),
+        (
+            {"stages": [{**GOOD["stages"][0], "lr": 1e-3}]},
+            "stages[0].lr: no key 'lr'; did you mean 'learning_rate'?",
+        ),
+        (
+            {"stages": [{**GOOD["stages"][0], "batch_size": 8}]},
+            "stages[0].batch_size: no key 'batch_size'; did you mean 'batch'?",
+        ),
         (
             {"student": {**GOOD["student"], "max_seq_length": 8}},
             "student.max_seq_length: no key 'max_seq_length'; did you mean 'max_tokens'?",
@@ -367,6 +513,10 @@ def test_what_other_tools_call_a_key_leads_to_ours(changes: dict[str, Any], says
 
 
 def test_every_alias_leads_to_a_key_that_exists_and_is_none_itself() -> None:
-    known = {key for section in json.loads(recipe.schema())["$defs"].values() for key in section.get("properties", {})}
+    known = {
+        key
+        for section in json.loads(recipe.schema())["$defs"].values()
+        for key in section.get("properties", {})
+    }
     assert set(aliases.ALIASES.values()) <= known
     assert not set(aliases.ALIASES) & known

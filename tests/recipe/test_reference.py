@@ -22,7 +22,10 @@ BASE: dict[str, Any] = {
     "stages": [{"name": "distil", "objective": {"kind": "cosine"}}],
 }
 DEFAULTS = {("student", "finished"), ("targets", "one"), ("corpus", "files")}  # kinds that need no name
-EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)]
+EXAMPLES = [
+    yaml.safe_load(block)
+    for block in re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+]
 
 
 def kinds_in(value: Any, place: str = "") -> set[tuple[str, str]]:
@@ -42,7 +45,11 @@ def test_an_example_parses(example: dict[str, Any]) -> None:
 
 def test_examples_show_every_student_objective_target_and_corpus() -> None:
     shown = {each for example in EXAMPLES for each in kinds_in(example)} | DEFAULTS
-    wanted = {(place, kind) for place in ("student", "objective", "targets", "corpus") for kind in recipe.KINDS[place]}
+    wanted = {
+        (place, kind)
+        for place in ("student", "objective", "targets", "corpus")
+        for kind in recipe.KINDS[place]
+    }
     assert not wanted - shown
 
 
@@ -50,7 +57,10 @@ def test_the_reference_covers_every_section_and_describes_every_key() -> None:
     sections = json.loads(recipe.schema())["$defs"]
     assert {name for _, names in reference.SECTIONS for name in names} == {*sections, "Recipe"}
     missing = [
-        f"{name}.{key}" for name, each in sections.items() for key, value in each["properties"].items() if not value.get("description")
+        f"{name}.{key}"
+        for name, each in sections.items()
+        for key, value in each["properties"].items()
+        if not value.get("description")
     ]
     assert not missing
 

@@ -2,9 +2,12 @@
 
     shutil.copytree(good, folder); HOSTILE["integer Div by -1"](folder)
 
-`control` writes the plain graph that the others change. Every runner opens and runs it, so a refusal of another is about
-the one thing that is wrong. A bundle of OPENING is refused when it is opened; one of ENCODING then or at `TEXT`, and
-gives no numbers. Refused: an error of the runner's own in one line, within seconds, and no file that the manifest does not
+`control` writes the plain graph that the others change. Every runner opens and runs it, so a refusal of
+    another is about
+the one thing that is wrong. A bundle of OPENING is refused when it is opened; one of ENCODING then or at
+`TEXT`, and
+gives no numbers. Refused: an error of the runner's own in one line, within seconds, and no file that the
+    manifest does not
 name is read. Needs numpy and onnx, not torch.
 """
 
@@ -23,7 +26,9 @@ from edgedistill.runtime.manifest import digest
 
 Edit = Callable[[Path], None]
 GRAPH = "onnx/model_quantized.onnx"
-TEXT = "The cat 日 \U0001f642 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! " * 8  # longer than the tiny bundle's 32 tokens
+TEXT = (
+    "The cat 日 \U0001f642 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa! " * 8
+)  # longer than the tiny bundle's 32 tokens
 SECRET = "secret.bin"  # lies beside the graph; whoever reads it has read a file that no manifest names
 HUGE = 200_000_000_000  # bytes of a sparse file, which takes no room
 
@@ -36,7 +41,9 @@ def read(folder: Path, name: str = "manifest.json") -> dict[str, Any]:
 
 def write_manifest(folder: Path, **changes: Any) -> None:
     changed = {**read(folder), **changes}
-    (folder / "manifest.json").write_text(json.dumps({**changed, "digest": digest(changed)}), encoding="utf-8")
+    (folder / "manifest.json").write_text(
+        json.dumps({**changed, "digest": digest(changed)}), encoding="utf-8"
+    )
 
 
 def write(folder: Path, name: str, data: bytes) -> None:
@@ -71,7 +78,8 @@ def plain(
     table: Callable[[np.ndarray], Any] = lambda rows: None,
     shape: tuple[Any, ...] = ("batch", None),
 ) -> ModelProto:
-    """Mean of table rows, of unit length. nodes: more of them, after the others; output: which value is the embedding."""
+    """Mean of table rows, of unit length. nodes: more of them, after the others; output: which value is the
+    embedding."""
     tokens, dims = len(read(folder, "tokenizer.json")["model"]["vocab"]), read(folder)["dims"][0]
     rows = np.random.default_rng(0).normal(size=(tokens + 8, dims)).astype(np.float32)
     table(rows)
@@ -86,7 +94,10 @@ def plain(
     ]
     end = helper.make_node("Identity", [output], ["sentence_embedding"])
     held = [numpy_helper.from_array(rows, "table"), constant("last", [-1]), constant("one", [1]), *constants]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
+        for name in ("input_ids", "attention_mask")
+    ]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, shape)]
     graph = helper.make_graph([*own, *nodes, end], "hostile", inputs, outputs, held)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -130,7 +141,9 @@ def used(*nodes: NodeProto, constants: tuple[TensorProto, ...] = (), kind: int =
 
 def outside(name: str, values: tuple[int, ...], location: str = SECRET) -> TensorProto:
     """A float tensor whose data lies in another file."""
-    tensor = TensorProto(name=name, dims=values, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name=name, dims=values, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value=location)
     return tensor
 
@@ -167,7 +180,8 @@ def length(number: int, over_long: bool) -> bytes:
 
 
 def external_over_long(folder: Path) -> None:
-    """The entry's lengths take two bytes where one would do; a search for the usual bytes does not find it."""
+    """The entry's lengths take two bytes where one would do; a search for the usual bytes does not find
+    it."""
     entry = b"\x0a" + length(8, True) + b"location" + b"\x12" + length(len(SECRET), True) + SECRET.encode()
     tensor = outside("secret", (4,))
     tensor.ClearField("external_data")
@@ -198,7 +212,9 @@ def branch() -> Any:
 
 
 def with_function(model: ModelProto) -> None:
-    function = helper.make_function("", "Gather", ["a", "b"], ["c"], [node("Identity", "a", "c")], [helper.make_opsetid("", 17)])
+    function = helper.make_function(
+        "", "Gather", ["a", "b"], ["c"], [node("Identity", "a", "c")], [helper.make_opsetid("", 17)]
+    )
     model.functions.append(function)
 
 
@@ -210,7 +226,9 @@ def products(count: int, size: int) -> Edit:
     """A chain of products of constants, which onnxruntime computes while it opens the graph."""
     chain = [node("MatMul", f"c{at} square", f"c{at + 1}") for at in range(count)]
     square = constant("square", np.eye(size), np.float32)
-    return used(*chain, node("Identity", f"c{count}"), constants=(square, constant("c0", np.eye(size), np.float32)))
+    return used(
+        *chain, node("Identity", f"c{count}"), constants=(square, constant("c0", np.eye(size), np.float32))
+    )
 
 
 def claims(name: str, dims: list[int]) -> TensorProto:
@@ -245,8 +263,12 @@ GRAPHS: dict[str, Edit] = {
             output="leaks",
         )
     ),
-    "external data in a sparse initializer": with_secret(graph(edit=lambda m: m.graph.sparse_initializer.append(sparse("secret")))),
-    "external data in a sparse Constant": with_secret(graph(node("Constant", "", "secret", sparse_value=sparse("t")))),
+    "external data in a sparse initializer": with_secret(
+        graph(edit=lambda m: m.graph.sparse_initializer.append(sparse("secret")))
+    ),
+    "external data in a sparse Constant": with_secret(
+        graph(node("Constant", "", "secret", sparse_value=sparse("t")))
+    ),
     "a tensor larger than its data": graph(constants=(claims("t", [2**40]),)),
     "a tensor of negative size": graph(constants=(claims("t", [-1]),)),
     "If": graph(
@@ -260,16 +282,26 @@ GRAPHS: dict[str, Edit] = {
     "a function that replaces Gather": graph(edit=with_function),
     "training_info": graph(edit=with_training),
     "operator of another domain": graph(node("Anything", "unit", domain="mine")),
-    "operator that reads a file": graph(node("EPContext", "unit", domain="com.microsoft", ep_cache_context="/etc/passwd", embed_mode=0)),
+    "operator that reads a file": graph(
+        node("EPContext", "unit", domain="com.microsoft", ep_cache_context="/etc/passwd", embed_mode=0)
+    ),
     "operator that no bundle needs": graph(node("RandomNormalLike", "unit")),
-    "ConvTranspose": graph(node("ConvTranspose", "masked kernel"), constants=(constant("kernel", np.ones((1, 1, 1)), np.float32),)),
-    "integer Div by -1": used(FIRST_ID, node("Min", "top smallest", "low"), node("Div", "low minus"), constants=MINUS),
+    "ConvTranspose": graph(
+        node("ConvTranspose", "masked kernel"),
+        constants=(constant("kernel", np.ones((1, 1, 1)), np.float32),),
+    ),
+    "integer Div by -1": used(
+        FIRST_ID, node("Min", "top smallest", "low"), node("Div", "low minus"), constants=MINUS
+    ),
     "integer Div by 0": used(FIRST_ID, node("Div", "top nought"), constants=(constant("nought", 0),)),
     "integer Div by an input": used(FIRST_ID, node("Div", "top attention_mask")),
     "integer Mod by 0": used(FIRST_ID, node("Mod", "top nought"), constants=(constant("nought", 0),)),
-    "integer Mod by -1": used(FIRST_ID, node("Min", "top smallest", "low"), node("Mod", "low minus"), constants=MINUS),
+    "integer Mod by -1": used(
+        FIRST_ID, node("Min", "top smallest", "low"), node("Mod", "low minus"), constants=MINUS
+    ),
     "GatherND with batch_dims of -2^31": used(
-        node("GatherND", "input_ids at", batch_dims=-(2**31)), constants=(constant("at", np.full((2, 3, 4), 5)),)
+        node("GatherND", "input_ids at", batch_dims=-(2**31)),
+        constants=(constant("at", np.full((2, 3, 4), 5)),),
     ),
     "400 products of constants": products(400, 1024),
     "constants that double": used(
@@ -289,7 +321,9 @@ GRAPHS: dict[str, Edit] = {
         constants=(constant("n0", 1),),
     ),
     "output of another type": graph(edit=rank(TensorProto.DOUBLE, "batch", "width")),
-    "output that is declared 3-D": graph(edit=rank(TensorProto.FLOAT, "batch", "sequence", "width"), output="masked"),
+    "output that is declared 3-D": graph(
+        edit=rank(TensorProto.FLOAT, "batch", "sequence", "width"), output="masked"
+    ),
 }
 
 
@@ -309,7 +343,9 @@ RUNS: dict[str, Edit] = {  # what only a run shows
         constants=(constant("nothing", 0, np.float32),),
         output="undefined",
     ),
-    "not of unit length": graph(node("Mul", "unit much", "scaled"), constants=(constant("much", 14, np.float32),), output="scaled"),
+    "not of unit length": graph(
+        node("Mul", "unit much", "scaled"), constants=(constant("much", 14, np.float32),), output="scaled"
+    ),
     "length 1,000,000": graph(output="sum", table=lambda rows: rows.__imul__(1e6)),
     "output too narrow": graph(
         node("Slice", "unit from to last", "narrow"),
@@ -325,22 +361,30 @@ RUNS: dict[str, Edit] = {  # what only a run shows
         output="none",
         shape=None,
     ),
-    "output with a row too many": graph(node("Concat", "unit unit", "twice", axis=0), output="twice", shape=None),
+    "output with a row too many": graph(
+        node("Concat", "unit unit", "twice", axis=0), output="twice", shape=None
+    ),
     "index out of bounds": used(node("Gather", "few input_ids"), constants=(constant("few", [1, 2]),)),
-    "fails for long texts only": used(*TO_ONE, LONG, node("Identity", "found"), constants=(constant("few", list(range(20))),)),
+    "fails for long texts only": used(
+        *TO_ONE, LONG, node("Identity", "found"), constants=(constant("few", list(range(20))),)
+    ),
     "scales too short": used(node("DequantizeLinear", "eight scales", axis=0), constants=SHORT),
     "LSTM weights too small": used(node("LSTM", "rows w r", hidden_size=4), constants=LSTM),
     "Range of 2^62": used(
         node("Range", "start most step"),
         constants=(constant("start", 0), constant("most", 2**62), constant("step", 1)),
     ),
-    "50 GB of activations": used(node("Expand", "rows much"), constants=(constant("much", [3500, 3500, 1, 1]),)),
+    "50 GB of activations": used(
+        node("Expand", "rows much"), constants=(constant("much", [3500, 3500, 1, 1]),)
+    ),
     "Tile by 10^9": used(
         node("Tile", "top_1 much"),
         node("Reshape", "input_ids last", "top_1"),
         constants=(constant("much", [10**10]),),
     ),
-    "ConstantOfShape of 10^12": used(node("ConstantOfShape", "much"), constants=(constant("much", [10**6, 10**6]),)),
+    "ConstantOfShape of 10^12": used(
+        node("ConstantOfShape", "much"), constants=(constant("much", [10**6, 10**6]),)
+    ),
     "Pad by 10^12": used(
         node("Reshape", "input_ids last", "row"),
         node("Pad", "row much"),
@@ -380,7 +424,12 @@ def without_unknown(t: dict[str, Any]) -> None:
 def repeated(json: dict[str, Any]) -> None:
     """The text twice, behind each other: more tokens than truncation leaves."""
     text = {"Sequence": {"id": "A", "type_id": 0}}
-    json["post_processor"] = {"type": "TemplateProcessing", "single": [text, text], "pair": [text, text], "special_tokens": {}}
+    json["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [text, text],
+        "pair": [text, text],
+        "special_tokens": {},
+    }
 
 
 def template(number: int) -> Callable[[dict[str, Any]], None]:
@@ -396,7 +445,8 @@ def template(number: int) -> Callable[[dict[str, Any]], None]:
 
 
 def unigram(longest: int) -> Callable[[dict[str, Any]], None]:
-    """A Unigram vocabulary with tokens of many characters: every position of a text is held against each of their beginnings."""
+    """A Unigram vocabulary with tokens of many characters: every position of a text is held against each of
+    their beginnings."""
     vocab = [["[UNK]", 0.0], *[["a" * size, -1.0] for size in range(1, longest, max(1, longest // 100))]]
     return lambda t: t.update(
         model={"type": "Unigram", "unk_id": 0, "vocab": vocab},
@@ -440,7 +490,9 @@ TOKENIZERS: dict[str, Edit] = {
     "template with an id above the table": tokenizer(template(10**6)),
     "negative id in a template": tokenizer(template(-1)),
     "token id above the table": tokenizer(lambda t: t["model"]["vocab"].update(aaaa=10**6)),
-    "continuation prefix of 10 MB": tokenizer(lambda t: t["model"].update(continuing_subword_prefix="#" * 10_000_000)),
+    "continuation prefix of 10 MB": tokenizer(
+        lambda t: t["model"].update(continuing_subword_prefix="#" * 10_000_000)
+    ),
     "long Unigram pieces": tokenizer(unigram(100_000)),
     "a word of any length": tokenizer(lambda t: t["model"].update(max_input_chars_per_word=10**9)),
     "dropout": tokenizer(lambda t: t["model"].update(type="BPE", merges=[], dropout=0.5)),
@@ -475,7 +527,9 @@ def graph_named(name: str) -> Edit:
         control(folder)
         entry, hashes = read(folder)["precisions"]["int8"], read(folder)["files"]
         (folder.parent / "outside.onnx").write_bytes((folder / GRAPH).read_bytes())
-        write_manifest(folder, precisions={"int8": {**entry, "file": name}}, files={**hashes, name: hashes[GRAPH]})
+        write_manifest(
+            folder, precisions={"int8": {**entry, "file": name}}, files={**hashes, name: hashes[GRAPH]}
+        )
 
     return change
 
@@ -545,8 +599,12 @@ MANIFESTS: dict[str, Edit] = {
     "100,000 deep": raw_manifest(lambda text: "[" * 100_000),
     "no precision": manifest(precisions={}),
 }
-FILES: dict[str, Edit] = {f"{name} of 200 GB": sparse_file(name) for name in ("tokenizer.json", "manifest.json", GRAPH)}
-READING: dict[str, Edit] = {f"{name} of 200 GB": sparse_file(name) for name in ("parity.json", "README.md")}  # for `verify` and its like
+FILES: dict[str, Edit] = {
+    f"{name} of 200 GB": sparse_file(name) for name in ("tokenizer.json", "manifest.json", GRAPH)
+}
+READING: dict[str, Edit] = {
+    f"{name} of 200 GB": sparse_file(name) for name in ("parity.json", "README.md")
+}  # for `verify` and its like
 
 OPENING: dict[str, Edit] = {**GRAPHS, **MANIFESTS, **FILES}
 ENCODING: dict[str, Edit] = {**RUNS, **TOKENIZERS}

@@ -1,4 +1,5 @@
-"""The same hostile bundles for the programs of export/: each is refused, by an error of the program's own, and none reads another file."""
+"""The same hostile bundles for the programs of export/: each is refused, by an error of the program's own,
+and none reads another file."""
 
 from __future__ import annotations
 
@@ -20,8 +21,21 @@ from tests.runners import hostile
 from tests.runners.test_node import NODE, needs_node, needs_packages
 
 PYTHON = NODE.parent / "python" / "embed.py"
-# How long a graph, a pattern or a tokenizer runs, and how much memory it takes, is bounded by `edgedistill.load` alone: export/README.md.
-UNBOUNDED = ("integer ", "400 products", "200,000", "49,000", "Range", "50 GB", "Tile", "ConstantOfShape", "Pad by", "Split: ", "Replace: ")
+# How long a graph, a pattern or a tokenizer runs, and how much memory it takes, is bounded by
+# `edgedistill.load` alone: export/README.md.
+UNBOUNDED = (
+    "integer ",
+    "400 products",
+    "200,000",
+    "49,000",
+    "Range",
+    "50 GB",
+    "Tile",
+    "ConstantOfShape",
+    "Pad by",
+    "Split: ",
+    "Replace: ",
+)
 UNBOUNDED += (
     "constants that ",
     "a template that repeats",
@@ -58,7 +72,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("hostile")
     bundle_writer.export(make_run(root / "run"), ["fp32"], root / "good", lambda line: None)
     made = {}
-    for at, (name, change) in enumerate([("control", hostile.control), *((name, hostile.HOSTILE[name]) for name in NAMES)]):
+    for at, (name, change) in enumerate(
+        [("control", hostile.control), *((name, hostile.HOSTILE[name]) for name in NAMES)]
+    ):
         folder = made[name] = root / str(at) / "bundle"
         shutil.copytree(root / "good", folder)
         change(folder)
@@ -86,9 +102,13 @@ def by_python(folders: dict[str, Path]) -> dict[str, str]:
 
 
 def by_node(folders: dict[str, Path]) -> dict[str, str]:
-    asked = json.dumps({"folders": {name: str(folder) for name, folder in folders.items()}, "text": hostile.TEXT})
+    asked = json.dumps(
+        {"folders": {name: str(folder) for name, folder in folders.items()}, "text": hostile.TEXT}
+    )
     command = ["node", "--input-type=module", "-e", OPEN_ALL]
-    ended = subprocess.run(command, cwd=NODE, input=asked, capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run(
+        command, cwd=NODE, input=asked, capture_output=True, text=True, check=False, timeout=120
+    )
     assert ended.returncode == 0, ended.stderr
     return dict(json.loads(ended.stdout))
 
@@ -100,7 +120,9 @@ def by_node(folders: dict[str, Path]) -> dict[str, str]:
         pytest.param(by_node, ("UserError: ", "CheckFailed: "), marks=[needs_node, needs_packages]),
     ],
 )
-def test_each_is_refused(folders: dict[str, Path], run: Callable[[dict[str, Path]], dict[str, str]], refusals: tuple[str, ...]) -> None:
+def test_each_is_refused(
+    folders: dict[str, Path], run: Callable[[dict[str, Path]], dict[str, str]], refusals: tuple[str, ...]
+) -> None:
     found = run(folders)
     assert found.pop("control").startswith("opened: ")
     assert len(found) == len(NAMES) > 60
@@ -115,22 +137,35 @@ def test_the_lists_of_the_programs() -> None:
     """Operators and known fields are those of the package, in each program."""
     expected = {"": operators.STANDARD, "com.microsoft": operators.MICROSOFT}
     names = {domain: sorted(" ".join(groups.values()).split()) for domain, groups in expected.items()}
-    messages = {each: set(getattr(onnx_messages, each.upper())) for each in ("model", "graph", "node", "attribute", "tensor")}
-    refused = {"model": {20, 25}, "graph": {15}, "attribute": {6, 11, 14, 15, 21, 22, 23}, "tensor": {3, 6, 13, 14}}
+    messages = {
+        each: set(getattr(onnx_messages, each.upper()))
+        for each in ("model", "graph", "node", "attribute", "tensor")
+    }
+    refused = {
+        "model": {20, 25},
+        "graph": {15},
+        "attribute": {6, 11, 14, 15, 21, 22, 23},
+        "tensor": {3, 6, 13, 14},
+    }
     module = embed_py()
     assert {domain: sorted(text.split()) for domain, text in module.OPERATORS.items()} == names
     fields = {what: skipped | set(read) for what, (skipped, read) in module.FIELDS.items()}
     assert fields == {what: known - refused.get(what, set()) for what, known in messages.items()}
     if not shutil.which("node"):
         pytest.skip("needs Node for the list of export/node/graph.js")
-    script = 'import { FIELDS, OPERATORS } from "./graph.js"; console.log(JSON.stringify([FIELDS, OPERATORS]))'
-    found = json.loads(subprocess.check_output(["node", "--input-type=module", "-e", script], cwd=NODE, text=True))
+    script = (
+        'import { FIELDS, OPERATORS } from "./graph.js"; console.log(JSON.stringify([FIELDS, OPERATORS]))'
+    )
+    found = json.loads(
+        subprocess.check_output(["node", "--input-type=module", "-e", script], cwd=NODE, text=True)
+    )
     assert {domain: sorted(each) for domain, each in found[1].items()} == names
     assert {what: {*each["skipped"], *map(int, each["read"])} for what, each in found[0].items()} == fields
 
 
 @pytest.mark.parametrize("start", [b"\x12\x06ab", b"\x00\x00\x00\x00"])
 def test_a_graph_that_onnxruntime_would_read_as_another_format(start: bytes) -> None:
-    """onnxruntime looks at bytes 4 to 8 of a model in memory: ORTM is its own format, whatever protobuf reads there."""
+    """onnxruntime looks at bytes 4 to 8 of a model in memory: ORTM is its own format, whatever protobuf reads
+    there."""
     with pytest.raises(ValueError, match="ORT format"):
         embed_py().check_graph(start + b"ORTM" + bytes(64))

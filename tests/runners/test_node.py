@@ -25,7 +25,9 @@ NODE = ROOT / "export" / "node"
 NANO = ROOT / "edgedistill" / "shipped" / "bundles" / "nano"
 
 needs_node = pytest.mark.skipif(not shutil.which("npm"), reason="needs Node 20 or newer, with npm")
-needs_packages = pytest.mark.skipif(not (NODE / "node_modules").is_dir(), reason="needs the packages of export/node: make runners")
+needs_packages = pytest.mark.skipif(
+    not (NODE / "node_modules").is_dir(), reason="needs the packages of export/node: make runners"
+)
 
 EMBED = """
 import { load } from "./index.js";
@@ -34,13 +36,21 @@ const { folder, precision, dim, batched, texts } = JSON.parse(readFileSync(0, "u
 const bundle = await load(folder, { precision, threads: 1 });
 const rows = batched ? await bundle.encode(texts, { dim }) : [];
 if (!batched) for (const text of texts) rows.push(await bundle.encode(text, { dim }));
-console.log(JSON.stringify({ ids: texts.map((text) => bundle.tokenize(text)), rows: rows.map((row) => [...row]) }));
+const ids = texts.map((text) => bundle.tokenize(text));
+console.log(JSON.stringify({ ids, rows: rows.map((row) => [...row]) }));
 """
 
 
 def node(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        arguments, cwd=NODE, input=text, env={**os.environ, **environment}, capture_output=True, text=True, encoding="utf-8", check=False
+        arguments,
+        cwd=NODE,
+        input=text,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
 
 
@@ -48,7 +58,13 @@ def embed(
     folder: Path, precision: str, texts: list[str], dim: int | None = None, batched: bool = False
 ) -> tuple[list[list[int]], np.ndarray]:
     """(token ids, embeddings) of texts, by the Node runner."""
-    asked = {"folder": str(folder), "precision": precision, "texts": texts, "batched": batched, **({} if dim is None else {"dim": dim})}
+    asked = {
+        "folder": str(folder),
+        "precision": precision,
+        "texts": texts,
+        "batched": batched,
+        **({} if dim is None else {"dim": dim}),
+    }
     ended = node("node", "--input-type=module", "-e", EMBED, text=json.dumps(asked))
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

@@ -1,4 +1,5 @@
-"""export/server: a server process with a tiny bundle, asked by the real openai client, by raw sockets, and too much."""
+"""export/server: a server process with a tiny bundle, asked by the real openai client, by raw sockets, and
+too much."""
 
 from __future__ import annotations
 
@@ -59,8 +60,19 @@ class Served:
     ) -> tuple[int, dict, bytes]:
         """(status, headers, body) of one request over a connection of its own."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        kind = [] if any(each.startswith("Content-Type:") for each in headers) else ["Content-Type: application/json"]
-        head = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {len(data)}", *kind, *headers]
+        kind = (
+            []
+            if any(each.startswith("Content-Type:") for each in headers)
+            else ["Content-Type: application/json"]
+        )
+        head = [
+            f"{method} {path} HTTP/1.1",
+            "Host: x",
+            "Connection: close",
+            f"Content-Length: {len(data)}",
+            *kind,
+            *headers,
+        ]
         with self.connect() as connection:
             connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
             return read_answer(connection)
@@ -74,7 +86,12 @@ class Served:
 
     def metric(self, name: str, **labels: str) -> float:
         families = exposition.text_string_to_metric_families(self.get("/metrics")[1].decode())
-        return sum(s.value for f in families for s in f.samples if s.name == name and labels.items() <= s.labels.items())
+        return sum(
+            s.value
+            for f in families
+            for s in f.samples
+            if s.name == name and labels.items() <= s.labels.items()
+        )
 
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
@@ -100,7 +117,18 @@ def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
 
 @contextmanager
 def serve(folder: Path, *arguments: str) -> Iterator[Served]:
-    command = [sys.executable, str(SERVER), str(folder), "--precision", "fp32", "--port", "0", "--threads", "1", *arguments]
+    command = [
+        sys.executable,
+        str(SERVER),
+        str(folder),
+        "--precision",
+        "fp32",
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        *arguments,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stderr is not None
@@ -152,17 +180,30 @@ def test_the_openai_client_gets_the_bundles_embeddings(served: Served) -> None:
         found = np.array([each.embedding for each in answer.data], np.float32)
         np.testing.assert_allclose(found, expected, atol=1e-6)
         assert [each.index for each in answer.data] == list(range(len(TEXTS)))
-        assert answer.usage.total_tokens == answer.usage.prompt_tokens == sum(map(len, served.bundle.tokenize(TEXTS)))
-    assert [each.embedding for each in by_default.data] == [np.float32(each.embedding).tolist() for each in numbers.data]
+        assert (
+            answer.usage.total_tokens
+            == answer.usage.prompt_tokens
+            == sum(map(len, served.bundle.tokenize(TEXTS)))
+        )
+    assert [each.embedding for each in by_default.data] == [
+        np.float32(each.embedding).tolist() for each in numbers.data
+    ]
     one = served.client.embeddings.create(input=TEXTS[5], model="tiny:fp32")
     np.testing.assert_allclose(one.data[0].embedding, expected[5], atol=1e-6)
 
 
 def test_an_answer_has_openais_shape(served: Served) -> None:
-    status, headers, body = served.ask({"input": [" ", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"})
+    status, headers, body = served.ask(
+        {"input": [" ", "é 🙂 مرحبا"], "model": "tiny", "encoding_format": "base64"}
+    )
     answer = json.loads(body)
     assert status == 200 and headers["content-type"] == "application/json"
-    assert {**answer, "data": 0, "usage": 0} == {"object": "list", "data": 0, "model": answer["model"], "usage": 0}
+    assert {**answer, "data": 0, "usage": 0} == {
+        "object": "list",
+        "data": 0,
+        "model": answer["model"],
+        "usage": 0,
+    }
     assert answer["model"] == served.client.models.list().data[0].id == served.bundle.manifest["name"]
     assert set(answer["usage"]) == {"prompt_tokens", "total_tokens"}
     assert [set(each) for each in answer["data"]] == [{"object", "index", "embedding"}] * 2
@@ -200,12 +241,24 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
         ({"input": None}, 400, "input: null; send a string or a list of strings"),
         ({"input": ""}, 400, "input[0]: an empty string; leave it out, or send a space"),
         ({"input": ["a", ""]}, 400, "input[1]: an empty string; leave it out, or send a space"),
-        ({"input": ["a", 7]}, 400, "input[1]: token ids (a number); ids of another model's tokenizer would give wrong embeddings"),
+        (
+            {"input": ["a", 7]},
+            400,
+            "input[1]: token ids (a number); ids of another model's tokenizer would give wrong embeddings",
+        ),
         ({"input": [[1, 2], [3]]}, 400, "input[0]: token ids (a list); "),
         ({"input": ["a", None, "b"]}, 400, "input[1]: null, not a string; send strings"),
         ({"input": ["a", True]}, 400, "input[1]: true or false, not a string; send strings"),
-        ({"input": ["a"] * 101}, 400, "input: 101 texts, at most 100 are allowed; send them in several requests"),
-        ({"input": ["a", "b" * 1001]}, 400, "input[1]: 1001 characters, at most 1000 are allowed; 32 tokens are read, send less"),
+        (
+            {"input": ["a"] * 101},
+            400,
+            "input: 101 texts, at most 100 are allowed; send them in several requests",
+        ),
+        (
+            {"input": ["a", "b" * 1001]},
+            400,
+            "input[1]: 1001 characters, at most 1000 are allowed; 32 tokens are read, send less",
+        ),
         ({"input": "a", "dimensions": 5}, 400, "dimensions: 5; tiny gives 24 or 8, choose from these"),
         ({"input": "a", "dimensions": True}, 400, "dimensions: true; "),
         ({"input": "a", "encoding_format": "int8"}, 400, 'encoding_format: "int8"; choose float or base64'),
@@ -215,7 +268,11 @@ def test_order_is_kept_under_concurrent_clients(served: Served) -> None:
             400,
             "prompt: not known here; leave it out (input, model, encoding_format, dimensions, user)",
         ),
-        ({"input": "a", "model": "text-embedding-3-small"}, 404, 'model: no "text-embedding-3-small" here; this server has tiny'),
+        (
+            {"input": "a", "model": "text-embedding-3-small"},
+            404,
+            'model: no "text-embedding-3-small" here; this server has tiny',
+        ),
     ],
 )
 def test_a_refused_request(served: Served, body: bytes | dict[str, Any], status: int, message: str) -> None:
@@ -234,22 +291,31 @@ def test_other_paths_and_encodings_are_refused_in_openais_shape(served: Served) 
     assert error_of(served.ask(b"", path="/v1/nothing"))[0] == 404
     status, headers, body = served.ask(b"", method="GET")
     assert error_of((status, headers, body))[0] == 405 and headers["allow"] == "POST"
-    assert error_of(served.ask(b"x", "Content-Encoding: gzip")) == (415, "Content-Encoding: gzip; send the body without compression")
+    assert error_of(served.ask(b"x", "Content-Encoding: gzip")) == (
+        415,
+        "Content-Encoding: gzip; send the body without compression",
+    )
 
 
 def test_a_huge_body_is_refused_before_it_is_held(served: Served) -> None:
-    """With Content-Length at once, chunked after 1 MB of what would be 1 GB; and the memory stays where it was."""
+    """With Content-Length at once, chunked after 1 MB of what would be 1 GB; and the memory stays where it
+    was."""
     served.ask({"input": "warm"})
     with served.connect() as connection:
         connection.sendall(
-            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000000\r\n\r\n"
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+            b"1000000000\r\n\r\n"
         )
-        assert error_of(read_answer(connection)) == (413, "body: more than 1000000 bytes; send the texts in several requests")
+        assert error_of(read_answer(connection)) == (
+            413,
+            "body: more than 1000000 bytes; send the texts in several requests",
+        )
     before = served.metric("process_resident_memory_bytes")
     sent = 0
     with served.connect() as connection:
         connection.sendall(
-            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: "
+            b"application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
         chunk = b"%x\r\n%s\r\n" % (2**18, b"x" * 2**18)
         connection.settimeout(0.01)
@@ -277,7 +343,14 @@ def test_a_model_is_found_by_its_name(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["text/plain", "text/plain; application/json", "application/x-www-form-urlencoded", "", "application/jsonx"]
+    "kind",
+    [
+        "text/plain",
+        "text/plain; application/json",
+        "application/x-www-form-urlencoded",
+        "",
+        "application/jsonx",
+    ],
 )
 def test_a_body_that_any_web_page_may_send_is_refused(served: Served, kind: str) -> None:
     status, message = error_of(served.ask({"input": "a"}, f"Content-Type: {kind}"))
@@ -289,7 +362,9 @@ def test_a_body_that_any_web_page_may_send_is_refused(served: Served, kind: str)
 def test_a_web_page_is_refused(served: Served, path: str) -> None:
     for origin in ("https://example.org", "null", "http://127.0.0.1:8000"):
         status, message = error_of(served.ask({"input": "a"}, f"Origin: {origin}", path=path))
-        assert status == 403 and message.startswith(f"Origin: {origin} may not ask; start the server with --allow-origin")
+        assert status == 403 and message.startswith(
+            f"Origin: {origin} may not ask; start the server with --allow-origin"
+        )
 
 
 @pytest.mark.parametrize("headers", [["X: y"] * 150, [f"X-{at}: {'y' * 6000}" for at in range(12)]])
@@ -306,8 +381,12 @@ def test_headers_without_end_close_the_connection(served: Served) -> None:
 
 
 def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
-    """An origin that is allowed gets CORS's headers; connections without a request, or with half of one, are closed in time."""
-    with serve(folder, "--allow-origin", "https://example.org", "--header-timeout", "1") as running, ExitStack() as connections:
+    """An origin that is allowed gets CORS's headers; connections without a request, or with half of one, are
+    closed in time."""
+    with (
+        serve(folder, "--allow-origin", "https://example.org", "--header-timeout", "1") as running,
+        ExitStack() as connections,
+    ):
         opened = [connections.enter_context(running.connect()) for _ in range(3)]
         opened[1].sendall(b"POST /v1/emb")
         opened[2].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -317,16 +396,22 @@ def test_an_allowed_page_and_connections_that_wait(folder: Path) -> None:
             assert connection.recv(1) == b""  # closed; the socket's own time-out is 30 s
         status, headers, _ = running.ask({"input": "a"}, "Origin: https://example.org")
         assert (status, headers["access-control-allow-origin"]) == (200, "https://example.org")
-        asked = ["Origin: https://example.org", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"]
+        asked = [
+            "Origin: https://example.org",
+            "Access-Control-Request-Method: POST",
+            "Access-Control-Request-Headers: content-type",
+        ]
         assert running.ask(b"", *asked, method="OPTIONS")[0] == 200
         assert running.ask({"input": "a"}, "Origin: https://example.com")[0] == 403
         assert json.loads(running.get("/v1/models")[1])["data"][0]["created"] > 0
 
 
 def test_all_bodies_together_are_bounded(served: Served) -> None:
-    """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are refused."""
+    """Eight times the largest body is held at most: of ten unfinished bodies of 0.9 MB the last are
+    refused."""
     head, part = (
-        b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 950000\r\n\r\n",
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        b"950000\r\n\r\n",
         b"x" * 900_000,
     )
     with ExitStack() as connections:
@@ -361,7 +446,9 @@ def test_a_short_request_overtakes_a_long_one(slow: Served) -> None:
         assert slow.ask({"input": "short"})[0] == 200
         assert not long.done()
         rows = [each["embedding"] for each in json.loads(long.result()[2])["data"]]
-    np.testing.assert_allclose(rows, slow.bundle.encode(TEXTS * 7), atol=1e-5)  # taken in parts, put together in order
+    np.testing.assert_allclose(
+        rows, slow.bundle.encode(TEXTS * 7), atol=1e-5
+    )  # taken in parts, put together in order
 
 
 def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
@@ -369,7 +456,8 @@ def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
     data = json.dumps({"input": MANY}).encode()
     with slow.connect() as connection:
         connection.sendall(
-            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+            b"%d\r\n\r\n%s" % (len(data), data)
         )
         wait_until(lambda: slow.metric("edgedistill_queue_texts") > 0)
     wait_until(lambda: slow.metric("edgedistill_queue_texts") == 0)
@@ -378,10 +466,19 @@ def test_the_texts_of_a_client_that_left_are_dropped(slow: Served) -> None:
 
 
 def test_metrics_count_what_happened(served: Served) -> None:
-    names = ["edgedistill_texts_total", "edgedistill_tokens_total", "edgedistill_batch_texts_sum", "edgedistill_request_seconds_count"]
-    before = [served.metric(name) for name in names] + [served.metric("edgedistill_requests_total", status="200")]
+    names = [
+        "edgedistill_texts_total",
+        "edgedistill_tokens_total",
+        "edgedistill_batch_texts_sum",
+        "edgedistill_request_seconds_count",
+    ]
+    before = [served.metric(name) for name in names] + [
+        served.metric("edgedistill_requests_total", status="200")
+    ]
     assert served.ask({"input": TEXTS[:5]})[0] == 200
-    after = [served.metric(name) for name in names] + [served.metric("edgedistill_requests_total", status="200")]
+    after = [served.metric(name) for name in names] + [
+        served.metric("edgedistill_requests_total", status="200")
+    ]
     tokens = sum(map(len, served.bundle.tokenize(TEXTS[:5])))
     assert [later - earlier for earlier, later in zip(before, after, strict=True)] == [5, tokens, 5, 1, 1]
     refused = served.metric("edgedistill_requests_total", status="400")
@@ -391,14 +488,19 @@ def test_metrics_count_what_happened(served: Served) -> None:
 
 def test_a_request_that_takes_too_long_is_given_up(folder: Path) -> None:
     with serve(folder, *SLOWLY[:-1], "1") as running:
-        assert error_of(running.ask({"input": MANY * 8})) == (503, "server: no answer within 1 s; send fewer texts, or try again")
+        assert error_of(running.ask({"input": MANY * 8})) == (
+            503,
+            "server: no answer within 1 s; send fewer texts, or try again",
+        )
         wait_until(lambda: running.metric("edgedistill_queue_texts") == 0)
         assert running.ask({"input": "next"})[0] == 200
 
 
 def test_sigterm_finishes_what_was_accepted(folder: Path) -> None:
     with serve(folder, *SLOWLY) as running, ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(running.ask, {"input": TEXTS * 2, "encoding_format": "base64"}) for _ in range(3)]
+        asked = [
+            threads.submit(running.ask, {"input": TEXTS * 2, "encoding_format": "base64"}) for _ in range(3)
+        ]
         wait_until(lambda: running.metric("edgedistill_queue_texts") > 150)
         running.process.send_signal(signal.SIGTERM)
         assert [each.result()[0] for each in asked] == [200] * 3
@@ -437,7 +539,9 @@ def test_health_is_503_while_starting_and_stopping(monkeypatch: pytest.MonkeyPat
     queue.stop(5)
 
 
-def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_a_failed_batch_fails_its_requests_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     monkeypatch.syspath_prepend(SERVER.parent)
     import request_queue
 
@@ -467,7 +571,10 @@ def test_a_failed_batch_fails_its_requests_and_no_others(monkeypatch: pytest.Mon
         (["nowhere"], "no bundle 'nowhere'; choose one: (micro, multi, nano)"),
         (["BUNDLE", "--precision", "int8"], "int8"),
         (["BUNDLE", "--host", "192.0.2.1"], "192.0.2.1:8000: "),
-        (["BUNDLE", "--port", "70000"], "argument --port: '70000' is not a port; give 0 (any free one) to 65535"),
+        (
+            ["BUNDLE", "--port", "70000"],
+            "argument --port: '70000' is not a port; give 0 (any free one) to 65535",
+        ),
         (["BUNDLE", "--threads", "0"], "argument --threads: '0' is not a whole number from 1; give one"),
         (["LABELS"], ": a classifier (label 0, label 1, "),
     ],

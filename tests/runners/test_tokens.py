@@ -1,4 +1,5 @@
-"""export/node/tokens.js, which Node and the web share: the token ids of the library `tokenizers`, for odd texts and odd added tokens."""
+"""export/node/tokens.js, which Node and the web share: the token ids of the library `tokenizers`, for odd
+texts and odd added tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TOKENIZE = """
 import { readFileSync } from "node:fs";
 import * as library from "@huggingface/tokenizers";
 import { tokenizer } from "./tokens.js";
-const found = JSON.parse(readFileSync(0, "utf8")).map(({ json, manifest, texts }) => texts.map(tokenizer(library, json, manifest)));
+const cases = JSON.parse(readFileSync(0, "utf8"));
+const found = cases.map(({ json, manifest, texts }) => texts.map(tokenizer(library, json, manifest)));
 console.log(JSON.stringify(found));
 """
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<mask>"]
@@ -119,12 +121,17 @@ JOINTS = ["", "", " ", " ", "  ", "\t", "\n", ".", "-", "_", "'", "\u00a0"]
 
 def texts(seed: int, count: int) -> list[str]:
     draw = random.Random(seed)
-    made = ["".join(draw.choice(PARTS) + draw.choice(JOINTS) for _ in range(draw.randint(1, 7))) for _ in range(count)]
+    made = [
+        "".join(draw.choice(PARTS) + draw.choice(JOINTS) for _ in range(draw.randint(1, 7)))
+        for _ in range(count)
+    ]
     return ["", " ", *PARTS, *(draw.choice(JOINTS) + text for text in made)]
 
 
 def framed(tokenizer: Tokenizer) -> Tokenizer:
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return tokenizer
 
 
@@ -137,7 +144,18 @@ def wordpiece(lowercase: bool, **options: Any) -> Tokenizer:
 
 def byte_bpe(space: bool) -> Tokenizer:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("s", "h"), ("i", "p"), ("sh", "ip"), ("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("a", "b"), ("a", "a"), ("aa", "b"), ("b", "a")]
+    merges = [
+        ("s", "h"),
+        ("i", "p"),
+        ("sh", "ip"),
+        ("Ġ", "t"),
+        ("h", "e"),
+        ("Ġt", "he"),
+        ("a", "b"),
+        ("a", "a"),
+        ("aa", "b"),
+        ("b", "a"),
+    ]
     vocabulary = [*SPECIAL, *letters, *("".join(pair) for pair in merges)]
     made = Tokenizer(models.BPE({token: at for at, token in enumerate(vocabulary)}, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
@@ -161,7 +179,8 @@ def unigram(scheme: str, split: bool, *steps: normalizers.Normalizer, fallback: 
 
 
 def charsmap(pairs: dict[str, str]) -> bytes:
-    """SentencePiece's table of characters: a double array over the keys' UTF-8, here with a block of 256 units a node, and the values."""
+    """SentencePiece's table of characters: a double array over the keys' UTF-8, here with a block of 256
+    units a node, and the values."""
     units, blocks = {0: 0}, 1
     values = b"".join(value.encode() + b"\0" for value in pairs.values())
     starts, at = {}, 0
@@ -217,7 +236,9 @@ def metaspace_bpe() -> Tokenizer:
     return framed(made)
 
 
-def pieces_of(step: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+def pieces_of(
+    step: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None = None
+) -> Tokenizer:
     made = Tokenizer(models.WordPiece({token: at for at, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
     made.pre_tokenizer = step
     if normalizer:
@@ -243,21 +264,29 @@ TOKENIZERS = {
     "Unigram, first": unigram("first", True, normalizers.Nmt(), normalizers.NFKC(), normalizers.Strip()),
     "Unigram, whole": unigram("never", False, normalizers.NFKC(), normalizers.Lowercase()),
     "Unigram, bytes": unigram("always", False, normalizers.NFD(), normalizers.StripAccents(), fallback=True),
-    "Unigram, XLM-R": unigram("always", True, normalizers.Precompiled(charsmap(FOLDED)), normalizers.Replace(Regex(" {2,}"), " ")),
+    "Unigram, XLM-R": unigram(
+        "always", True, normalizers.Precompiled(charsmap(FOLDED)), normalizers.Replace(Regex(" {2,}"), " ")
+    ),
     "Whitespace": pieces_of(STEPS.Whitespace(), normalizers.Lowercase()),
-    "WhitespaceSplit, Punctuation": pieces_of(STEPS.Sequence([STEPS.WhitespaceSplit(), STEPS.Punctuation()]), normalizers.NFC()),
+    "WhitespaceSplit, Punctuation": pieces_of(
+        STEPS.Sequence([STEPS.WhitespaceSplit(), STEPS.Punctuation()]), normalizers.NFC()
+    ),
     "Digits": pieces_of(STEPS.Sequence([STEPS.Digits(True), STEPS.CharDelimiterSplit(" ")])),
     "Digits together": pieces_of(STEPS.Digits(False), normalizers.NFKD()),
     "FixedLength": pieces_of(STEPS.FixedLength(3)),
     **{f"Punctuation, {behavior}": pieces_of(STEPS.Punctuation(behavior)) for behavior in BEHAVIORS},
-    **{f"Split, {behavior}, {invert}": splits(behavior, invert, " ") for behavior, invert in product(BEHAVIORS, (False, True))},
+    **{
+        f"Split, {behavior}, {invert}": splits(behavior, invert, " ")
+        for behavior, invert in product(BEHAVIORS, (False, True))
+    },
     "Split, pattern": splits("isolated", False, Regex(r"\s+|\w{2}")),
 }
 FLAGS = ["single_word", "lstrip", "rstrip", "normalized", "special"]
 
 
 def with_added(tokenizer: Tokenizer, seed: int) -> Tokenizer:
-    """A copy with a few added tokens, each with flags of its own; all 32 combinations occur within 8 seeds."""
+    """A copy with a few added tokens, each with flags of its own; all 32 combinations occur within 8
+    seeds."""
     made = Tokenizer.from_str(tokenizer.to_str())
     contents = ["C++", "New Tok", "tok", "Σ", "İ", "É", "a-b", "aab", "日", "TOKEN"]
     random.Random(seed).shuffle(contents)
@@ -265,7 +294,9 @@ def with_added(tokenizer: Tokenizer, seed: int) -> Tokenizer:
         bits = (seed * 4 + at) % 32
         flags = {name: bool(bits >> place & 1) for place, name in enumerate(FLAGS)}
         special = flags.pop("special")
-        (made.add_special_tokens if special else made.add_tokens)([AddedToken(content, special=special, **flags)])
+        (made.add_special_tokens if special else made.add_tokens)(
+            [AddedToken(content, special=special, **flags)]
+        )
     made.add_special_tokens(["[SEP]", AddedToken("<mask>", lstrip=True)])
     return made
 
@@ -274,7 +305,10 @@ def cases() -> Iterator[tuple[str, Tokenizer, str]]:
     for name, made in TOKENIZERS.items():
         yield name, made, ""
     for at, name in enumerate(list(TOKENIZERS)[:12]):
-        yield from ((f"{name}, added tokens {seed}", with_added(TOKENIZERS[name], seed), "a ship: ") for seed in range(at, at + 8))
+        yield from (
+            (f"{name}, added tokens {seed}", with_added(TOKENIZERS[name], seed), "a ship: ")
+            for seed in range(at, at + 8)
+        )
 
 
 def test_the_ids_of_tokenizers() -> None:
@@ -283,10 +317,23 @@ def test_the_ids_of_tokenizers() -> None:
         most = 9 if at % 5 == 4 else 10_000
         made.enable_truncation(most, direction="left" if at % 10 == 9 else "right")
         given = texts(at, 60)
-        asked.append({"json": json.loads(made.to_str()), "manifest": {"prompt": prompt, "max_tokens": most}, "texts": given})
-        expected.append((name, given, [row.ids for row in made.encode_batch([prompt + text for text in given])]))
+        asked.append(
+            {
+                "json": json.loads(made.to_str()),
+                "manifest": {"prompt": prompt, "max_tokens": most},
+                "texts": given,
+            }
+        )
+        expected.append(
+            (name, given, [row.ids for row in made.encode_batch([prompt + text for text in given])])
+        )
     ended = subprocess.run(
-        ["node", "--input-type=module", "-e", TOKENIZE], cwd=NODE, input=json.dumps(asked), capture_output=True, text=True, check=False
+        ["node", "--input-type=module", "-e", TOKENIZE],
+        cwd=NODE,
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     wrong = [

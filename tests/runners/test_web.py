@@ -13,9 +13,23 @@ from typing import Any
 import pytest
 
 WEB = Path(__file__).resolve().parents[2] / "export" / "web"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
 
-QUICK = ["url", "folder_dropped", "text_dropped", "graph_refused", "damaged_file", "names_outside", "no_simd", "server_stays_in_its_folder"]
+QUICK = [
+    "url",
+    "folder_dropped",
+    "text_dropped",
+    "graph_refused",
+    "damaged_file",
+    "names_outside",
+    "no_simd",
+    "server_stays_in_its_folder",
+]
 SLOW = ["search_check_time", "folder_chosen", "no_bundle_in_folder", "refused_bundles", "golden_texts_decide"]
 SLOW += ["phone_width", "dimensions", "batches_and_texts", "webgpu"]
 
@@ -37,10 +51,13 @@ needs_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def run(cases: list[str]) -> dict[str, dict[str, Any]]:
-    """The result of each case of test/browser.mjs. Its servers and its browser are Node's; this process opens no socket."""
+    """The result of each case of test/browser.mjs. Its servers and its browser are Node's; this process opens
+    no socket."""
     command = ["node", "test/browser.mjs", str(WEB.parents[1] / "edgedistill/shipped/bundles/nano"), *cases]
     environment = {**os.environ, "CHROMIUM": str(CHROMIUM)}
-    done = subprocess.run(command, cwd=WEB, env=environment, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(
+        command, cwd=WEB, env=environment, capture_output=True, text=True, check=False, timeout=900
+    )
     results = {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
     assert set(results) == set(cases), done.stderr
     assert (done.returncode == 0) == all(result["ok"] for result in results.values())

@@ -29,6 +29,14 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 def rewrite(folder: Path, name: str = "manifest.json", **changes: Any) -> None:
     """Change keys of a JSON file of a bundle, and update the hashes and the digest in its manifest."""
     changed = {**files.read_json(folder / name), **changes}
-    files.write_json(folder / name, {**changed, "digest": digest(changed)} if name == "manifest.json" else changed)
+    files.write_json(
+        folder / name, {**changed, "digest": digest(changed)} if name == "manifest.json" else changed
+    )
     if name != "manifest.json":
-        rewrite(folder, files={**files.read_json(folder / "manifest.json")["files"], name: files.sha256_file(folder / name)})
+        rewrite(
+            folder,
+            files={
+                **files.read_json(folder / "manifest.json")["files"],
+                name: files.sha256_file(folder / name),
+            },
+        )

@@ -27,7 +27,9 @@ from tests.runtime.conftest import rewrite
 TEXTS = [*sentences(30, seed=3), "", "a", "the cat " * 40]
 
 
-def test_embeddings_are_in_the_order_of_the_texts_whatever_the_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_are_in_the_order_of_the_texts_whatever_the_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = bundle.load(folder)
     alone = np.concatenate([opened.encode([text]) for text in TEXTS])
     assert alone.shape == (33, 24)
@@ -99,9 +101,18 @@ ORDERED: dict[str, Callable[[list[str]], Any]] = {
     "index of pandas": pd.Index,
 }
 REFUSED: dict[str, tuple[Any, str]] = {
-    "a table": (pd.DataFrame({"a": ["x", "y", "z"], "b": ["x", "y", "z"]}), "DataFrame of several columns; give one column"),
-    "a table of one column": (pd.DataFrame({"a": ["x", "y", "z"]}), "DataFrame of several columns; give one column"),
-    "an array of two dimensions": (np.array([["a", "b"], ["c", "d"]]), "ndarray of several columns; give one column"),
+    "a table": (
+        pd.DataFrame({"a": ["x", "y", "z"], "b": ["x", "y", "z"]}),
+        "DataFrame of several columns; give one column",
+    ),
+    "a table of one column": (
+        pd.DataFrame({"a": ["x", "y", "z"]}),
+        "DataFrame of several columns; give one column",
+    ),
+    "an array of two dimensions": (
+        np.array([["a", "b"], ["c", "d"]]),
+        "ndarray of several columns; give one column",
+    ),
     "an array of none": (np.array("a"), "ndarray of several columns; give one column"),
     "a set": ({"a", "b"}, "set, which has no order; give a list"),
     "a frozen set": (frozenset({"a"}), "frozenset, which has no order; give a list"),
@@ -122,13 +133,20 @@ def classifier(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bundle
 
 
 @pytest.mark.parametrize("kind", ORDERED)
-def test_any_iterable_that_has_an_order(folder: Path, classifier: bundle.Bundle, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_iterable_that_has_an_order(
+    folder: Path, classifier: bundle.Bundle, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its length and its items come from one reading of it: every row of the result is written."""
     monkeypatch.setattr(bundle, "WINDOW", 7)
     opened, texts, make = bundle.load(folder, precision="fp32"), sentences(20, seed=4), ORDERED[kind]
     assert np.array_equal(opened.encode(make(texts)), opened.encode(texts))
-    assert [row.tolist() for row in opened.tokenize(make(texts))] == [row.tolist() for row in opened.tokenize(texts)]
-    assert np.array_equal(classifier.logits(make(texts)), np.concatenate([classifier.logits(texts[at : at + 7]) for at in (0, 7, 14)]))
+    assert [row.tolist() for row in opened.tokenize(make(texts))] == [
+        row.tolist() for row in opened.tokenize(texts)
+    ]
+    assert np.array_equal(
+        classifier.logits(make(texts)),
+        np.concatenate([classifier.logits(texts[at : at + 7]) for at in (0, 7, 14)]),
+    )
     assert classifier.classify(make(texts)).labels == classifier.classify(texts).labels
 
 
@@ -212,7 +230,9 @@ def test_ids_must_fit(folder: Path, length: int) -> None:
 
 def test_matryoshka_embeddings_are_cut_and_normalized(copy: Path) -> None:
     whole = bundle.load(copy).encode(TEXTS)
-    with pytest.raises(UserError, match="dim=8: run has 24 dimensions; only Matryoshka students can be cut, leave dim out"):
+    with pytest.raises(
+        UserError, match="dim=8: run has 24 dimensions; only Matryoshka students can be cut, leave dim out"
+    ):
         bundle.load(copy).encode(TEXTS, dim=8)
     rewrite(copy, dims=[24, 8])
     opened = bundle.load(copy)
@@ -280,13 +300,22 @@ def test_similarity_is_that_of_sentence_transformers() -> None:
 def test_similarity_refuses_what_is_no_array_of_numbers(texts: Any) -> None:
     with pytest.raises(UserError) as caught:
         edgedistill.similarity(texts, [1.0])
-    assert str(caught.value) == "similarity: a is not an array of numbers; give embeddings, such as those of encode"
+    assert (
+        str(caught.value)
+        == "similarity: a is not an array of numbers; give embeddings, such as those of encode"
+    )
 
 
 def test_similarity_refuses_other_shapes() -> None:
-    with pytest.raises(UserError, match="similarity: a has 3 dimensions, b has 2; encode both with the same bundle and dim"):
+    with pytest.raises(
+        UserError, match="similarity: a has 3 dimensions, b has 2; encode both with the same bundle and dim"
+    ):
         edgedistill.similarity(np.ones((2, 3)), np.ones((2, 2)))
-    with pytest.raises(UserError, match=r"similarity: b has shape \(1, 2, 3\); give embeddings of shape \(n, d\), or one of shape \(d,\)"):
+    with pytest.raises(
+        UserError,
+        match=r"similarity: b has shape \(1, 2, 3\); give embeddings of shape \(n, d\), or one of shape "
+        r"\(d,\)",
+    ):
         edgedistill.similarity(np.ones(3), np.ones((1, 2, 3)))
 
 
@@ -299,7 +328,9 @@ def test_the_package_offers_its_classes_and_errors() -> None:
     assert edgedistill.Bundle is bundle.Bundle
     assert edgedistill.UserError is UserError
     assert edgedistill.CheckFailed is check_failed
-    assert {"Bundle", "CheckFailed", "UserError", "__version__", "load", "similarity"} == set(dir(edgedistill))
+    assert {"Bundle", "CheckFailed", "UserError", "__version__", "load", "similarity"} == set(
+        dir(edgedistill)
+    )
     with pytest.raises(AttributeError, match="has no attribute 'embed'"):
         _ = edgedistill.embed
 
@@ -309,5 +340,9 @@ def test_every_argument_is_documented() -> None:
 
     for function in (edgedistill.load, edgedistill.Bundle.encode, edgedistill.Bundle.classify):
         text = inspect.getdoc(function) or ""
-        missing = [name for name in inspect.signature(function).parameters if name != "self" and f"{name}:" not in text]
+        missing = [
+            name
+            for name in inspect.signature(function).parameters
+            if name != "self" and f"{name}:" not in text
+        ]
         assert not missing, f"{function.__name__}: {missing}"

@@ -1,4 +1,5 @@
-"""CUDA in onnxruntime: the errors where it is missing or does not start, and the precision and embeddings where it does."""
+"""CUDA in onnxruntime: the errors where it is missing or does not start, and the precision and embeddings
+where it does."""
 
 from __future__ import annotations
 
@@ -32,16 +33,29 @@ def test_an_onnxruntime_without_cuda() -> None:
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> None:
     """An onnxruntime that lists CUDA, as onnxruntime-gpu does on any machine."""
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: sys.stdout.write("Failed to load libcublas.so.13: no such file\n"))
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    )
+    monkeypatch.setattr(
+        onnxruntime,
+        "preload_dlls",
+        lambda: sys.stdout.write("Failed to load libcublas.so.13: no such file\n"),
+    )
 
 
 @pytest.mark.usefixtures("offered")
-@pytest.mark.filterwarnings("ignore:Specified provider")  # its warning about a provider that it was not built with
-def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda session: ["CPUExecutionProvider"])
+@pytest.mark.filterwarnings(
+    "ignore:Specified provider"
+)  # its warning about a provider that it was not built with
+def test_cuda_that_does_not_start_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        onnxruntime.InferenceSession, "get_providers", lambda session: ["CPUExecutionProvider"]
+    )
     expected = (
-        r"device cuda: onnxruntime did not start \(Failed to load libcublas.so.13: .*\); .*; pip install 'onnxruntime-gpu\[cuda,cudnn\]'"
+        r"device cuda: onnxruntime did not start \(Failed to load libcublas.so.13: .*\); .*; pip "
+        r"install 'onnxruntime-gpu\[cuda,cudnn\]'"
     )
     with pytest.raises(UserError, match=expected):
         bundle.load(folder, device="cuda")
@@ -49,7 +63,9 @@ def test_cuda_that_does_not_start_is_an_error(folder: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("offered")
-def test_cuda_that_fails_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_that_fails_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     create = onnxruntime.InferenceSession._create_inference_session
 
     def fail(session: onnxruntime.InferenceSession, providers: list[str], *rest: object) -> None:
@@ -58,15 +74,21 @@ def test_cuda_that_fails_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPat
         create(session, providers, *rest)
 
     monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", fail)
-    with pytest.raises(UserError, match=r"device cuda: onnxruntime did not start \(CUDA failure 100: .* detected\); "):
+    with pytest.raises(
+        UserError, match=r"device cuda: onnxruntime did not start \(CUDA failure 100: .* detected\); "
+    ):
         bundle.load(folder, device="cuda")
     assert capsys.readouterr().out == ""
     bundle.load(folder)
 
 
-def test_bench_takes_the_precision_that_is_the_fastest_on_the_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_takes_the_precision_that_is_the_fastest_on_the_device(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_cpu, open_session = bundle.load(folder).precision, onnx_session.open_session
-    monkeypatch.setattr(onnx_session, "open_session", lambda graph, threads, device: open_session(graph, threads, "cpu"))
+    monkeypatch.setattr(
+        onnx_session, "open_session", lambda graph, threads, device: open_session(graph, threads, "cpu")
+    )
     assert [target.precision for target in bench.targets(str(folder))] == [on_cpu]
     assert [target.precision for target in bench.targets(str(folder), "cuda")] == ["fp32"]
     assert on_cpu == "int8"

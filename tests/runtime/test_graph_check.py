@@ -51,13 +51,18 @@ def tiny(*nodes: onnx.NodeProto, constants: list[TensorProto] | None = None) -> 
         helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
         helper.make_node("ReduceSum", ["rows", "axis"], ["sentence_embedding"], keepdims=0),
     ]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, both) for name in ("input_ids", "attention_mask")]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, both)
+        for name in ("input_ids", "attention_mask")
+    ]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["batch", 4])]
     made_graph = helper.make_graph(made, "tiny", inputs, outputs, [table, axis, *(constants or [])])
     return helper.make_model(made_graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def check(folder: Path, model: onnx.ModelProto | bytes, manifest: dict[str, Any] = MANIFEST) -> graph_check.GraphSummary:
+def check(
+    folder: Path, model: onnx.ModelProto | bytes, manifest: dict[str, Any] = MANIFEST
+) -> graph_check.GraphSummary:
     path = folder / "x.onnx"
     path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
     return graph_check.check(path, manifest)
@@ -76,10 +81,14 @@ def test_a_summary_is_what_onnx_reads(tmp_path: Path) -> None:
     path = tmp_path / "x.onnx"
     onnx.save(model, path)
     found = graph_check.read(path)
-    assert found.operators == sorted({f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node})
+    assert found.operators == sorted(
+        {f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph.node}
+    )
     assert "com.microsoft.MultiHeadAttention" in found.operators
     assert found.opsets == {entry.domain: entry.version for entry in model.opset_import}
-    assert found.inputs == {name: (TensorProto.INT64, [None, None]) for name in ("input_ids", "attention_mask")}
+    assert found.inputs == {
+        name: (TensorProto.INT64, [None, None]) for name in ("input_ids", "attention_mask")
+    }
     assert found.outputs["sentence_embedding"] == (TensorProto.FLOAT, [None, 12])
 
 
@@ -98,17 +107,23 @@ def test_a_classifier_passes(pair: bool, tmp_path: Path) -> None:
     manifest = {"dims": [12], "labels": ["a", "b", "c"], "output": "logits", "inputs": names}
     for precision in precisions.PRECISIONS:
         assert list(check(tmp_path, quantization.convert(model, precision), manifest).inputs) == names
-    assert "output 'logits' is not float32 (batch, 2)" in problems(tmp_path, model, {**manifest, "labels": ["a", "b"]})[0]
+    assert (
+        "output 'logits' is not float32 (batch, 2)"
+        in problems(tmp_path, model, {**manifest, "labels": ["a", "b"]})[0]
+    )
 
 
 def test_an_operator_that_is_not_allowed(tmp_path: Path) -> None:
     model = tiny(
-        helper.make_node("EPContext", ["input_ids"], ["a"], domain="com.microsoft", ep_cache_context="/etc/passwd"),
+        helper.make_node(
+            "EPContext", ["input_ids"], ["a"], domain="com.microsoft", ep_cache_context="/etc/passwd"
+        ),
         helper.make_node("Anything", ["a"], ["b"], domain="mine"),
         helper.make_node("NonMaxSuppression", ["a"], ["c"]),
     )
     assert problems(tmp_path, model) == [
-        "operators that a bundle may not use: 'NonMaxSuppression', 'com.microsoft.EPContext', 'mine.Anything'; "
+        "operators that a bundle may not use: 'NonMaxSuppression', 'com.microsoft.EPContext', "
+        "'mine.Anything'; "
         "a newer edgedistill may know them; otherwise this is no bundle to open"
     ]
 
@@ -117,7 +132,9 @@ def test_graphs_inside_nodes_and_functions(tmp_path: Path) -> None:
     """A loop need not end, and a function gives an operator's name another meaning."""
     inner = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "inner", [], [])
     model = tiny(helper.make_node("If", ["c"], ["d"], then_branch=inner, else_branch=inner))
-    model.functions.append(helper.make_function("", "Gather", ["a"], ["b"], [], [helper.make_opsetid("", 17)]))
+    model.functions.append(
+        helper.make_function("", "Gather", ["a"], ["b"], [], [helper.make_opsetid("", 17)])
+    )
     found = problems(tmp_path, model)
     assert ["has functions, which no bundle needs" in line for line in found] == [True, False, False, False]
     assert ["has g, which no bundle needs" in line for line in found] == [False, True, True, False]
@@ -147,20 +164,29 @@ def test_external_data(tmp_path: Path, place: str) -> None:
         (lambda t: t.float_data.append(1), "16 bytes of data where its dimensions need 16"),
         (lambda t: setattr(t, "data_type", TensorProto.STRING), "elements of type 8, which no bundle needs"),
         (lambda t: setattr(t, "data_type", 99), "elements of type 99, which no bundle needs"),
-        (lambda t: setattr(t, "data_type", TensorProto.DOUBLE), "16 bytes of data where its dimensions need 32"),
+        (
+            lambda t: setattr(t, "data_type", TensorProto.DOUBLE),
+            "16 bytes of data where its dimensions need 32",
+        ),
     ],
 )
-def test_a_tensor_of_another_size_than_it_claims(tmp_path: Path, change: Callable[[Any], None], problem: str) -> None:
+def test_a_tensor_of_another_size_than_it_claims(
+    tmp_path: Path, change: Callable[[Any], None], problem: str
+) -> None:
     tensor = numpy_helper.from_array(np.ones(4, np.float32), "t")
     change(tensor)
     assert problems(tmp_path, tiny(constants=[tensor])) == [f"tensor 't': {problem}; copy the bundle again"]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16])
+@pytest.mark.parametrize(
+    "kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16]
+)
 def test_numbers_that_are_not_finite(tmp_path: Path, kind: int, value: float) -> None:
     def tensor(dims: list[int], values: list[float]) -> TensorProto:
-        return numpy_helper.from_array(np.array(values).reshape(dims).astype(helper.tensor_dtype_to_np_dtype(kind)), "t")
+        return numpy_helper.from_array(
+            np.array(values).reshape(dims).astype(helper.tensor_dtype_to_np_dtype(kind)), "t"
+        )
 
     largest = 3e4 if kind == TensorProto.FLOAT16 else 3e38
     check(tmp_path, tiny(constants=[tensor([2, 2], [largest, -largest, 0, -0.0]), tensor([0, 3], [])]))
@@ -198,7 +224,10 @@ def test_elements_outside_raw_data_are_counted(tmp_path: Path, kind: int, values
 @pytest.mark.parametrize(
     ("manifest", "problem"),
     [
-        ({"dims": [5]}, f"output 'sentence_embedding' is not float32 (batch, 5), as the manifest has it; {GET_AGAIN}"),
+        (
+            {"dims": [5]},
+            f"output 'sentence_embedding' is not float32 (batch, 5), as the manifest has it; {GET_AGAIN}",
+        ),
         ({"labels": ["a"], "output": "logits"}, f"no output 'logits', which the manifest names; {GET_AGAIN}"),
         (
             {"inputs": ["input_ids"]},
@@ -206,7 +235,9 @@ def test_elements_outside_raw_data_are_counted(tmp_path: Path, kind: int, values
         ),
     ],
 )
-def test_another_interface_than_the_manifest_has(tmp_path: Path, manifest: dict[str, Any], problem: str) -> None:
+def test_another_interface_than_the_manifest_has(
+    tmp_path: Path, manifest: dict[str, Any], problem: str
+) -> None:
     assert problems(tmp_path, tiny(), {**MANIFEST, **manifest}) == [problem]
 
 
@@ -219,13 +250,19 @@ def test_another_interface_than_the_manifest_has(tmp_path: Path, manifest: dict[
 )
 def test_a_convolution_passes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
     kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
-    check(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
+    check(
+        tmp_path,
+        tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]),
+    )
 
 
 @pytest.mark.parametrize(
     ("sizes", "attributes"),
     [
-        ([4, 4, 0], {}),  # with a shape that is known only at run time, onnxruntime does not come back from this one
+        (
+            [4, 4, 0],
+            {},
+        ),  # with a shape that is known only at run time, onnxruntime does not come back from this one
         ([4, 0, 3], {}),
         ([4, 4], {}),
         ([4, 4, 3], {"strides": [0]}),
@@ -243,8 +280,13 @@ def test_a_convolution_passes(tmp_path: Path, sizes: list[int], attributes: dict
 )
 def test_a_convolution_of_odd_sizes(tmp_path: Path, sizes: list[int], attributes: dict[str, Any]) -> None:
     kernel = numpy_helper.from_array(np.ones(sizes, np.float32), "kernel")
-    found = problems(tmp_path, tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]))
-    fact = "Conv without a constant kernel, or with sizes that are not between 1 and 4096, which may never end"
+    found = problems(
+        tmp_path,
+        tiny(helper.make_node("Conv", ["attention_mask", "kernel"], ["y"], **attributes), constants=[kernel]),
+    )
+    fact = (
+        "Conv without a constant kernel, or with sizes that are not between 1 and 4096, which may never end"
+    )
     assert found == [f"{fact}; {GET_AGAIN}"]
 
 
@@ -255,10 +297,17 @@ def test_inputs_of_another_type(tmp_path: Path) -> None:
 
 
 def test_a_field_twice_is_read_in_two_ways(tmp_path: Path) -> None:
-    """protobuf merges the messages and takes the last string; another reader takes the first. Neither is what an exporter writes."""
+    """protobuf merges the messages and takes the last string; another reader takes the first. Neither is what
+    an exporter writes."""
     model = tiny().SerializeToString()
-    assert "graph of a model occurs twice" in problems(tmp_path, model + onnx.ModelProto(graph=tiny().graph).SerializeToString())[0]
-    assert "ir_version of a model occurs twice" in problems(tmp_path, model + onnx.ModelProto(ir_version=9).SerializeToString())[0]
+    assert (
+        "graph of a model occurs twice"
+        in problems(tmp_path, model + onnx.ModelProto(graph=tiny().graph).SerializeToString())[0]
+    )
+    assert (
+        "ir_version of a model occurs twice"
+        in problems(tmp_path, model + onnx.ModelProto(ir_version=9).SerializeToString())[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,7 +323,11 @@ def test_a_field_twice_is_read_in_two_ways(tmp_path: Path) -> None:
 )
 def test_bytes_that_are_no_graph(tmp_path: Path, data: bytes, problem: str) -> None:
     (found,) = problems(tmp_path, data)
-    assert found.startswith("not a readable ONNX graph (") and problem in found and found.endswith("; copy the bundle again")
+    assert (
+        found.startswith("not a readable ONNX graph (")
+        and problem in found
+        and found.endswith("; copy the bundle again")
+    )
 
 
 def test_an_empty_file(tmp_path: Path) -> None:
@@ -316,7 +369,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def accepted_or_refused(path: Path, data: bytes) -> bool:
-    """Whether a file is accepted; any other error than CheckFailed fails the test, as does more than a second."""
+    """Whether a file is accepted; any other error than CheckFailed fails the test, as does more than a
+    second."""
     path.write_bytes(data)
     started, refusal = time.process_time(), ""
     try:
@@ -344,11 +398,18 @@ def test_a_graph_cut_short(path: Path, real: bytes, share: float) -> None:
 
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
 @given(
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(0, 255)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(0, 255)),
+        min_size=1,
+        max_size=8,
+    ),
     st.booleans(),
 )
-def test_a_graph_with_bytes_changed(path: Path, real: bytes, changes: list[tuple[float, int]], structure: bool) -> None:
-    """Accepted where it still is a graph, as when a weight changed. structure: only bytes of nodes, which come first."""
+def test_a_graph_with_bytes_changed(
+    path: Path, real: bytes, changes: list[tuple[float, int]], structure: bool
+) -> None:
+    """Accepted where it still is a graph, as when a weight changed. structure: only bytes of nodes, which
+    come first."""
     data, length = bytearray(real), min(len(real), 3000) if structure else len(real)
     for share, value in changes:
         data[int(length * share)] = value

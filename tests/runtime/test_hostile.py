@@ -1,4 +1,5 @@
-"""Bundles of tests/runners/hostile.py in this runner: refused in words, with no numbers, and nothing else is read."""
+"""Bundles of tests/runners/hostile.py in this runner: refused in words, with no numbers, and nothing else is
+read."""
 
 from __future__ import annotations
 
@@ -14,13 +15,19 @@ from edgedistill.runtime import bundle, verify
 from tests.runners import hostile
 
 OPENING = hostile.OPENING
-ENCODING = {name: edit for name, edit in hostile.ENCODING.items() if not name.startswith("Replace: ")}  # the patterns are Split's
+ENCODING = {
+    name: edit for name, edit in hostile.ENCODING.items() if not name.startswith("Replace: ")
+}  # the patterns are Split's
 
 
 @pytest.fixture(scope="module")
 def good(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small bundle without its graphs, which are replaced."""
-    return Path(shutil.copytree(folder, tmp_path_factory.mktemp("good") / "x", ignore=shutil.ignore_patterns("*.onnx")))
+    return Path(
+        shutil.copytree(
+            folder, tmp_path_factory.mktemp("good") / "x", ignore=shutil.ignore_patterns("*.onnx")
+        )
+    )
 
 
 @pytest.fixture
@@ -62,7 +69,10 @@ def test_refused_before_it_gives_numbers(place: Path, name: str) -> None:
 @pytest.mark.parametrize("name", hostile.READING)
 def test_a_size_is_checked_before_the_hash(place: Path, name: str) -> None:
     hostile.READING[name](place)
-    with pytest.raises((UserError, CheckFailed), match=rf"{name.split()[0]}: 200000000000 bytes, such a file has at most 64000000"):
+    with pytest.raises(
+        (UserError, CheckFailed),
+        match=rf"{name.split()[0]}: 200000000000 bytes, such a file has at most 64000000",
+    ):
         verify.verify(place)
 
 
@@ -72,15 +82,30 @@ def test_a_size_is_checked_before_the_hash(place: Path, name: str) -> None:
         (hostile.RUNS["NaN weights"], "tensor 'table' holds NaN or infinity in row 0"),
         (hostile.RUNS["NaN that is computed"], "its graph returns a number that is not finite"),
         (hostile.RUNS["not of unit length"], "its graph returns an embedding that is not of unit length"),
-        (hostile.RUNS["output too narrow"], "its graph returns float32 (1, 3) where float32 (1, 24) is right"),
+        (
+            hostile.RUNS["output too narrow"],
+            "its graph returns float32 (1, 3) where float32 (1, 24) is right",
+        ),
         (hostile.RUNS["fails for long texts only"], "onnxruntime fails on its graph ("),
-        (hostile.TOKENIZERS["token id above the table"], "token id 1000000, and its graph has embeddings of "),
+        (
+            hostile.TOKENIZERS["token id above the table"],
+            "token id 1000000, and its graph has embeddings of ",
+        ),
         (hostile.manifest(pad_id=999), "token id 999, and its graph has embeddings of "),
         (hostile.manifest(made_at="soon"), "made_at: 'soon', not a time such as 2026-01-31T12:00:00Z"),
-        (hostile.manifest(made_at="2026-13-01T00:00:00Z"), "made_at: '2026-13-01T00:00:00Z', not a time such as"),
+        (
+            hostile.manifest(made_at="2026-13-01T00:00:00Z"),
+            "made_at: '2026-13-01T00:00:00Z', not a time such as",
+        ),
         (hostile.manifest(made_at=float("nan")), "not JSON (NaN or Infinity)"),
-        (hostile.GRAPHS["constants that broadcast"], "more than 1073741824 elements to compute from constants while it is opened"),
-        (hostile.GRAPHS["constants that double"], "more than 1073741824 elements to compute from constants while it is opened"),
+        (
+            hostile.GRAPHS["constants that broadcast"],
+            "more than 1073741824 elements to compute from constants while it is opened",
+        ),
+        (
+            hostile.GRAPHS["constants that double"],
+            "more than 1073741824 elements to compute from constants while it is opened",
+        ),
     ],
 )
 def test_what_a_refusal_names(place: Path, edit: hostile.Edit, fact: str) -> None:
@@ -98,8 +123,12 @@ def test_a_text_that_a_bundle_embeds_before_the_one_it_fails_on(place: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["Div", "Mod"])
-@pytest.mark.parametrize(("divisor", "accepted"), [(2, True), (-2, True), (2**40, True), (0, False), (-1, False), ([2, 0], False)])
-def test_integers_are_divided_by_constants(place: Path, kind: str, divisor: int | list[int], accepted: bool) -> None:
+@pytest.mark.parametrize(
+    ("divisor", "accepted"), [(2, True), (-2, True), (2**40, True), (0, False), (-1, False), ([2, 0], False)]
+)
+def test_integers_are_divided_by_constants(
+    place: Path, kind: str, divisor: int | list[int], accepted: bool
+) -> None:
     raw = hostile.constant("by", divisor)
     typed = helper.make_tensor("by", raw.data_type, raw.dims, np.ravel(divisor).tolist())  # as varints
     for constant in (raw, typed):

@@ -28,35 +28,49 @@ def test_which_precision_is_opened(folder: Path, tmp_path: Path, monkeypatch: py
 def test_an_unknown_bundle_gets_the_closest_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("nanoo", "nanoo:w8"):
-        with pytest.raises(UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\)$"):
+        with pytest.raises(
+            UserError, match=r"^no bundle 'nanoo'; did you mean 'nano'\? \(micro, multi, nano\)$"
+        ):
             bundle.load(name)
     for name in ("mine", ".mine.x1y2"):  # the second is being written
         (tmp_path / "bundles" / name).mkdir(parents=True)
         (tmp_path / "bundles" / name / "manifest.json").touch()
-    with pytest.raises(UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\)$"):
+    with pytest.raises(
+        UserError, match=r"^no bundle 'mien'; did you mean 'mine'\? \(micro, mine, multi, nano\)$"
+    ):
         bundle.load("mien")
     with pytest.raises(
-        UserError, match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, multi, nano\)$"
+        UserError,
+        match=r"nothing: no such folder; give a bundle's folder, or the name of a bundle \(micro, mine, "
+        r"multi, nano\)$",
     ):
         bundle.load(tmp_path / "nothing")
 
 
 def test_a_folder_that_is_not_a_bundle(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not a bundle \(no manifest.json\); create one with edgedistill export RUN"):
+    with pytest.raises(
+        UserError, match=r"not a bundle \(no manifest.json\); create one with edgedistill export RUN"
+    ):
         bundle.load(tmp_path)
     assert bundle_location.find(str(tmp_path)) is None
     (tmp_path / "run.json").touch()
-    with pytest.raises(UserError, match=rf"a run, not a bundle; export it first with edgedistill export {tmp_path}"):
+    with pytest.raises(
+        UserError, match=rf"a run, not a bundle; export it first with edgedistill export {tmp_path}"
+    ):
         bundle.load(tmp_path)
 
 
 def test_a_precision_that_the_bundle_lacks(folder: Path, copy: Path) -> None:
     for opening in (lambda: bundle.load(folder, precision="int4"), lambda: bundle.load(f"{folder}:int4")):
-        with pytest.raises(UserError, match=r"x: no precision 'int4'; did you mean 'int8'\? \(fp32, int8, w8\)"):
+        with pytest.raises(
+            UserError, match=r"x: no precision 'int4'; did you mean 'int8'\? \(fp32, int8, w8\)"
+        ):
             opening()
     rewrite(copy, precisions={"fp32": files.read_json(copy / "manifest.json")["precisions"]["fp32"]})
     assert bundle.load(copy).precision == "fp32"
-    with pytest.raises(UserError, match="x: no precision 'w8'; choose fp32, or export it from its run with --precision w8"):
+    with pytest.raises(
+        UserError, match="x: no precision 'w8'; choose fp32, or export it from its run with --precision w8"
+    ):
         bundle.load(f"{copy}:w8")
 
 
@@ -89,13 +103,21 @@ def test_the_fastest_precision_by_the_manifests_rank(
 
 
 def test_a_precision_without_a_rank_comes_last() -> None:
-    assert fastest_first({"new": {}, "w4": {"rank": {"cpu": 4}}, "newer": {}}, "cpu") == ["w4", "new", "newer"]
+    assert fastest_first({"new": {}, "w4": {"rank": {"cpu": 4}}, "newer": {}}, "cpu") == [
+        "w4",
+        "new",
+        "newer",
+    ]
 
 
 def test_every_precision_is_a_row_and_a_file() -> None:
     for kind in ("cpu", "int8_cpu", "cuda"):
-        assert sorted(getattr(row.rank, kind) for row in PRECISIONS.values()) == list(range(1, len(PRECISIONS) + 1))
+        assert sorted(getattr(row.rank, kind) for row in PRECISIONS.values()) == list(
+            range(1, len(PRECISIONS) + 1)
+        )
     assert len({row.file for row in PRECISIONS.values()}) == len(PRECISIONS)
     exact = [row.single_cosine for row in PRECISIONS.values()]
     assert exact == sorted(exact, reverse=True)  # a bundle's weights are read back from the first that it has
-    assert all(importlib.util.find_spec(f"edgedistill.quantization.{name}") for name in PRECISIONS if name != "fp32")
+    assert all(
+        importlib.util.find_spec(f"edgedistill.quantization.{name}") for name in PRECISIONS if name != "fp32"
+    )

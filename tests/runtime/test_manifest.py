@@ -16,8 +16,14 @@ from tests.runtime.conftest import rewrite
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, "manifest.json: schema 2, this edgedistill reads up to 1; pip install --upgrade edgedistill"),
-        ({"schema": "1"}, "manifest.json: no schema number, so it is not a bundle's manifest; copy the bundle again"),
+        (
+            {"schema": 2},
+            "manifest.json: schema 2, this edgedistill reads up to 1; pip install --upgrade edgedistill",
+        ),
+        (
+            {"schema": "1"},
+            "manifest.json: no schema number, so it is not a bundle's manifest; copy the bundle again",
+        ),
     ],
 )
 def test_a_manifest_from_elsewhere(copy: Path, changes: dict[str, Any], message: str) -> None:
@@ -41,7 +47,10 @@ def test_an_edited_manifest(copy: Path) -> None:
     manifest = files.read_json(copy / "manifest.json")
     files.write_json(copy / "manifest.json", {**manifest, "dims": [12]})
     for opening in (bundle.load, verify.verify):
-        with pytest.raises(CheckFailed, match=r"manifest\.json: changed since export \(its digest differs\); copy the bundle again"):
+        with pytest.raises(
+            CheckFailed,
+            match=r"manifest\.json: changed since export \(its digest differs\); copy the bundle again",
+        ):
             opening(copy)
     del manifest["digest"]
     files.write_json(copy / "manifest.json", manifest)
@@ -54,7 +63,9 @@ def test_a_manifest_without_a_key(copy: Path) -> None:
     manifest = files.read_json(copy / "manifest.json")
     del manifest["dims"], manifest["prompt"]
     files.write_json(copy / "manifest.json", manifest)
-    with pytest.raises(UserError, match=r"manifest\.json: dims, prompt missing, truncated or edited; copy the bundle again"):
+    with pytest.raises(
+        UserError, match=r"manifest\.json: dims, prompt missing, truncated or edited; copy the bundle again"
+    ):
         bundle.load(copy)
 
 
@@ -65,7 +76,9 @@ def test_one_byte_changed_is_not_opened(copy: Path, name: str) -> None:
     (copy / name).write_bytes(data)
     for opening in (bundle.load, verify.verify):
         with pytest.raises(
-            CheckFailed, match=rf"{name}: changed since export \(its sha256 differs from manifest.json\); copy the bundle again"
+            CheckFailed,
+            match=rf"{name}: changed since export \(its sha256 differs from manifest.json\); copy the bundle "
+            r"again",
         ):
             opening(copy)
 

@@ -57,7 +57,8 @@ def refused(opening: Callable[[Path], Any], folder: Path) -> list[str]:
 
 
 def write(folder: Path, name: str, value: Any) -> None:
-    """Write a JSON file of a bundle, and update its hash and the digest in its manifest. Half surrogate pairs are escaped."""
+    """Write a JSON file of a bundle, and update its hash and the digest in its manifest. Half surrogate pairs
+    are escaped."""
     (folder / name).write_text(json.dumps(value))
     described = files.read_json(folder / "manifest.json")
     write_manifest(folder, files={**described["files"], name: files.sha256_file(folder / name)})
@@ -93,7 +94,9 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
     entry = described["precisions"]["w8"]
     shutil.copy(copy / entry["file"], copy.parent / "outside.onnx")
     write_manifest(
-        copy, precisions={"w8": {**entry, "file": name}}, files={**described["files"], name: files.sha256_file(copy / entry["file"])}
+        copy,
+        precisions={"w8": {**entry, "file": name}},
+        files={**described["files"], name: files.sha256_file(copy / entry["file"])},
     )
     place = f"{copy / 'manifest.json'}: "
     for opening in OPENINGS:
@@ -103,19 +106,25 @@ def test_a_name_outside_the_folder(copy: Path, name: str) -> None:
         assert all(line.endswith(GET_AGAIN) for line in lines)
 
 
-@pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "a.b-c_d/é 1.txt", "con-fig.json", "1_Pooling/config.json"])
+@pytest.mark.parametrize(
+    "name", ["onnx/model.onnx", "tokenizer.json", "a.b-c_d/é 1.txt", "con-fig.json", "1_Pooling/config.json"]
+)
 def test_a_plain_name(name: str) -> None:
     assert manifest_fields.name_problem(name) is None
 
 
-@pytest.mark.parametrize("linked", ["onnx/model_w8.onnx", "onnx", "tokenizer.json", "manifest.json", "parity.json"])
+@pytest.mark.parametrize(
+    "linked", ["onnx/model_w8.onnx", "onnx", "tokenizer.json", "manifest.json", "parity.json"]
+)
 def test_a_link_out_of_the_folder(copy: Path, linked: str) -> None:
     """What it leads to has the right hash now, and may have another tomorrow."""
     outside = copy.parent / "outside"
     shutil.move(copy / linked, outside)
     (copy / linked).symlink_to(os.path.relpath(outside, (copy / linked).parent))
     for opening in OPENINGS[1:] if linked == "parity.json" else OPENINGS:
-        assert f"{copy / linked}" in refused(opening, copy)[0] and "link out of the" in refused(opening, copy)[0]
+        assert (
+            f"{copy / linked}" in refused(opening, copy)[0] and "link out of the" in refused(opening, copy)[0]
+        )
 
 
 def test_the_smallest_runner_opens_what_was_exported(copy: Path) -> None:
@@ -208,9 +217,15 @@ def test_a_field_that_is_wrong(copy: Path, changes: dict[str, Any], problem: str
 
 def test_a_manifest_that_is_not_text(copy: Path) -> None:
     digits = b'{"schema": 1' + b"1" * 5000 + b"}"
-    for data, fact in ((b"\xff\xfe{}", "UTF-8"), (b"[" * 100_000, "nested too deeply"), (digits, "a number of more than 4,300 digits")):
+    for data, fact in (
+        (b"\xff\xfe{}", "UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (digits, "a number of more than 4,300 digits"),
+    ):
         (copy / "manifest.json").write_bytes(data)
-        assert [line.endswith(f"{fact}); copy the bundle again") for line in refused(bundle.load, copy)] == [True]
+        assert [line.endswith(f"{fact}); copy the bundle again") for line in refused(bundle.load, copy)] == [
+            True
+        ]
     (copy / "manifest.json").write_bytes(b" " * 4_000_001)
     assert refused(bundle.load, copy)[0].startswith(f"{copy / 'manifest.json'}: above 4000000 bytes")
 
@@ -232,7 +247,10 @@ def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
 
 def test_a_graph_that_does_more_than_compute(copy: Path) -> None:
     path = replace_graph(
-        copy, lambda model: model.graph.node.append(helper.make_node("EPContext", ["input_ids"], ["x"], domain="com.microsoft"))
+        copy,
+        lambda model: model.graph.node.append(
+            helper.make_node("EPContext", ["input_ids"], ["x"], domain="com.microsoft")
+        ),
     )
     for opening in (lambda folder: bundle.load(folder, "fp32"), verify.verify):
         (line,) = refused(opening, copy)
@@ -253,7 +271,11 @@ def test_a_graph_with_other_weights(copy: Path) -> None:
     """All hashes are right; the golden texts are what notices."""
 
     def double_negative(model: onnx.ModelProto) -> None:
-        table = next(each for each in model.graph.initializer if each.name.startswith("model.embeddings.word_embeddings.weight"))
+        table = next(
+            each
+            for each in model.graph.initializer
+            if each.name.startswith("model.embeddings.word_embeddings.weight")
+        )
         table.raw_data = (np.frombuffer(table.raw_data, np.float32)[::-1]).tobytes()
 
     replace_graph(copy, double_negative)
@@ -265,7 +287,9 @@ def test_a_graph_that_onnxruntime_refuses(copy: Path) -> None:
     """It has known operators and whole tensors, and yet makes no sense."""
     replace_graph(copy, lambda model: model.graph.node[-1].input.__setitem__(0, "nowhere"))
     (line,) = refused(lambda folder: bundle.load(folder, "fp32"), copy)
-    assert line.startswith(f"{copy}: onnxruntime fails on its graph (") and line.endswith("; copy the bundle again")
+    assert line.startswith(f"{copy}: onnxruntime fails on its graph (") and line.endswith(
+        "; copy the bundle again"
+    )
 
 
 def test_token_ids_above_the_table(copy: Path) -> None:
@@ -288,7 +312,15 @@ def repeated(step: dict[str, Any], part: str, times: int) -> Callable[[dict[str,
 
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-BLANK = {"id": 5, "content": " ", "single_word": False, "lstrip": False, "rstrip": True, "normalized": False, "special": False}
+BLANK = {
+    "id": 5,
+    "content": " ",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": True,
+    "normalized": False,
+    "special": False,
+}
 DOUBLED = "normalizer, pre_tokenizer: 3 steps of type ByteLevel or Metaspace, above 2"
 TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (
@@ -296,14 +328,31 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         "model.type: 'Neural', which is none of BPE, Unigram, WordLevel, WordPiece",
     ),
     (lambda t: t["model"].pop("vocab"), "model.vocab: no vocabulary"),
-    (lambda t: t["model"].update(dropout=0.5), "model.dropout: 0.5, so the same text would have other tokens every time"),
-    (lambda t: t["model"].update(max_input_chars_per_word=10**6), "model.max_input_chars_per_word: 1000000, not 1 to 256"),
+    (
+        lambda t: t["model"].update(dropout=0.5),
+        "model.dropout: 0.5, so the same text would have other tokens every time",
+    ),
+    (
+        lambda t: t["model"].update(max_input_chars_per_word=10**6),
+        "model.max_input_chars_per_word: 1000000, not 1 to 256",
+    ),
     (lambda t: t.update(script="x"), "'script': not a part of a tokenizer"),
-    (lambda t: t.update(normalizer={"type": "Python"}), "normalizer: type 'Python', which is none of Sequence, BertNormalizer"),
+    (
+        lambda t: t.update(normalizer={"type": "Python"}),
+        "normalizer: type 'Python', which is none of Sequence, BertNormalizer",
+    ),
     (lambda t: t.update(normalizer=[1]), "normalizer: type [1], which is none of Sequence, BertNormalizer"),
     (
-        lambda t: t.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}),
-        "pre_tokenizer: Split: pattern: '(a+)+b' is no pattern of a published tokenizer, and not as simple as those",
+        lambda t: t.update(
+            pre_tokenizer={
+                "type": "Split",
+                "pattern": {"Regex": "(a+)+b"},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        ),
+        "pre_tokenizer: Split: pattern: '(a+)+b' is no pattern of a published tokenizer, and not as simple "
+        "as those",
     ),
     (
         lambda t: t.update(normalizer={"type": "Replace", "pattern": {"Regex": "a" * 1001}, "content": ""}),
@@ -311,7 +360,10 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (
         lambda t: t.update(
-            normalizer={"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 2}
+            normalizer={
+                "type": "Sequence",
+                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}] * 2,
+            }
         ),
         "normalizer: its replacements make a text more than 1000 times as long",
     ),
@@ -325,18 +377,33 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (repeated({"type": "ByteLevel"}, "normalizer", 3), DOUBLED),
     (repeated(BYTES, "pre_tokenizer", 3), DOUBLED),
-    (repeated({"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True}, "pre_tokenizer", 3), DOUBLED),
+    (
+        repeated(
+            {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
+            "pre_tokenizer",
+            3,
+        ),
+        DOUBLED,
+    ),
     (
         lambda t: t.update(
             normalizer={
                 "type": "Sequence",
-                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "\ufdfa" * 99}, {"type": "NFKC"}],
+                "normalizers": [
+                    {"type": "Replace", "pattern": {"String": "a"}, "content": "\ufdfa" * 99},
+                    {"type": "NFKC"},
+                ],
             }
         ),
         "normalizer: its replacements make a text more than 1000 times as long",
     ),
     (
-        lambda t: t.update(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode()}),
+        lambda t: t.update(
+            normalizer={
+                "type": "Precompiled",
+                "precompiled_charsmap": base64.b64encode(b"\xfc\xff\xff\xff").decode(),
+            }
+        ),
         "normalizer: Precompiled: precompiled_charsmap: its trie is not as long as it says",
     ),
     (
@@ -344,19 +411,34 @@ TOKENIZERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         "added_tokens: one that begins or ends with white space takes the white space around it too",
     ),
     (
-        lambda t: t.update(model={"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a" * 257, -1.0]]}),
+        lambda t: t.update(
+            model={"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a" * 257, -1.0]]}
+        ),
         "model.vocab: a token of 257 characters, above 256",
     ),
-    (lambda t: t["model"]["vocab"].update({"a" * 1001: 5}), "model.vocab: a token of 1001 characters, above 1000"),
-    (lambda t: t["model"].update(end_of_word_suffix="a" * 101), "model.end_of_word_suffix: 101 characters, above 100"),
-    (lambda t: t["model"].update(unk_token="[X]"), "model.unk_token: '[X]', which is not in the vocabulary"),
-    (lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}), "decoder: Fuse: x: 1001 characters, above 1000"),
     (
-        lambda t: t.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 65}),
+        lambda t: t["model"]["vocab"].update({"a" * 1001: 5}),
+        "model.vocab: a token of 1001 characters, above 1000",
+    ),
+    (
+        lambda t: t["model"].update(end_of_word_suffix="a" * 101),
+        "model.end_of_word_suffix: 101 characters, above 100",
+    ),
+    (lambda t: t["model"].update(unk_token="[X]"), "model.unk_token: '[X]', which is not in the vocabulary"),
+    (
+        lambda t: t.update(decoder={"type": "Fuse", "x": "y" * 1001}),
+        "decoder: Fuse: x: 1001 characters, above 1000",
+    ),
+    (
+        lambda t: t.update(
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}] * 65}
+        ),
         "pre_tokenizer: 65 steps, above 64",
     ),
     (
-        lambda t: t["post_processor"].update(type="TemplateProcessing", single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 65),
+        lambda t: t["post_processor"].update(
+            type="TemplateProcessing", single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 65
+        ),
         "post_processor: adds 65 special tokens to a text, above 64",
     ),
 ]
@@ -376,7 +458,9 @@ def test_a_tokenizer_nested_without_end(copy: Path) -> None:
             tokenizer["decoder"] = {"type": "Sequence", "decoders": [tokenizer["decoder"]]}
 
     edit_tokenizer(copy, nest)
-    assert refused(bundle.load, copy) == [f"{copy / 'tokenizer.json'}: decoder: sequences nested 8 deep; {GET_AGAIN}"]
+    assert refused(bundle.load, copy) == [
+        f"{copy / 'tokenizer.json'}: decoder: sequences nested 8 deep; {GET_AGAIN}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -398,12 +482,19 @@ def test_a_tokenizer_that_is_no_tokenizer(tmp_path: Path, text: str, fact: str) 
 def test_a_tokenizer_that_tokenizers_refuses(copy: Path) -> None:
     edit_tokenizer(copy, lambda tokenizer: tokenizer["model"].update(vocab={"[UNK]": "b"}))
     (line,) = refused(bundle.load, copy)
-    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (") and line.endswith("; copy the bundle again")
+    assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (") and line.endswith(
+        "; copy the bundle again"
+    )
 
 
 def test_a_tokenizer_whose_parts_do_not_fit(copy: Path) -> None:
     """Its library reads it, and panics when it tokenizes."""
-    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}], "pair": [], "special_tokens": {}}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    }
     edit_tokenizer(copy, lambda tokenizer: tokenizer.update(post_processor=template))
     (line,) = refused(bundle.load, copy)
     assert line.startswith(f"{copy / 'tokenizer.json'}: tokenizers fails on it (")
@@ -413,8 +504,10 @@ def test_a_tokenizer_whose_parts_do_not_fit(copy: Path) -> None:
     "pattern",
     [
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+        r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| "
+        r"?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
         r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
         *(
@@ -434,9 +527,13 @@ def test_patterns_of_published_tokenizers_pass(pattern: str) -> None:
     assert tokenizer_check.pattern_problem(pattern) is None
 
 
-@pytest.mark.parametrize("pattern", [*hostile.REGEXES.values(), r"\s*[\r\n]+b", "a+b", "a?", "|a", "[a&&b]", r"\K", "(?i:a+)+", "a" * 501])
+@pytest.mark.parametrize(
+    "pattern",
+    [*hostile.REGEXES.values(), r"\s*[\r\n]+b", "a+b", "a?", "|a", "[a&&b]", r"\K", "(?i:a+)+", "a" * 501],
+)
 def test_any_other_pattern_is_refused(pattern: str) -> None:
-    """Groups that repeat, references, conditions, what can match nothing, what can fail after a repetition, what no engine reads."""
+    """Groups that repeat, references, conditions, what can match nothing, what can fail after a repetition,
+    what no engine reads."""
     assert "is no pattern of a published tokenizer" in str(tokenizer_check.pattern_problem(pattern))
 
 
@@ -465,14 +562,24 @@ def test_golden_texts_that_are_wrong(copy: Path, changes: dict[str, Any], proble
 
 
 @pytest.mark.parametrize("change", ["texts", "vectors", "length", "ids"])
-def test_the_smallest_runner_checks_its_golden_texts(copy: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_runner_checks_its_golden_texts(
+    copy: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     golden = files.read_json(copy / "parity.json")
     main = runpy.run_path(str(SMALLEST_RUNNER))["main"]
     monkeypatch.setattr("sys.argv", ["embed.py", str(copy), "w8", "--check"])
     assert main() == 0
-    changed = {"texts": [], "vectors": [["a"]] * len(golden["texts"]), "length": (9 * np.array(golden["vectors"])).tolist()}
+    changed = {
+        "texts": [],
+        "vectors": [["a"]] * len(golden["texts"]),
+        "length": (9 * np.array(golden["vectors"])).tolist(),
+    }
     swapped = golden["ids"][::-1]
-    write(copy, "parity.json", {**golden, "vectors" if change == "length" else change: changed.get(change, swapped)})
+    write(
+        copy,
+        "parity.json",
+        {**golden, "vectors" if change == "length" else change: changed.get(change, swapped)},
+    )
     if change == "ids":
         assert main() == 1
         return
@@ -496,9 +603,15 @@ def test_the_same_run_exports_the_same_bytes(tmp_path: Path) -> None:
         assert at.encode() in card
         described["files"].pop("README.md")
         contents[-1] |= {"README.md": card.replace(at.encode(), b"")}
-        contents[-1] |= {"manifest.json": json.dumps({key: value for key, value in described.items() if key != "digest"}).encode()}
+        contents[-1] |= {
+            "manifest.json": json.dumps(
+                {key: value for key, value in described.items() if key != "digest"}
+            ).encode()
+        }
     assert len(contents[0]) >= 10
-    assert [name for name in contents[0] | contents[1] if contents[0].get(name) != contents[1].get(name)] == []
+    assert [
+        name for name in contents[0] | contents[1] if contents[0].get(name) != contents[1].get(name)
+    ] == []
 
 
 # Below: anything at all in a stranger's files is accepted or refused in words.
@@ -510,14 +623,18 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     | st.floats(allow_subnormal=False)
     | st.text(max_size=8)
     | st.sampled_from(["../x", "w8", "Sequence", "Regex"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.sampled_from(["type", "file"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=6) | st.sampled_from(["type", "file"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=5)
 
 
 def changed(value: Any, place: list[int], new: Any) -> Any:
-    """A copy of a JSON value with one value inside replaced, or removed where it is a key's; place: which one on each level."""
+    """A copy of a JSON value with one value inside replaced, or removed where it is a key's; place: which one
+    on each level."""
     if not place or not isinstance(value, dict | list) or not value:
         return new
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))

@@ -18,7 +18,9 @@ def test_verify_measures_every_precision(folder: Path) -> None:
     assert found["texts"] == 32
     assert found["files"] == len(files.read_json(folder / "manifest.json")["files"])
     assert list(found["precisions"]) == ["fp32", "w8", "int8"]
-    assert all(entry["threshold"] <= entry["cosine_min"] <= 1.000001 for entry in found["precisions"].values())
+    assert all(
+        entry["threshold"] <= entry["cosine_min"] <= 1.000001 for entry in found["precisions"].values()
+    )
 
 
 def test_the_summary_of_a_verification(folder: Path) -> None:
@@ -28,7 +30,9 @@ def test_the_summary_of_a_verification(folder: Path) -> None:
     assert precision != "fp32" and f"{entry['cosine_min']:.5f}" != "1.00000"
     expected = f"OK, {found['files']} files match their hashes, 32 golden texts match {worst}"
     assert verify.summary(str(folder), found) == f"{folder}: {expected}"
-    assert verify.summary("x", found) == f"x ({folder}): {expected}"  # where other runners, which take no names, find it
+    assert (
+        verify.summary("x", found) == f"x ({folder}): {expected}"
+    )  # where other runners, which take no names, find it
     found["precisions"] = {
         "fp32": {"apart_max": 0.00012, "text": 3, "threshold": 0.001},
         "w8": {"apart_max": 0.004, "text": 9, "threshold": 0.05},
@@ -39,7 +43,10 @@ def test_the_summary_of_a_verification(folder: Path) -> None:
 def test_the_worst_text_is_named(folder: Path) -> None:
     found = verify.verify(folder)["precisions"]["int8"]
     opened, golden = bundle.load(folder, "int8"), files.read_json(folder / "parity.json")
-    cosine = float(opened.encode(golden["texts"][found["text"] - 1]) @ np.array(golden["vectors"][found["text"] - 1], np.float32))
+    cosine = float(
+        opened.encode(golden["texts"][found["text"] - 1])
+        @ np.array(golden["vectors"][found["text"] - 1], np.float32)
+    )
     assert cosine == pytest.approx(found["cosine_min"], abs=1e-5)
     assert cosine < (opened.encode(golden["texts"]) * np.array(golden["vectors"])).sum(1).mean()
 
@@ -49,7 +56,10 @@ def test_verify_names_all_files_that_changed(copy: Path) -> None:
     (copy / "config.json").unlink()
     with pytest.raises(CheckFailed) as caught:
         verify.verify(copy)
-    assert [line.split(": ")[0].rsplit("/")[-1] for line in str(caught.value).splitlines()] == ["README.md", "config.json"]
+    assert [line.split(": ")[0].rsplit("/")[-1] for line in str(caught.value).splitlines()] == [
+        "README.md",
+        "config.json",
+    ]
     assert bundle.load(copy).encode(["a"]).shape == (1, 24)  # which needs neither
 
 
@@ -62,19 +72,32 @@ def test_verify_compares_embeddings(copy: Path) -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert 'text 5 of 32 (".") came back at cosine -' in lines[0]
-    assert [line.split(", ")[-1] for line in lines] == ["fp32 must reach 0.999990", "w8 must reach 0.9900", "int8 must reach 0.9700"]
+    assert [line.split(", ")[-1] for line in lines] == [
+        "fp32 must reach 0.999990",
+        "w8 must reach 0.9900",
+        "int8 must reach 0.9700",
+    ]
 
 
 def test_verify_compares_ids(copy: Path) -> None:
     ids = files.read_json(copy / "parity.json")["ids"]
     ids[6][1] += 1
     rewrite(copy, "parity.json", ids=ids)
-    with pytest.raises(CheckFailed, match=r'text 7 of 32 \("How do I reset my password\?"\): token ids differ; this version of tokenizers'):
+    with pytest.raises(
+        CheckFailed,
+        match=r'text 7 of 32 \("How do I reset my password\?"\): token ids differ; this version',
+    ):
         verify.verify(copy)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("a", '"a"'), ("a\x00\n", '"a\\x00\\n"'), ("ﬁnance 🙂", '"ﬁnance 🙂"'), ("x" * 99, '"' + "x" * 40 + '…"')]
+    ("text", "expected"),
+    [
+        ("a", '"a"'),
+        ("a\x00\n", '"a\\x00\\n"'),
+        ("ﬁnance 🙂", '"ﬁnance 🙂"'),
+        ("x" * 99, '"' + "x" * 40 + '…"'),
+    ],
 )
 def test_texts_are_quoted_in_one_line(text: str, expected: str) -> None:
     assert quote(text) == expected

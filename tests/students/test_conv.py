@@ -1,4 +1,5 @@
-"""A kind of student in one file, down the whole line: check, train, export in every precision, load, verify, and back from its bundle."""
+"""A kind of student in one file, down the whole line: check, train, export in every precision, load, verify,
+and back from its bundle."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ class ConvStudent(nn.Module):
         return self.head.out_features if self.head is not None else self.conv.out_channels
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        tokens = self.embedding(input_ids) * attention_mask.unsqueeze(-1)  # padding is what the convolution's own padding is
+        tokens = self.embedding(input_ids) * attention_mask.unsqueeze(
+            -1
+        )  # padding is what the convolution's own padding is
         states = self.conv(tokens.transpose(1, 2)).relu().transpose(1, 2)
         embeddings = pool(states, attention_mask, "mean")
         embeddings = embeddings if self.head is None else self.head(embeddings)
@@ -68,16 +71,28 @@ def build(shape: dict[str, Any]) -> ConvStudent:
 
 
 def initial(spec: Conv, start: Start) -> tuple[ConvStudent, dict[str, Any]]:
-    sizes = {"pieces": start.vocabulary_size, "pad": start.pad_id, "width": spec.width, "channels": spec.channels}
+    sizes = {
+        "pieces": start.vocabulary_size,
+        "pad": start.pad_id,
+        "width": spec.width,
+        "channels": spec.channels,
+    }
     shape = {"kind": "conv", **sizes, **head.shape(spec, start.dims), "max_tokens": spec.max_tokens}
     student: ConvStudent = build_to_train(build, shape)
     if start.embeddings is not None:
-        embedding_tables.initialize(student.embedding, embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights))
+        embedding_tables.initialize(
+            student.embedding,
+            embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights),
+        )
     return student, shape
 
 
 def parameters(student: ConvStudent) -> dict[str, int]:
-    counts = {"embedding": head.count(student.embedding), "encoder": head.count(student.conv), "head": head.count(student.head)}
+    counts = {
+        "embedding": head.count(student.embedding),
+        "encoder": head.count(student.conv),
+        "head": head.count(student.head),
+    }
     return {**counts, "total": sum(counts.values())}
 
 
@@ -132,7 +147,9 @@ def test_without_a_product_there_is_no_int8(world: World, tmp_path: Path) -> Non
     spec = recipe.parse(world.recipe(student=student, stages=[stage]), "conv.yaml")
     train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     with pytest.raises(
-        CheckFailed, match=r"the graph would be int8 in name only, since 1 products with 100% of their weights stay in float32"
+        CheckFailed,
+        match=r"the graph would be int8 in name only, since 1 products with 100% of their weights stay in "
+        r"float32",
     ):
         bundle_writer.export(tmp_path / "run", ["int8"], tmp_path / "x", lambda line: None)
     assert not (tmp_path / "x").exists()

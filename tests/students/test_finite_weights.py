@@ -1,4 +1,5 @@
-"""Weights that are not finite, or whose squares are not: refused where a run, a model folder or a bundle is opened, by tensor and row."""
+"""Weights that are not finite, or whose squares are not: refused where a run, a model folder or a bundle is
+opened, by tensor and row."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from edgedistill.teacher.encoder import TeacherEncoder
 from tests.conftest import World
 from tests.export.test_export import make_run, quiet, refused
 
-WHERE: dict[str, tuple[str, str, str]] = {  # the student's kind, the tensor, what the error says behind the value
+WHERE: dict[
+    str, tuple[str, str, str]
+] = {  # the student's kind, the tensor, what the error says behind the value
     "a token's row": ("bert", "model.embeddings.word_embeddings.weight", " in row 3"),
     "a position": ("bert", "model.embeddings.position_embeddings.weight", " in row 3"),
     "a norm": ("bert", "model.encoder.layer.1.output.LayerNorm.weight", ""),
@@ -52,13 +55,20 @@ def test_a_run_with_such_a_weight_does_not_open(tmp_path: Path, where: str, valu
     opened = run.open_run(make_run(tmp_path / "broken", kind, breaking(name, value)))
     with pytest.raises(UserError) as caught:
         opened.student()
-    start = f"{opened.folder}/student.safetensors: {name} holds {value:.3g}{row}, so embeddings would not be finite; "
+    start = (
+        f"{opened.folder}/student.safetensors: {name} holds {value:.3g}{row}, so embeddings would not be "
+        "finite; "
+    )
     assert str(caught.value).startswith(start)
 
 
 def test_it_is_not_exported(tmp_path: Path) -> None:
-    source = make_run(tmp_path / "runs" / "broken", change=breaking("model.embeddings.word_embeddings.weight", float("nan")))
-    assert "word_embeddings.weight holds nan in row 3" in refused(tmp_path, source, ["fp32", "w8", "int8"], UserError)
+    source = make_run(
+        tmp_path / "runs" / "broken", change=breaking("model.embeddings.word_embeddings.weight", float("nan"))
+    )
+    assert "word_embeddings.weight holds nan in row 3" in refused(
+        tmp_path, source, ["fp32", "w8", "int8"], UserError
+    )
 
 
 def test_values_that_overflow_inside_are_not_the_graphs_fault(tmp_path: Path) -> None:
@@ -68,8 +78,13 @@ def test_values_that_overflow_inside_are_not_the_graphs_fault(tmp_path: Path) ->
         student.model.encoder.layer[1].intermediate.dense.weight.data *= 1e15
         student.model.encoder.layer[1].output.dense.weight.data *= 1e15
 
-    message = refused(tmp_path, make_run(tmp_path / "runs" / "loud", change=loud), ["fp32", "fp16"], CheckFailed)
-    assert message.startswith('text 1 of 32 ("") has no finite embedding in torch either') and "--precision" not in message
+    message = refused(
+        tmp_path, make_run(tmp_path / "runs" / "loud", change=loud), ["fp32", "fp16"], CheckFailed
+    )
+    assert (
+        message.startswith('text 1 of 32 ("") has no finite embedding in torch either')
+        and "--precision" not in message
+    )
 
 
 def test_an_embedding_of_zeros_is_not_the_graphs_fault(tmp_path: Path) -> None:
@@ -77,8 +92,13 @@ def test_an_embedding_of_zeros_is_not_the_graphs_fault(tmp_path: Path) -> None:
         for parameter in student.head.parameters():
             parameter.data.zero_()
 
-    message = refused(tmp_path, make_run(tmp_path / "runs" / "silent", change=silent), ["fp32", "fp16"], CheckFailed)
-    assert message.startswith('text 1 of 32 ("") has an embedding of only zeros in torch too') and "--precision" not in message
+    message = refused(
+        tmp_path, make_run(tmp_path / "runs" / "silent", change=silent), ["fp32", "fp16"], CheckFailed
+    )
+    assert (
+        message.startswith('text 1 of 32 ("") has an embedding of only zeros in torch too')
+        and "--precision" not in message
+    )
 
 
 def test_a_tokenizer_without_special_tokens_is_named(tmp_path: Path) -> None:
@@ -112,7 +132,9 @@ def test_a_dense_layer_of_a_model_folder(world: World, tmp_path: Path) -> None:
     files.write_json(folder / "2_Dense" / "config.json", {"in_features": 32, "out_features": 8, "bias": True})
     weight = torch.zeros(8, 32)
     weight[5, 1] = float("nan")
-    save_file({"linear.weight": weight, "linear.bias": torch.zeros(8)}, folder / "2_Dense" / "model.safetensors")
+    save_file(
+        {"linear.weight": weight, "linear.bias": torch.zeros(8)}, folder / "2_Dense" / "model.safetensors"
+    )
     with pytest.raises(UserError, match="2_Dense: weight holds nan in row 5"):
         TeacherEncoder(recipe.Teacher(model=str(folder)))
 
@@ -121,17 +143,27 @@ def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path: Path) -> None:
     out = tmp_path / "b"
     bundle_writer.export(make_run(tmp_path / "good"), ["fp32"], out, quiet)
     model = onnx.load(out / "onnx/model.onnx")
-    table = next(each for each in model.graph.initializer if each.name.startswith("model.embeddings.word_embeddings.weight"))
+    table = next(
+        each
+        for each in model.graph.initializer
+        if each.name.startswith("model.embeddings.word_embeddings.weight")
+    )
     array = numpy_helper.to_array(table).copy()
     array[9] = float("nan")
     table.CopyFrom(numpy_helper.from_array(array, table.name))
     onnx.save(model, out / "onnx/model.onnx")
     about: dict[str, Any] = files.read_json(out / "manifest.json")
-    about["files"]["onnx/model.onnx"] = about["precisions"]["fp32"]["sha256"] = files.sha256_file(out / "onnx/model.onnx")
+    about["files"]["onnx/model.onnx"] = about["precisions"]["fp32"]["sha256"] = files.sha256_file(
+        out / "onnx/model.onnx"
+    )
     about["precisions"]["fp32"]["size_bytes"] = (out / "onnx/model.onnx").stat().st_size
     about.pop("digest")
     files.write_json(out / "manifest.json", about | {"digest": manifests.digest(about)})
-    for opening in (bundle.load, verify.verify, lambda folder: bundle_run.open_finished(str(folder), "student.weights")):
+    for opening in (
+        bundle.load,
+        verify.verify,
+        lambda folder: bundle_run.open_finished(str(folder), "student.weights"),
+    ):
         with pytest.raises(CheckFailed, match=f"tensor '{table.name}' holds NaN or infinity in row 9; "):
             opening(out)
 
@@ -141,4 +173,9 @@ def test_buffers_may_mask() -> None:
     assert finite_weights.problem([], [("mask", mask)]) is None
     assert finite_weights.problem([("mask", mask)]) == "mask holds -inf in row 0"
     assert finite_weights.problem([], [("mask", mask * 0)]) == "mask holds nan in row 0"
-    assert finite_weights.problem([("ids", torch.arange(3)), ("none", torch.zeros(0, 3)), ("half", torch.ones(2).half())]) is None
+    assert (
+        finite_weights.problem(
+            [("ids", torch.arange(3)), ("none", torch.zeros(0, 3)), ("half", torch.ones(2).half())]
+        )
+        is None
+    )

@@ -1,4 +1,5 @@
-"""student -> graph: the same vectors as torch at every shape, whatever is padded, and nothing in it that is not needed."""
+"""student -> graph: the same vectors as torch at every shape, whatever is padded, and nothing in it that is
+not needed."""
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def make_bert(
     centroids: int = 256,
     **config: Any,
 ) -> Any:
-    sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes = {
+        "vocab_size": PIECES,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     shape = {
         "config": {**sizes, "max_position_embeddings": 40, "pad_token_id": 0, **config},
         "bottleneck": bottleneck,
@@ -55,7 +62,13 @@ def make_bert(
 
 def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **changes: Any) -> Any:
     """Two layers gone through `times` times."""
-    plain = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    plain = {
+        "vocab_size": PIECES,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     shape = {
         "config": {**plain, "max_position_embeddings": 42, "pad_token_id": pad, "type_vocab_size": 1},
         "times": times,
@@ -71,28 +84,73 @@ def make_recurrent(times: int = 3, positions: str = "pad", pad: int = 1, **chang
 
 def make_modernbert(head: int | None = 12, codes: int | None = None, **config: Any) -> Any:
     """Three layers, the middle one with a window of 4 tokens to either side."""
-    sizes = {"vocab_size": PIECES, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
-    types = {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "local_attention": 8, "attention_norms": [True] * 3}
+    sizes = {
+        "vocab_size": PIECES,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
+    types = {
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "local_attention": 8,
+        "attention_norms": [True] * 3,
+    }
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
     given = ModernBertConfig(**{**sizes, **types, **ids, "max_position_embeddings": 64, **config}).to_dict()
-    shape = {"bottleneck": None, "codes": codes, "pooling": "mean", "head": head and {"dims": head, "bias": True}, "tanh": False}
+    shape = {
+        "bottleneck": None,
+        "codes": codes,
+        "pooling": "mean",
+        "head": head and {"dims": head, "bias": True},
+        "tanh": False,
+    }
     return spread(bert.build({"config": given, **shape}))
 
 
-def make_bilstm(readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None) -> Any:
-    shape = {"pieces": PIECES, "pad": 0, "width": 20, "codes": codes, "hidden": 24, "layers": layers, "readout": readout, "dropout": 0.0}
-    return spread(bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None}))
+def make_bilstm(
+    readout: str = "last", layers: int = 1, head: int | None = 12, codes: int | None = None
+) -> Any:
+    shape = {
+        "pieces": PIECES,
+        "pad": 0,
+        "width": 20,
+        "codes": codes,
+        "hidden": 24,
+        "layers": layers,
+        "readout": readout,
+        "dropout": 0.0,
+    }
+    return spread(
+        bilstm.build({**shape, "head": head and {"dims": head, "bias": False}, "tanh": head is not None})
+    )
 
 
-def make_static(head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0, codes: int | None = None) -> Any:
-    shape = {"pieces": PIECES, "pad": pad, "width": 40, "codes": codes, "head": head and {"dims": head, "bias": bias}, "tanh": tanh}
+def make_static(
+    head: int | None = None, bias: bool = True, tanh: bool = False, pad: int = 0, codes: int | None = None
+) -> Any:
+    shape = {
+        "pieces": PIECES,
+        "pad": pad,
+        "width": 40,
+        "codes": codes,
+        "head": head and {"dims": head, "bias": bias},
+        "tanh": tanh,
+    }
     student = spread(static.build(shape))
     if codes is None:
         student.embedding.weight.data[pad] = 0  # as it is from the start, and training leaves it
     return student
 
 
-KNOWN = ("camembert", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta")  # teachers whose graphs are written from weights
+KNOWN = (
+    "camembert",
+    "distilbert",
+    "modernbert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)  # teachers whose graphs are written from weights
 
 
 def make_other(kind: str, **sizes: Any) -> Any:
@@ -101,7 +159,11 @@ def make_other(kind: str, **sizes: Any) -> Any:
 
     layers = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     own = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48} if kind == "distilbert" else layers
-    own |= {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2} if kind == "modernbert" else {}
+    own |= (
+        {"bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+        if kind == "modernbert"
+        else {}
+    )
     sizes = {"pad_token_id": 1, "max_position_embeddings": 44, **own, **sizes}
     model = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=PIECES, **sizes))
     return spread(PretrainedEncoder(model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Tanh())]))
@@ -111,7 +173,9 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-def run(model: onnx.ModelProto, ids: np.ndarray, mask: np.ndarray, output: str = "sentence_embedding") -> np.ndarray:
+def run(
+    model: onnx.ModelProto, ids: np.ndarray, mask: np.ndarray, output: str = "sentence_embedding"
+) -> np.ndarray:
     return session(model).run([output], {"input_ids": ids, "attention_mask": mask})[0]
 
 
@@ -138,7 +202,9 @@ STUDENTS = {
     "recurrent with a relative bias": lambda: make_recurrent(relative_bias=32),
     "modernbert": make_modernbert,
     "modernbert codes": lambda: make_modernbert(codes=8),
-    "modernbert with all biases": lambda: make_modernbert(None, attention_bias=True, mlp_bias=True, norm_bias=True),
+    "modernbert with all biases": lambda: make_modernbert(
+        None, attention_bias=True, mlp_bias=True, norm_bias=True
+    ),
     "modernbert relu": lambda: make_modernbert(hidden_activation="relu", attention_norms=[False, True, True]),
     "bert of no layers": lambda: make_bert(num_hidden_layers=0),
     "teacher with two poolings": lambda: spread(PretrainedEncoder(make_bert().model, ["cls", "max"], [])),
@@ -158,10 +224,14 @@ STUDENTS = {
     "static with tanh": lambda: make_static(12, tanh=True),
     "static with tanh alone": lambda: make_static(tanh=True),
     "teacher reduced": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6))),
-    "teacher reduced to blocks": lambda: spread(Output(make_bert(head=None), nn.Linear(32, 6), [(4, 0.9), (2, 0.1)])),
+    "teacher reduced to blocks": lambda: spread(
+        Output(make_bert(head=None), nn.Linear(32, 6), [(4, 0.9), (2, 0.1)])
+    ),
     "bert in blocks": lambda: Output(make_bert(), None, [(5, 0.25), (4, 0.5), (3, 0.25)]),
     "bilstm in blocks": lambda: Output(make_bilstm(), None, [(5, 0.25), (7, 0.75)]),
-    "other in blocks": lambda: Output(make_other("distilbert", dim=32, n_layers=1, n_heads=4), None, [(5, 0.25), (7, 0.75)]),
+    "other in blocks": lambda: Output(
+        make_other("distilbert", dim=32, n_layers=1, n_heads=4), None, [(5, 0.25), (7, 0.75)]
+    ),
 }
 
 
@@ -222,8 +292,17 @@ def test_rows_of_nothing_but_padding_are_finite(make: Any) -> None:
 
 def test_a_static_graph_is_a_look_up_a_sum_and_a_length() -> None:
     model = graph.build(make_static())
-    assert [node.op_type for node in model.graph.node] == ["Mul", "Gather", "ReduceSum", "ReduceL2", "Clip", "Div"]
-    assert sum(int(np.prod(constant.dims)) for constant in model.graph.initializer) == PIECES * 40 + 2  # the weights are in the table
+    assert [node.op_type for node in model.graph.node] == [
+        "Mul",
+        "Gather",
+        "ReduceSum",
+        "ReduceL2",
+        "Clip",
+        "Div",
+    ]
+    assert (
+        sum(int(np.prod(constant.dims)) for constant in model.graph.initializer) == PIECES * 40 + 2
+    )  # the weights are in the table
     with_head = [node.op_type for node in graph.build(make_static(12)).graph.node]
     assert with_head.count("MatMul") == 2  # the mean, and the head
     assert "Where" in [node.op_type for node in graph.build(make_static(pad=3)).graph.node]
@@ -255,20 +334,27 @@ def test_token_embeddings_come_along_for_nothing(make: Any) -> None:
         expected = student.tokens(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
     found = run(model, ids, mask, "last_hidden_state")
     assert np.allclose(found[mask == 1], expected[mask == 1], atol=1e-5)
-    assert ancestors(model, "last_hidden_state") <= ancestors(model, "sentence_embedding") | {"last_hidden_state"}
+    assert ancestors(model, "last_hidden_state") <= ancestors(model, "sentence_embedding") | {
+        "last_hidden_state"
+    }
     assert len(ancestors(model, "sentence_embedding") & made(model)) == len(model.graph.node) + sum(
         len(n.output) - 1 for n in model.graph.node
     )
 
 
 def two_linear_layers() -> Any:
-    dense = [nn.Sequential(nn.Linear(32, 20, bias=False), nn.Identity()), nn.Sequential(nn.Linear(20, 12), nn.Identity())]
+    dense = [
+        nn.Sequential(nn.Linear(32, 20, bias=False), nn.Identity()),
+        nn.Sequential(nn.Linear(20, 12), nn.Identity()),
+    ]
     return spread(PretrainedEncoder(make_bert().model, ["mean"], dense))
 
 
 def traced_with_a_linear_head() -> Any:
     student = make_other("distilbert", dim=32, n_layers=1, n_heads=4)
-    return spread(PretrainedEncoder(student.model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Identity())]))
+    return spread(
+        PretrainedEncoder(student.model, ["mean"], [nn.Sequential(nn.Linear(32, 12), nn.Identity())])
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,14 +367,26 @@ def test_the_mean_of_the_last_hidden_state_is_the_embedding(make: Any) -> None:
     student = make()
     model, (ids, mask) = graph.build(student), some_ids(4, 7)
     assert graph.pools_to_embedding(student)
-    tokens, weights = run(model, ids, mask, "last_hidden_state"), mask[:, :, None] / mask.sum(1)[:, None, None]
+    tokens, weights = (
+        run(model, ids, mask, "last_hidden_state"),
+        mask[:, :, None] / mask.sum(1)[:, None, None],
+    )
     pooled = (tokens * weights).sum(1)
     with torch.inference_mode():
         expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
     assert np.allclose(pooled, expected, atol=1e-5)  # bias and length included
-    assert np.allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), run(model, ids, mask), atol=1e-5)
-    assert not any(np.allclose(pooled[0], tokens[1, at], atol=1e-3) for at in range(2))  # tokens differ from their text
-    shape = [each.dim_value for each in next(o for o in model.graph.output if o.name == "last_hidden_state").type.tensor_type.shape.dim]
+    assert np.allclose(
+        pooled / np.linalg.norm(pooled, axis=1, keepdims=True), run(model, ids, mask), atol=1e-5
+    )
+    assert not any(
+        np.allclose(pooled[0], tokens[1, at], atol=1e-3) for at in range(2)
+    )  # tokens differ from their text
+    shape = [
+        each.dim_value
+        for each in next(
+            o for o in model.graph.output if o.name == "last_hidden_state"
+        ).type.tensor_type.shape.dim
+    ]
     assert shape[2] in (0, student.dims)  # 0: a traced graph does not know
 
 
@@ -296,20 +394,32 @@ def test_other_token_embeddings_are_noticed() -> None:
     """Other libraries pool them, so an export compares them with torch, too."""
     student = make_bert()
     model = graph.build(student)
-    next(node for node in model.graph.node if node.output[0] == "last_hidden_state").op_type = "Sub"  # of the bias, for Add
+    next(
+        node for node in model.graph.node if node.output[0] == "last_hidden_state"
+    ).op_type = "Sub"  # of the bias, for Add
     assert graph.compare(student, model, 40, PIECES) < 0.999
 
 
 @pytest.mark.parametrize("make", [make_bert, two_linear_layers, traced_with_a_linear_head])
 def test_a_head_on_every_token_costs_no_bytes(make: Any) -> None:
     model = graph.build(make())
-    matrices = [onnx.numpy_helper.to_array(constant).tobytes() for constant in model.graph.initializer if len(constant.dims) == 2]
+    matrices = [
+        onnx.numpy_helper.to_array(constant).tobytes()
+        for constant in model.graph.initializer
+        if len(constant.dims) == 2
+    ]
     assert len(matrices) == len(set(matrices))
 
 
 @pytest.mark.parametrize(
     "student",
-    [lambda: make_bert("cls"), lambda: make_bert("weighted_mean"), lambda: make_bert(tanh=True), lambda: make_bilstm("mean"), make_static],
+    [
+        lambda: make_bert("cls"),
+        lambda: make_bert("weighted_mean"),
+        lambda: make_bert(tanh=True),
+        lambda: make_bilstm("mean"),
+        make_static,
+    ],
 )
 def test_other_students_do_not_promise_it(student: Any) -> None:
     assert not graph.pools_to_embedding(student())
@@ -342,7 +452,8 @@ def test_two_ways_of_making_a_bert_graph_agree() -> None:
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_known_teachers_are_written(kind: str) -> None:
-    """As torch far beyond a relative bias' farthest bucket and a window; MultiHeadAttention computes all of the attention."""
+    """As torch far beyond a relative bias' farthest bucket and a window; MultiHeadAttention computes all of
+    the attention."""
     student = make_other(kind, max_position_embeddings=344)
     model = graph.build(student)
     assert graph.compare(student, model, 330, PIECES) > 0.999999
@@ -352,9 +463,15 @@ def test_known_teachers_are_written(kind: str) -> None:
     ids[:, 4] = 1  # the padding id inside a text: RoBERTa and its relatives do not count it
     together = run(model, ids, mask)
     for row in range(9):
-        assert np.allclose(run(model, ids[row : row + 1, : row + 1], mask[row : row + 1, : row + 1]), together[row], atol=1e-5)
+        assert np.allclose(
+            run(model, ids[row : row + 1, : row + 1], mask[row : row + 1, : row + 1]),
+            together[row],
+            atol=1e-5,
+        )
     with torch.inference_mode():
-        expected = nn.functional.normalize(student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1).numpy()
+        expected = nn.functional.normalize(
+            student(torch.from_numpy(ids), torch.from_numpy(mask)), dim=-1
+        ).numpy()
     assert np.allclose(together, expected, atol=1e-5)
 
 
@@ -388,7 +505,10 @@ def test_a_wrong_graph_is_seen() -> None:
 
 def test_a_graph_above_one_file_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "LARGEST_BYTES", 10_000)
-    with pytest.raises(UserError, match=r"the graph would be 0\.0 GB: one file holds at most .* `pq_bytes` for its embedding table"):
+    with pytest.raises(
+        UserError,
+        match=r"the graph would be 0\.0 GB: one file holds at most .* `pq_bytes` for its embedding table",
+    ):
         graph.build(make_bert())
 
 

@@ -25,7 +25,8 @@ from tests.conftest import World
 
 
 def test_a_weighted_factorisation_by_hand() -> None:
-    """Rank 1 of rows (3, 0), (0, 2), (1, 1): equal weights keep the first direction, weights 1, 5, 0 the second (9 < 20)."""
+    """Rank 1 of rows (3, 0), (0, 2), (1, 1): equal weights keep the first direction, weights 1, 5, 0 the
+    second (9 < 20)."""
     rows = torch.tensor([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
     narrow, wide = embedding_tables.factors(rows[:2], 1)
     assert torch.allclose(narrow @ wide.T, torch.tensor([[3.0, 0.0], [0.0, 0.0]]), atol=1e-6)
@@ -51,19 +52,27 @@ def test_a_weighted_pca_is_that_of_repeated_rows() -> None:
     rows, times = torch.randn(20, 6), torch.arange(1, 21)
     repeated = rows.repeat_interleave(times, 0)
     assert torch.allclose(
-        embedding_tables.reduce_width(rows, 3, times).repeat_interleave(times, 0), embedding_tables.reduce_width(repeated, 3), atol=1e-4
+        embedding_tables.reduce_width(rows, 3, times).repeat_interleave(times, 0),
+        embedding_tables.reduce_width(repeated, 3),
+        atol=1e-4,
     )
 
 
 def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
     plain, headed = (
-        recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test") for head in ("none", "linear")
+        recipe.parse(world.recipe(student={"kind": "bert", "weights": "teacher", "head": head}), "test")
+        for head in ("none", "linear")
     )
     teacher = open_teacher(plain.teacher, Session(data=world.data))
     words = student_tokenizer.build(plain, Models(teacher), None, QUIET)
-    one, other = (initial_weights.build(spec, Models(teacher), words, Session(data=world.data)).module.eval() for spec in (plain, headed))
+    one, other = (
+        initial_weights.build(spec, Models(teacher), words, Session(data=world.data)).module.eval()
+        for spec in (plain, headed)
+    )
     texts = ["a small text", "and another one"]
-    assert np.array_equal(student_embeddings.embed(one, words, texts, 32), student_embeddings.embed(other, words, texts, 32))
+    assert np.array_equal(
+        student_embeddings.embed(one, words, texts, 32), student_embeddings.embed(other, words, texts, 32)
+    )
     assert kinds.parameters(other)["head"] == 32 * 32 + 32
 
 
@@ -72,7 +81,14 @@ def test_a_head_that_keeps_the_width_starts_as_nothing(world: World) -> None:
     [
         {"kind": "bert", "weights": "teacher", "bottleneck": 6},
         {"kind": "bert", "layers": 1, "width": 16, "heads": 2},
-        {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "embeddings": {"of": "outputs"}},
+        {
+            "kind": "bert",
+            "layers": 1,
+            "width": 16,
+            "heads": 2,
+            "head": "linear",
+            "embeddings": {"of": "outputs"},
+        },
         {"kind": "recurrent", "layers": 1, "bottleneck": 6},
         {"kind": "bilstm", "width": 8, "hidden": 8},
         {"kind": "static", "width": 8, "head": "linear"},
@@ -92,22 +108,36 @@ def test_every_reduced_table_can_be_weighed(world: World, student: dict[str, obj
     samples = [corpus_sample.sample(spec, words, texts, Session(log=print)) for spec in specs]
     assert samples[0] is None and samples[1] is not None and samples[1].token_weights is not None
     number = words.get_vocab()
-    assert samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1 and samples[1].token_weights[number["[MASK]"]] == 1
+    assert (
+        samples[1].token_weights[number["[CLS]"]] == texts.training_count + 1
+        and samples[1].token_weights[number["[MASK]"]] == 1
+    )
     models = Models(teacher)
     session = Session(data=world.data)
-    modules = [initial_weights.build(spec, models, words, session, each).module for spec, each in zip(specs, samples, strict=True)]
+    modules = [
+        initial_weights.build(spec, models, words, session, each).module
+        for spec, each in zip(specs, samples, strict=True)
+    ]
     plain, heeded = (
-        next(part.weight for part in module.modules() if type(part).__name__ in ("FactorizedEmbedding", "Embedding")) for module in modules
+        next(
+            part.weight
+            for part in module.modules()
+            if type(part).__name__ in ("FactorizedEmbedding", "Embedding")
+        )
+        for module in modules
     )
     assert isinstance(plain, torch.Tensor) and isinstance(heeded, torch.Tensor)
     assert plain.shape == heeded.shape and not torch.allclose(plain, heeded, atol=1e-3)
 
 
 def test_directions_are_orthonormal_and_the_mean_is_the_least_of_them() -> None:
-    """States that vary in 5 of 12 directions: 4 of them are kept whole, and LayerNorm's mean is the fourth."""
+    """States that vary in 5 of 12 directions: 4 of them are kept whole, and LayerNorm's mean is the
+    fourth."""
     torch.manual_seed(0)
     basis = torch.linalg.qr(torch.randn(12, 5))[0]
-    states = [torch.randn(400, 5) * torch.tensor([5.0, 4.0, 3.0, 2.0, 0.01]) @ basis.T + 3.0 for _ in range(2)]
+    states = [
+        torch.randn(400, 5) * torch.tensor([5.0, 4.0, 3.0, 2.0, 0.01]) @ basis.T + 3.0 for _ in range(2)
+    ]
     found = narrow_bert.projection(states, 4)
     assert torch.allclose(found.T @ found, torch.eye(4), atol=1e-5)
     assert torch.linalg.matrix_norm(basis[:, :4] - found @ found.T @ basis[:, :4]) < 0.02
@@ -136,7 +166,8 @@ def test_an_output_matrix_is_fitted_to_what_is_missing() -> None:
 
 
 def test_shortened_heads_keep_their_scores() -> None:
-    """Queries of rank 3 need 3 numbers of 8; scores are divided by the root of the size, so √8/√3 is made up for."""
+    """Queries of rank 3 need 3 numbers of 8; scores are divided by the root of the size, so √8/√3 is made up
+    for."""
     torch.manual_seed(0)
     part = BertSelfAttention(BertConfig(hidden_size=16, num_attention_heads=2))
     with torch.no_grad():
@@ -151,7 +182,9 @@ def test_shortened_heads_keep_their_scores() -> None:
     assert torch.allclose(turns[2].T @ turns[2], torch.eye(3), atol=1e-5)
 
 
-def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
+def started(
+    world: World, **student: object
+) -> tuple[torch.nn.Module, list[str], np.ndarray, PreTrainedTokenizerBase]:
     """An untrained student of the tiny world; texts, the teacher's vectors of them, and its tokenizer."""
     spec = recipe.parse(world.recipe(student={"kind": "bert", "head": "linear", **student}), "test")
     teacher = open_teacher(spec.teacher, Session(data=world.data))
@@ -165,10 +198,18 @@ def started(world: World, **student: object) -> tuple[torch.nn.Module, list[str]
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"bottleneck": 20, "embeddings": {"weighting": "frequency"}}, {"heads": 4}, {"pooling": "mean", "trim": {}}], ids=str
+    "more",
+    [
+        {},
+        {"bottleneck": 20, "embeddings": {"weighting": "frequency"}},
+        {"heads": 4},
+        {"pooling": "mean", "trim": {}},
+    ],
+    ids=str,
 )
 def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object]) -> None:
-    """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each time."""
+    """24 of 32 wide: on held-out texts far nearer than random layers behind the same PCA; the same bytes each
+    time."""
     module, texts, wanted, words = started(world, weights="teacher", width=24, **more)
     near = (student_embeddings.embed(module, words, texts, 48) * wanted).sum(1).mean()
     config = module.model.config  # type: ignore[union-attr]
@@ -177,7 +218,10 @@ def test_a_narrow_start_is_near_its_teacher(world: World, more: dict[str, object
     far = (student_embeddings.embed(other, same, texts, 48) * wanted).sum(1).mean()
     assert near > 0.9 > 0.5 > far, (near, far)
     again = started(world, weights="teacher", width=24, **more)[0]
-    assert all(torch.equal(a, b) for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(module.state_dict().values(), again.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("more", [{"head": "none"}, {"width": 24}], ids=str)
@@ -191,7 +235,14 @@ def test_positions_that_no_text_reaches_can_be_left_out(world: World, more: dict
 
 
 def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> None:
-    student = {"kind": "bert", "weights": "teacher", "layers": [1], "width": 16, "intermediate": 20, "head": "linear"}
+    student = {
+        "kind": "bert",
+        "weights": "teacher",
+        "layers": [1],
+        "width": 16,
+        "intermediate": 20,
+        "head": "linear",
+    }
     spec = recipe.parse(world.recipe(student=student), "test")
     train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     made = run.open_run(tmp_path / "run")
@@ -204,11 +255,26 @@ def test_a_narrow_student_trains_and_exports(world: World, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("student", "says"),
     [
-        ({"width": 32}, "student.width: 32 from weights that are 32 wide; give less, or leave it out to keep their width"),
-        ({"width": 24, "heads": 6}, "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4"),
-        ({"width": 24, "heads": 2}, "student.heads: 2 heads of 12 dimensions, the weights' have 8; give more heads"),
-        ({"max_positions": 900}, "student.max_positions: 900 from weights that have 64; ask for as many or fewer"),
-        ({"width": 24, "intermediate": 99}, "student.intermediate: 99 from weights that have 64; give that or fewer"),
+        (
+            {"width": 32},
+            "student.width: 32 from weights that are 32 wide; give less, or leave it out to keep their width",
+        ),
+        (
+            {"width": 24, "heads": 6},
+            "student.heads: 6 heads for a width of 24 from weights with 4; give a divisor of 24 up to 4",
+        ),
+        (
+            {"width": 24, "heads": 2},
+            "student.heads: 2 heads of 12 dimensions, the weights' have 8; give more heads",
+        ),
+        (
+            {"max_positions": 900},
+            "student.max_positions: 900 from weights that have 64; ask for as many or fewer",
+        ),
+        (
+            {"width": 24, "intermediate": 99},
+            "student.intermediate: 99 from weights that have 64; give that or fewer",
+        ),
     ],
     ids=str,
 )

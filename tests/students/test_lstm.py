@@ -16,7 +16,9 @@ def test_states_and_gradients_are_those_of_packed_sequences(layers: int, lengths
     tokens = torch.randn(len(lengths), longest, 6, requires_grad=True)
 
     def packed() -> tuple[torch.Tensor, torch.Tensor]:
-        states, (final, _) = torch.nn.LSTM.forward(lstm, pack_padded_sequence(tokens, torch.tensor(lengths), True, False))
+        states, (final, _) = torch.nn.LSTM.forward(
+            lstm, pack_padded_sequence(tokens, torch.tensor(lengths), True, False)
+        )
         return pad_packed_sequence(states, batch_first=True)[0], torch.cat([final[-2], final[-1]], -1)
 
     found = []
@@ -29,7 +31,12 @@ def test_states_and_gradients_are_those_of_packed_sequences(layers: int, lengths
         ((states * weights[0]).sum() + (final * weights[1]).sum()).backward()
         assert tokens.grad is not None
         found.append(
-            [states.detach(), final.detach(), tokens.grad.clone(), *(p.grad.clone() for p in lstm.parameters() if p.grad is not None)]
+            [
+                states.detach(),
+                final.detach(),
+                tokens.grad.clone(),
+                *(p.grad.clone() for p in lstm.parameters() if p.grad is not None),
+            ]
         )
     assert len(found[0]) == len(found[1]) == 3 + len(list(lstm.parameters()))
     for expected, value in zip(*found, strict=True):

@@ -1,4 +1,5 @@
-"""What a model folder says: honoured as sentence-transformers does, in our files for it too, or refused by the setting's name."""
+"""What a model folder says: honoured as sentence-transformers does, in our files for it too, or refused by
+the setting's name."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def cased(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cased") / "model"
     shutil.copytree(world.teacher, folder)
     raw = files.read_json(folder / "tokenizer.json")
-    edit("tokenizer.json", normalizer={**raw["normalizer"], "lowercase": False, "strip_accents": False})(folder)
+    edit("tokenizer.json", normalizer={**raw["normalizer"], "lowercase": False, "strip_accents": False})(
+        folder
+    )
     return folder
 
 
@@ -73,7 +76,8 @@ def write(name: str, value: Any) -> Change:
 
 
 def chain(*kinds: str) -> Change:
-    """modules.json: `Kind`, or `a.type.Kind`, of sentence_transformers otherwise; in folders named after kind and place."""
+    """modules.json: `Kind`, or `a.type.Kind`, of sentence_transformers otherwise; in folders named after kind
+    and place."""
     entries = [
         {
             "idx": at,
@@ -152,18 +156,26 @@ HONOURED: dict[str, Change] = {
         edit(OWN, do_lower_case=True),
         edit("tokenizer_config.json", tokenizer_class="BertTokenizer", do_lower_case=False),
     ),
-    "a limit above the tokenizer's": all_of(edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)),
+    "a limit above the tokenizer's": all_of(
+        edit(OWN, max_seq_length=40), edit("tokenizer_config.json", model_max_length=16)
+    ),
     "no limit": no_limit,
-    "the tokenizer's limit": all_of(edit(OWN, max_seq_length=None), edit("tokenizer_config.json", model_max_length=20)),
+    "the tokenizer's limit": all_of(
+        edit(OWN, max_seq_length=None), edit("tokenizer_config.json", model_max_length=20)
+    ),
     "model_max_length in tokenizer_args": edit(OWN, tokenizer_args={"model_max_length": 12}),
     **{name: renamed(name) for name in ("roberta", "xlm-roberta", "xlnet")},
-    "the first of two names": all_of(write("sentence_roberta_config.json", {"max_seq_length": 8}), edit(OWN, max_seq_length=30)),
+    "the first of two names": all_of(
+        write("sentence_roberta_config.json", {"max_seq_length": 8}), edit(OWN, max_seq_length=30)
+    ),
     "a folder of its own": in_a_folder,
     "flags in another order": write(FLAGS, IN_FILE_ORDER),
     "a list of poolings": write(FLAGS, {"embedding_dimension": 32, "pooling_mode": ["mean", "cls"]}),
     "each pooling": write(FLAGS, {"word_embedding_dimension": 32, **dict.fromkeys(NO_FLAG, True)}),
     "no flag": write(FLAGS, {"word_embedding_dimension": 32, **NO_FLAG}),
-    "poolings and Dense": all_of(chain("Transformer", "Pooling", "Dense", "Normalize"), write(FLAGS, IN_FILE_ORDER), dense(96, 20)),
+    "poolings and Dense": all_of(
+        chain("Transformer", "Pooling", "Dense", "Normalize"), write(FLAGS, IN_FILE_ORDER), dense(96, 20)
+    ),
     "two Dense layers": all_of(
         chain("Transformer", "Pooling", "Dense", "Dense"),
         dense(32, 20),
@@ -171,9 +183,13 @@ HONOURED: dict[str, Change] = {
     ),
     "Dropout": chain("Transformer", "Pooling", "Dropout", "Normalize"),
     "truncate_dim": write(SETTINGS, {"truncate_dim": 10}),
-    "a default prompt": write(SETTINGS, {"prompts": {"query": "the dog ", "none": None}, "default_prompt_name": "query"}),
+    "a default prompt": write(
+        SETTINGS, {"prompts": {"query": "the dog ", "none": None}, "default_prompt_name": "query"}
+    ),
     "an empty default prompt": write(SETTINGS, {"prompts": {}, "default_prompt_name": "document"}),
-    "model_args without effect": edit(OWN, model_args={"torch_dtype": "float32"}, config_args={"trust_remote_code": True}),
+    "model_args without effect": edit(
+        OWN, model_args={"torch_dtype": "float32"}, config_args={"trust_remote_code": True}
+    ),
     "the settings that version 6 writes": edit(
         OWN,
         transformer_task="feature-extraction",
@@ -201,7 +217,8 @@ def teacher(folder: Path) -> TeacherEncoder:
 
 
 def files_for_sentence_transformers(folder: Path, out: Path) -> Path:
-    """What a bundle of the model holds for sentence-transformers, beside the model's own weights in place of a graph."""
+    """What a bundle of the model holds for sentence-transformers, beside the model's own weights in place of
+    a graph."""
     with model_source.opened(str(folder)) as run:
         out.mkdir()
         library_files.write(out, run, run.student(), ["fp32"])
@@ -210,7 +227,9 @@ def files_for_sentence_transformers(folder: Path, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", HONOURED.values(), ids=HONOURED)
-def test_a_setting_gives_what_sentence_transformers_gives(folder: Path, tmp_path: Path, change: Change) -> None:
+def test_a_setting_gives_what_sentence_transformers_gives(
+    folder: Path, tmp_path: Path, change: Change
+) -> None:
     change(folder)
     expected = by_sentence_transformers(folder)
     opened = teacher(folder)
@@ -241,7 +260,10 @@ def test_left_truncation_is_the_teachers_and_its_bundles(folder: Path, tmp_path:
     opened = bundle.load(tmp_path / "b")
     assert np.abs(opened.encode(TEXTS) - by_sentence_transformers(folder)).max() < 1e-5
     assert (
-        np.abs(by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "st")) - by_sentence_transformers(folder)).max()
+        np.abs(
+            by_sentence_transformers(files_for_sentence_transformers(folder, tmp_path / "st"))
+            - by_sentence_transformers(folder)
+        ).max()
         < 1e-5
     )
     smallest = runpy.run_path(str(EMBED))["Bundle"](tmp_path / "b", "fp32")
@@ -270,13 +292,17 @@ def test_named_prompts_stay_usable(folder: Path, tmp_path: Path, include_prompt:
 
 
 @pytest.mark.parametrize(("unit", "written"), [(True, "manhattan"), (False, "cosine")])
-def test_export_reports_a_ranking_that_unit_length_changes(folder: Path, tmp_path: Path, unit: bool, written: str) -> None:
+def test_export_reports_a_ranking_that_unit_length_changes(
+    folder: Path, tmp_path: Path, unit: bool, written: str
+) -> None:
     write(SETTINGS, {"similarity_fn_name": "manhattan"})(folder)
     chain("Transformer", "Pooling", *(["Normalize"] if unit else []))(folder)
     log: list[str] = []
     bundle_writer.export(folder, ["fp32"], tmp_path / "b", log.append)
     assert files.read_json(tmp_path / "b" / SETTINGS)["similarity_fn_name"] == written
-    assert any("compared by manhattan (similarity_fn_name); the bundle's have unit length" in line for line in log) == (not unit)
+    assert any(
+        "compared by manhattan (similarity_fn_name); the bundle's have unit length" in line for line in log
+    ) == (not unit)
 
 
 def shard(name: str) -> Change:
@@ -304,7 +330,9 @@ def big_bird(folder: Path) -> None:
         "num_attention_heads": 2,
         "intermediate_size": 64,
     }
-    config = transformers.BigBirdConfig(**sizes, block_size=4, num_random_blocks=2, max_position_embeddings=64)
+    config = transformers.BigBirdConfig(
+        **sizes, block_size=4, num_random_blocks=2, max_position_embeddings=64
+    )
     transformers.BigBirdModel(config).save_pretrained(folder)
 
 
@@ -449,13 +477,17 @@ REFUSED: dict[str, tuple[Change, str]] = {
     },
     "Dense: another activation": (
         all_of(chain("Transformer", "Pooling", "Dense"), dense(32, 4, activation_function="os.system")),
-        '2_Dense/config.json: activation_function: "os.system" is not supported here; embed with sentence-transformers',
+        '2_Dense/config.json: activation_function: "os.system" is not supported here; embed with '
+        "sentence-transformers",
     ),
     "Normalize: tokens": (
         write("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
         "module_input_name: ",
     ),
-    **{path: (path_of_pooling(path), "modules.json: module 1 has a path outside the model's folder") for path in ("../x", "/x", "C:\\x")},
+    **{
+        path: (path_of_pooling(path), "modules.json: module 1 has a path outside the model's folder")
+        for path in ("../x", "/x", "C:\\x")
+    },
     "two modules of one name": (
         write("modules.json", [{"path": "", "type": f"{ST}.Transformer", "name": ""}] * 2),
         "module 1 is Transf",
@@ -507,7 +539,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "code in auto_map": (
         edit("config.json", model_type="bert2027", auto_map={"AutoModel": "owner/name--code.Model"}),
-        r"needs the Python code that comes with it \(auto_map\); read that code, and allow it with --trust-remote-code",
+        r"needs the Python code that comes with it \(auto_map\); read that code, and allow it with "
+        r"--trust-remote-code",
     ),
     "model2vec": (edit("config.json", model_type="model2vec"), "a table of static embeddings"),
     "BigBird": (big_bird, "attention_type: block_sparse, which transformers gives up"),
@@ -540,7 +573,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         edit("config.json", hidden_size=64),
         "the sizes that config.json names are not those of the weights; correct config.json",
     ),
-    "an activation that nobody knows": (edit("config.json", hidden_act="xyz"), "config.json names 'xyz', which transformers does not"),
+    "an activation that nobody knows": (
+        edit("config.json", hidden_act="xyz"),
+        "config.json names 'xyz', which transformers does not",
+    ),
     "a mark in config.json": (
         with_mark("config.json"),
         "config.json: begins with a byte order mark, .*; save it as UTF-8 without",
@@ -557,7 +593,11 @@ def test_what_is_not_honoured_is_refused_by_name(folder: Path, change: Change, s
     change(folder)
     with pytest.raises(UserError, match=says) as caught:
         teacher(folder)
-    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).startswith(str(folder)) and "; " in str(caught.value)
+    assert (
+        len(str(caught.value).splitlines()) == 1
+        and str(caught.value).startswith(str(folder))
+        and "; " in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
@@ -576,7 +616,9 @@ def test_a_byte_order_mark_is_read(cased: Path, folder: Path, name: str) -> None
 
 
 def test_attention_for_another_machine_is_the_same_attention(cased: Path, folder: Path) -> None:
-    edit("config.json", _attn_implementation="flash_attention_2", attn_implementation="flash_attention_2")(folder)
+    edit("config.json", _attn_implementation="flash_attention_2", attn_implementation="flash_attention_2")(
+        folder
+    )
     assert np.abs(teacher(folder).embed(TEXTS) - teacher(cased).embed(TEXTS)).max() < 1e-6
 
 
@@ -589,7 +631,9 @@ def test_every_setting_of_the_library_is_known() -> None:
         assert set(module.config_keys) <= model_folder.SETTINGS[module.__name__].keys()
 
 
-@pytest.mark.parametrize("change", ["do_lower_case", "roberta", "a default prompt", "flags in another order", "truncate_dim"])
+@pytest.mark.parametrize(
+    "change", ["do_lower_case", "roberta", "a default prompt", "flags in another order", "truncate_dim"]
+)
 def test_embeddings_are_cached_under_what_was_opened(cased: Path, folder: Path, change: str) -> None:
     HONOURED[change](folder)
     assert teacher(folder).identity() != teacher(cased).identity()
@@ -615,7 +659,9 @@ def test_an_architecture_without_an_embedding_table_is_refused(folder: Path, tmp
         "intermediate_size": 64,
         "num_hash_buckets": 64,
     }
-    transformers.CanineModel(transformers.CanineConfig(**sizes, max_position_embeddings=64)).save_pretrained(folder)
+    transformers.CanineModel(transformers.CanineConfig(**sizes, max_position_embeddings=64)).save_pretrained(
+        folder
+    )
     with pytest.raises(UserError, match="^CanineModel: an architecture without one embedding table: "):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
 
@@ -632,7 +678,9 @@ def test_an_architecture_without_a_graph_is_refused(
         "num_attention_heads": 4,
         "intermediate_size": 64,
     }
-    transformers.AutoModel.from_config(config(**sizes, embedding_size=32, max_position_embeddings=64)).save_pretrained(folder)
+    transformers.AutoModel.from_config(
+        config(**sizes, embedding_size=32, max_position_embeddings=64)
+    ).save_pretrained(folder)
     with pytest.raises(UserError, match=f"^{config.__name__.removesuffix('Config')}Model: {says}"):
         bundle_writer.export(folder, ["fp32"], tmp_path / "b", print)
     assert not (tmp_path / "b").exists()

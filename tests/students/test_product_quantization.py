@@ -11,7 +11,9 @@ from edgedistill.students import bert, bilstm, head, product_quantization, stati
 from edgedistill.training import optimizers
 
 
-def made(vocabulary_size: int, width: int, blocks: int, centroids: int = 256) -> product_quantization.ProductQuantizedEmbedding:
+def made(
+    vocabulary_size: int, width: int, blocks: int, centroids: int = 256
+) -> product_quantization.ProductQuantizedEmbedding:
     torch.manual_seed(0)
     return product_quantization.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
 
@@ -27,7 +29,9 @@ def test_a_row_by_hand() -> None:
     table.codes.copy_(torch.tensor([[3, 0], [255, 7]]))
     with torch.no_grad():
         table.book.weight.copy_(torch.arange(2 * 256).unsqueeze(1) + torch.tensor([0.0, 0.5]))
-    assert table(torch.tensor([[0, 1]])).tolist() == [[[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]]
+    assert table(torch.tensor([[0, 1]])).tolist() == [
+        [[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]
+    ]
     assert table.weight.tolist() == [[3.0, 256.0, 3.5, 256.5], [255.0, 263.0, 255.5, 263.5]]
 
 
@@ -57,13 +61,16 @@ def test_every_code_is_the_nearest_block_and_more_codes_are_nearer() -> None:
         for block in range(blocks):
             own = table.book.weight[256 * block : 256 * (block + 1)]
             away = (words[:, None, block::blocks] - own).square().sum(-1)
-            assert torch.allclose(away.gather(1, table.codes[:, block : block + 1].long())[:, 0], away.amin(1), atol=1e-4)
+            assert torch.allclose(
+                away.gather(1, table.codes[:, block : block + 1].long())[:, 0], away.amin(1), atol=1e-4
+            )
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.01 * 8 < errors[0]  # a number alone among 256 is almost exact
 
 
 def test_codes_of_two_bytes() -> None:
-    """More centroids than a byte numbers: all of them are used, the error falls, and a table of as many rows comes back as it is."""
+    """More centroids than a byte numbers: all of them are used, the error falls, and a table of as many rows
+    comes back as it is."""
     torch.manual_seed(1)
     words = torch.randn(3000, 8)
     one, two, exact = made(3000, 8, 2), made(3000, 8, 2, 1000), made(3000, 8, 2, 3000)
@@ -102,7 +109,9 @@ def test_a_code_counts_as_a_number() -> None:
     counted = bert.parameters(bert.build(bert.shape(spec, 30_522, 0, 384, None)))
     assert counted["embedding"] == 30_522 * 64 + 256 * 384 + 512 * 384 + 2 * 384 + 2 * 384
     assert counted["total"] == counted["embedding"] + 1_774_464
-    more = bert.parameters(bert.build(bert.shape(spec.model_copy(update={"pq_centroids": 1024}), 30_522, 0, 384, None)))
+    more = bert.parameters(
+        bert.build(bert.shape(spec.model_copy(update={"pq_centroids": 1024}), 30_522, 0, 384, None))
+    )
     assert more["embedding"] == counted["embedding"] + (1024 - 256) * 384
     still = static.build(static.shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
     assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
@@ -112,7 +121,9 @@ def test_only_the_book_learns() -> None:
     table = made(300, 8, 4)
     table(torch.tensor([[1, 2, 2]])).sum().backward()
     touched = table.book.weight.grad.abs().sum(1).nonzero().flatten().tolist()
-    assert sorted(touched) == sorted({int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)})
+    assert sorted(touched) == sorted(
+        {int(code) + 256 * block for row in table.codes[[1, 2]] for block, code in enumerate(row)}
+    )
     assert [name for name, _ in table.named_parameters()] == ["book.weight"]
     average = optimizers.Average(table, 0.9)
     average.update(table, 10)
@@ -122,12 +133,16 @@ def test_only_the_book_learns() -> None:
 
 def test_codes_that_do_not_divide_the_width() -> None:
     shapes = (
-        lambda: bert.shape(recipe.Bert(kind="bert", layers=1, width=24, heads=2, pq_bytes=5), 300, 0, 384, None),
+        lambda: bert.shape(
+            recipe.Bert(kind="bert", layers=1, width=24, heads=2, pq_bytes=5), 300, 0, 384, None
+        ),
         lambda: bilstm.shape(recipe.BiLSTM(kind="bilstm", width=24, pq_bytes=48), 300, 0, 384),
         lambda: static.shape(recipe.Static(kind="static", width=24, pq_bytes=7), 300, 0, 384),
     )
     for shape in shapes:
         with pytest.raises(
-            UserError, match=r"student.pq_bytes: \d+ blocks do not divide a width of 24; choose one of \(24, 12, 8, 6, 4, 3, 2, 1\)"
+            UserError,
+            match=r"student.pq_bytes: \d+ blocks do not divide a width of 24; choose one of \(24, 12, 8, 6, "
+            r"4, 3, 2, 1\)",
         ):
             shape()

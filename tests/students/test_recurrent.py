@@ -1,4 +1,5 @@
-"""A unit of layers applied again and again: the papers' columns, the encoder it comes from, and one copy of its weights."""
+"""A unit of layers applied again and again: the papers' columns, the encoder it comes from, and one copy of
+its weights."""
 
 from __future__ import annotations
 
@@ -24,24 +25,52 @@ from tests.students.test_graph import PIECES, make_recurrent, spread
 from tests.vocabulary.test_trim_model import plain
 from tests.vocabulary.test_trim_tokenizer import unigram
 
-XLM_R = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 514}
-MINILM = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 1536, "max_position_embeddings": 512}
-SOURCES: dict[str, tuple[PretrainedConfig, int, int, str]] = {  # config, pieces, padding id, where positions are counted from
-    "XLM-R": (AutoConfig.for_model("xlm-roberta", vocab_size=250_002, type_vocab_size=1, pad_token_id=1, **XLM_R), 250_002, 1, "pad"),
-    "MiniLM": (AutoConfig.for_model("bert", vocab_size=250_037, type_vocab_size=2, pad_token_id=0, **MINILM), 250_037, 1, "zero"),
+XLM_R = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+}
+MINILM = {
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 512,
+}
+SOURCES: dict[
+    str, tuple[PretrainedConfig, int, int, str]
+] = {  # config, pieces, padding id, where positions are counted from
+    "XLM-R": (
+        AutoConfig.for_model("xlm-roberta", vocab_size=250_002, type_vocab_size=1, pad_token_id=1, **XLM_R),
+        250_002,
+        1,
+        "pad",
+    ),
+    "MiniLM": (
+        AutoConfig.for_model("bert", vocab_size=250_037, type_vocab_size=2, pad_token_id=0, **MINILM),
+        250_037,
+        1,
+        "zero",
+    ),
 }
 
 
 def columns(source: str, **spec: Any) -> dict[str, int]:
     config, pieces, pad, counted = SOURCES[source]
-    shape = recurrent.shape(recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, bert_layers.LayerSource(config, counted))
+    shape = recurrent.shape(
+        recipe.Recurrent(kind="recurrent", **spec), pieces, pad, 768, bert_layers.LayerSource(config, counted)
+    )
     with torch.device("meta"):
         return recurrent.parameters(recurrent.build(shape))
 
 
 @pytest.mark.parametrize(
     ("source", "bottleneck", "embedding", "words"),
-    [  # Ding et al. 2022: the paper prints `embedding` for XLM-R (192.40, 32.49, 64.59) and for MiniLM `words` (32.05, 64.10; whole: 96.21)
+    # Ding et al. 2022: the paper prints `embedding` for XLM-R (192.40, 32.49, 64.59) and for MiniLM `words`
+    # (32.05, 64.10; whole: 96.21)
+    [
         ("XLM-R", None, 192_398_592, 250_002 * 768),
         ("XLM-R", 128, 32_495_616, 250_002 * 128 + 128 * 768),
         ("XLM-R", 256, 64_594_176, 250_002 * 256 + 256 * 768),
@@ -79,7 +108,9 @@ def tiny(kind: str, pad: int, depth: int = 4) -> Any:
 def made(source: Any, pad: int, counted: str, **spec: Any) -> recurrent.RecurrentStudent:
     """A student started from a source whose pieces it shares."""
     wanted = recipe.Recurrent(kind="recurrent", **spec)
-    student = recurrent.build(recurrent.shape(wanted, PIECES, pad, 16, bert_layers.LayerSource(source.config, counted)))
+    student = recurrent.build(
+        recurrent.shape(wanted, PIECES, pad, 16, bert_layers.LayerSource(source.config, counted))
+    )
     words = None if wanted.embeddings.source == "random" else source.get_input_embeddings().weight.detach()
     layers = bert_layers.convert(source)
     assert layers is not None and counted == ("zero" if layers.pad is None else "pad")
@@ -95,7 +126,9 @@ def some(pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.where(mask == 1, ids, pad), mask
 
 
-@pytest.mark.parametrize(("kind", "pad", "counted"), [("xlm-roberta", 1, "pad"), ("roberta", 0, "pad"), ("bert", 0, "zero")])
+@pytest.mark.parametrize(
+    ("kind", "pad", "counted"), [("xlm-roberta", 1, "pad"), ("roberta", 0, "pad"), ("bert", 0, "zero")]
+)
 @pytest.mark.parametrize("pooling", ["mean", "cls_pooler"])
 def test_all_the_layers_once_is_the_source(kind: str, pad: int, counted: str, pooling: str) -> None:
     source = tiny(kind, pad)
@@ -132,7 +165,8 @@ def test_positions_by_hand() -> None:
 
 
 def test_positions_keep_their_vectors_under_another_padding_id() -> None:
-    """A tokenizer that pads with 5 where the source padded with 1: the first token still has the first position's vector."""
+    """A tokenizer that pads with 5 where the source padded with 1: the first token still has the first
+    position's vector."""
     source, (ids, mask) = tiny("xlm-roberta", 1), some(1)
     ids[0, 3] = 30
     moved = ids.clone()
@@ -151,23 +185,34 @@ def test_positions_keep_their_vectors_under_another_padding_id() -> None:
 def test_fresh_tables_are_the_papers() -> None:
     source = tiny("xlm-roberta", 1)
     torch.manual_seed(0)
-    student = made(source, 1, "pad", layers=2, bottleneck=4, embeddings=recipe.Embeddings(**{"from": "random"}))
+    student = made(
+        source, 1, "pad", layers=2, bottleneck=4, embeddings=recipe.Embeddings(**{"from": "random"})
+    )
     tables = student.model.embeddings
     assert tables.word_embeddings.table.weight.std().item() == pytest.approx(1, abs=0.15)
     assert tables.position_embeddings.weight.std().item() == pytest.approx(1, abs=0.15)
     assert tables.token_type_embeddings.weight.shape == (1, 16)
     assert tables.word_embeddings.project.weight.abs().max().item() <= 0.5  # torch's own: 1/√B
     layer = student.model.encoder.layer[1].state_dict()
-    assert all(torch.equal(value, source.encoder.layer[1].state_dict()[name]) for name, value in layer.items())
+    assert all(
+        torch.equal(value, source.encoder.layer[1].state_dict()[name]) for name, value in layer.items()
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"layers": 5}, r"student.layers: a block of 5 does not divide the source's 12 layers; choose one of \(1, 2, 3, 4, 6, 12\)"),
+        (
+            {"layers": 5},
+            r"student.layers: a block of 5 does not divide the source's 12 layers; choose one of \(1, 2, 3, "
+            r"4, 6, 12\)",
+        ),
         ({"layers": 24}, "a block of 24 does not divide the source's 12 layers"),
         ({"layers": [0, 12]}, r"student.layers: layer 12 of a source with 12 layers \(0 to 11\)"),
-        ({"bottleneck": 769}, r"student.bottleneck: 769 is wider than the layers \(768\); give less, or leave it out"),
+        (
+            {"bottleneck": 769},
+            r"student.bottleneck: 769 is wider than the layers \(768\); give less, or leave it out",
+        ),
     ],
 )
 def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
@@ -177,7 +222,9 @@ def test_what_cannot_be(spec: dict[str, Any], says: str) -> None:
 
 def test_no_positions_behind_the_padding_id() -> None:
     spec = recipe.Recurrent(kind="recurrent")
-    with pytest.raises(UserError, match="none are left behind padding id 600 in a table of 514; set position_ids: zero"):
+    with pytest.raises(
+        UserError, match="none are left behind padding id 600 in a table of 514; set position_ids: zero"
+    ):
         recurrent.shape(spec, 900, 600, 768, bert_layers.LayerSource(SOURCES["XLM-R"][0], "pad"))
 
 
@@ -198,7 +245,8 @@ def test_a_graph_holds_the_unit_once(precision: str) -> None:
 
 
 def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> None:
-    """Trained from an assistant that counts positions from padding, behind a trimmed and narrow table; exported in all precisions."""
+    """Trained from an assistant that counts positions from padding, behind a trimmed and narrow table;
+    exported in all precisions."""
     assistant = plain(tmp_path / "assistant", "xlm-roberta", unigram(), num_hidden_layers=4)
     student = {
         "kind": "recurrent",
@@ -213,7 +261,13 @@ def test_a_run_and_its_bundle_from_an_xlm_r(world: World, tmp_path: Path) -> Non
     info = train.train(spec, tmp_path / "run", Session(data=world.data, log=lambda line: None))
     shape = files.read_json(tmp_path / "run" / "student.json")
     pieces = shape["config"]["vocab_size"]
-    assert (shape["config"]["num_hidden_layers"], shape["times"], shape["bottleneck"], shape["positions"], shape["pad"]) == (
+    assert (
+        shape["config"]["num_hidden_layers"],
+        shape["times"],
+        shape["bottleneck"],
+        shape["positions"],
+        shape["pad"],
+    ) == (
         2,
         2,
         8,

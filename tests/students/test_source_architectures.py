@@ -1,4 +1,5 @@
-"""A student's weights from encoders of other architectures: all layers are the encoder itself, some are those layers of it."""
+"""A student's weights from encoders of other architectures: all layers are the encoder itself, some are those
+layers of it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,14 @@ from tests.conftest import World, sentences
 from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 
-KINDS = {"bert": wordpiece, "distilbert": wordpiece, "modernbert": byte_bpe, "mpnet": unigram, "roberta": byte_bpe, "xlm-roberta": unigram}
+KINDS = {
+    "bert": wordpiece,
+    "distilbert": wordpiece,
+    "modernbert": byte_bpe,
+    "mpnet": unigram,
+    "roberta": byte_bpe,
+    "xlm-roberta": unigram,
+}
 PROJECTED = ("distilbert", "mpnet", "roberta")
 LONG = "word after word, and no end. " * 40  # beyond a window and the last bucket of a relative bias
 TEXTS = ["", "a", "<pad> and [PAD] </s> inside", "naïve 🙂 北京", LONG, *sentences(6, seed=3)]
@@ -52,9 +60,17 @@ def encoder(folder: Path, kind: str, words: Any = None, **sizes: Any) -> Path:
     layers = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
     own = {"dim": WIDTH, "n_layers": 3, "n_heads": 4, "hidden_dim": 48} if kind == "distilbert" else layers
     if kind == "modernbert":
-        own |= {"local_attention": 16, "global_attn_every_n_layers": 2} | dict.fromkeys(("cls_token_id", "bos_token_id"), 0)
+        own |= {"local_attention": 16, "global_attn_every_n_layers": 2} | dict.fromkeys(
+            ("cls_token_id", "bos_token_id"), 0
+        )
         own |= dict.fromkeys(("sep_token_id", "eos_token_id"), 2)
-    given = {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "max_position_embeddings": 200, **own, **sizes}
+    given = {
+        "vocab_size": len(words),
+        "pad_token_id": words.pad_token_id,
+        "max_position_embeddings": 200,
+        **own,
+        **sizes,
+    }
     model = spread(AutoModel.from_config(AutoConfig.for_model(kind, **given)))
     model.save_pretrained(folder)
     words.save_pretrained(folder)
@@ -66,14 +82,23 @@ class Started:
 
     def __init__(self, world: World, source: Path, **student: Any) -> None:
         head = {"head": "linear", "dims": WIDTH}  # keeps the width, so it starts as the identity
-        given = {"kind": "bert", "weights": str(source), "tokenizer": str(source), "max_tokens": 180, **head, **student}
+        given = {
+            "kind": "bert",
+            "weights": str(source),
+            "tokenizer": str(source),
+            "max_tokens": 180,
+            **head,
+            **student,
+        }
         spec = recipe.parse(world.recipe(student=given), "test")
         assert spec.corpus is not None and isinstance(spec.student, recipe.Bert | recipe.Recurrent)
         self.models = Models(open_teacher(spec.teacher, Session(data=world.data)))
         texts = corpus.build(spec.corpus, Session(data=world.data), 0)
         self.tokenizer = student_tokenizer.build(spec, self.models, texts, Session(log=print))
         sample = corpus_sample.sample(spec, self.tokenizer, texts, Session(log=print))
-        self.prepared = initial_weights.build(spec, self.models, self.tokenizer, Session(data=world.data), sample)
+        self.prepared = initial_weights.build(
+            spec, self.models, self.tokenizer, Session(data=world.data), sample
+        )
         self.module: Any = self.prepared.module.eval()
 
     def embed(self, texts: list[str] = TEXTS) -> np.ndarray:
@@ -86,14 +111,18 @@ def batch(tokenizer: PreTrainedTokenizerBase, texts: list[str] = TEXTS) -> tuple
 
 
 def opened(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    return load_model(model_folder.read(folder), dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(folder)
+    return load_model(model_folder.read(folder), dtype=torch.float32).eval(), tokenizer_files.load_tokenizer(
+        folder
+    )
 
 
 def pooled(model: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """The mean-pooled embeddings of TEXTS, as transformers computes them."""
     ids, mask = batch(tokenizer)
     with torch.inference_mode():
-        return nn.functional.normalize(pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1).numpy()
+        return nn.functional.normalize(
+            pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1
+        ).numpy()
 
 
 def least_cosine(found: np.ndarray, expected: np.ndarray) -> float:
@@ -103,13 +132,20 @@ def least_cosine(found: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_layers_are_the_source_itself(world: World, sources: Any, kind: str) -> None:
-    """In torch and in the graph; a text alone gives what it gives in a batch; the embedding layer is the source's too."""
+    """In torch and in the graph; a text alone gives what it gives in a batch; the embedding layer is the
+    source's too."""
     started, (model, tokenizer) = Started(world, sources(kind)), opened(sources(kind))
     expected = pooled(model, tokenizer)
     assert least_cosine(started.embed(), expected) > 0.999999
     written = graph.build(started.module)
-    counts, total = kinds.parameters(started.module), sum(parameter.numel() for parameter in started.module.parameters())
-    assert counts["total"] == total == counts["embedding"] + counts["encoder"] + counts["head"] and min(counts.values()) > 0
+    counts, total = (
+        kinds.parameters(started.module),
+        sum(parameter.numel() for parameter in started.module.parameters()),
+    )
+    assert (
+        counts["total"] == total == counts["embedding"] + counts["encoder"] + counts["head"]
+        and min(counts.values()) > 0
+    )
     assert graph.compare(started.module, written, 180, len(tokenizer)) > 0.99999
     runner = graph_runner(written)
     assert least_cosine(runner(*batch(tokenizer)), expected) > 0.99999
@@ -125,16 +161,19 @@ def graph_runner(model: Any) -> Any:
     from tests.students.test_graph import session
 
     found = session(model)
-    return lambda ids, mask: found.run(["sentence_embedding"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+    return lambda ids, mask: found.run(
+        ["sentence_embedding"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+    )[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chosen_layers_are_those_layers(world: World, sources: Any, kind: str) -> None:
     """The third, then the first; of a ModernBERT each with its own reach, and a norm in front or none."""
     started, (model, tokenizer) = Started(world, sources(kind), layers=[2, 0]), opened(sources(kind))
-    owner, name = {"distilbert": (getattr(model, "transformer", None), "layer"), "modernbert": (model, "layers")}.get(
-        kind, (getattr(model, "encoder", None), "layer")
-    )
+    owner, name = {
+        "distilbert": (getattr(model, "transformer", None), "layer"),
+        "modernbert": (model, "layers"),
+    }.get(kind, (getattr(model, "encoder", None), "layer"))
     layers = getattr(owner, name)
     setattr(owner, name, nn.ModuleList([layers[2], layers[0]]))
     assert least_cosine(started.embed(), pooled(model, tokenizer)) > 0.999999
@@ -146,10 +185,16 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
     """Codes are exact for up to 256 tokens; texts of kept tokens are embedded as before."""
     started, (model, tokenizer) = Started(world, sources(kind), pq_bytes=20, trim={}), opened(sources(kind))
     kept, bytes_kept = sentences(40, seed=0), KINDS[kind] is byte_bpe
-    assert len(started.tokenizer) == len(tokenizer) == 420 if bytes_kept else 40 < len(started.tokenizer) < min(len(tokenizer), 257)
+    assert (
+        len(started.tokenizer) == len(tokenizer) == 420
+        if bytes_kept
+        else 40 < len(started.tokenizer) < min(len(tokenizer), 257)
+    )
     ids, mask = batch(tokenizer, kept)
     with torch.inference_mode():
-        expected = nn.functional.normalize(pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1).numpy()
+        expected = nn.functional.normalize(
+            pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1
+        ).numpy()
     assert least_cosine(started.embed(kept), expected) > (0.99 if bytes_kept else 0.9999)
     factorized = Started(world, sources(kind), bottleneck=WIDTH)
     assert least_cosine(factorized.embed(), pooled(model, tokenizer)) > 0.9999
@@ -157,14 +202,21 @@ def test_codes_and_a_trimmed_vocabulary(world: World, sources: Any, kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_int8_finds_all_products_and_fixed_scales(world: World, sources: Any, kind: str) -> None:
-    """Three inputs of a layer have a fixed scale (behind its two norms and its attention), the fourth one for each row."""
+    """Three inputs of a layer have a fixed scale (behind its two norms and its attention), the fourth one for
+    each row."""
     started = Started(world, sources(kind))
     model = graph.build(started.module)
-    samples = [row.tolist() for text in [*TEXTS, *sentences(60, seed=9)] for row in encode_ids(started.tokenizer, [text], 180)]
+    samples = [
+        row.tolist()
+        for text in [*TEXTS, *sentences(60, seed=9)]
+        for row in encode_ids(started.tokenizer, [text], 180)
+    ]
     found = quantization.convert(model, "int8", samples)
     constants = {constant.name: constant for constant in found.graph.initializer}
     products = [node for node in found.graph.node if node.op_type == "MatMulIntegerToFloat"]
-    assert len(products) == (7 if kind == "modernbert" else 6) * 3 + 2  # and the head, on tokens and on their mean
+    assert (
+        len(products) == (7 if kind == "modernbert" else 6) * 3 + 2
+    )  # and the head, on tokens and on their mean
     scales = [node.input[1] for node in found.graph.node if node.op_type == "QuantizeLinear"]
     # a ModernBERT's last norm is read by the head; elsewhere it is the last layer's output
     assert sum(name in constants for name in scales) >= 9
@@ -182,28 +234,52 @@ def test_a_narrow_start_is_near_its_source(world: World, sources: Any, kind: str
     read = sentences(30, seed=21)
     ids, mask = batch(tokenizer, read)
     with torch.inference_mode():
-        wanted = nn.functional.normalize(pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1).numpy()
+        wanted = nn.functional.normalize(
+            pool(model(input_ids=ids, attention_mask=mask)[0], mask, "mean"), dim=-1
+        ).numpy()
     near = float((started.embed(read) * wanted).sum(1).mean())
     spread(started.module)
     assert near > 0.85 > 0.5 > float((started.embed(read) * wanted).sum(1).mean())
 
 
 def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp_path: Path) -> None:
-    """Two layers of an MPNet, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its run is a source itself."""
+    """Two layers of an MPNet, 40 wide and with its own trimmed tokenizer, learn from a BERT of 32; then its
+    run is a source itself."""
     mpnet = str(sources("mpnet"))
-    student = {"kind": "bert", "weights": mpnet, "tokenizer": mpnet, "layers": [0, 2], "pq_bytes": 8, "trim": {}, "head": "linear"}
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 30, "batch": 16, "learning_rate": 3e-3}
+    student = {
+        "kind": "bert",
+        "weights": mpnet,
+        "tokenizer": mpnet,
+        "layers": [0, 2],
+        "pq_bytes": 8,
+        "trim": {},
+        "head": "linear",
+    }
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 30,
+        "batch": 16,
+        "learning_rate": 3e-3,
+    }
     session = Session(data=world.data, log=lambda line: None)
-    train.train(recipe.parse(world.recipe(student=student, stages=[stage]), "test"), tmp_path / "run", session)
+    train.train(
+        recipe.parse(world.recipe(student=student, stages=[stage]), "test"), tmp_path / "run", session
+    )
     finished = run.open_run(tmp_path / "run")
     assert (finished.dims, finished.shape["relative_bias"], finished.shape["positions"]) == (32, 32, "pad")
     teacher, texts = TeacherEncoder(recipe.Teacher(model=str(world.teacher))), sentences(20, seed=30)
     before, trained = Started(world, sources("mpnet"), layers=[0, 2], dims=None), finished.student()
     after = student_embeddings.embed(trained, finished.tokenizer(), texts, 128)
-    assert (after * teacher.embed(texts)).sum(1).mean() > 0.2 + (before.embed(texts) * teacher.embed(texts)).sum(1).mean()
+    assert (after * teacher.embed(texts)).sum(1).mean() > 0.2 + (
+        before.embed(texts) * teacher.embed(texts)
+    ).sum(1).mean()
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
-    assert f"distilled from `{world.teacher}`." in card and f"| `{mpnet}` (initial weights) | — | not stated |" in card
+    assert (
+        f"distilled from `{world.teacher}`." in card
+        and f"| `{mpnet}` (initial weights) | — | not stated |" in card
+    )
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - after).max() < 1e-5
     again = Started(world, tmp_path / "run", pq_bytes=8, dims=None)
     assert np.abs(again.embed(texts) - after).max() < 1e-5
@@ -212,11 +288,14 @@ def test_layers_of_one_encoder_taught_by_another(world: World, sources: Any, tmp
 
 
 def test_a_smaller_padding_id_keeps_positions(world: World, sources: Any) -> None:
-    """A trimmed tokenizer may pad with another id, and one without a padding token counts from 0: the first token's row stays its own."""
+    """A trimmed tokenizer may pad with another id, and one without a padding token counts from 0: the first
+    token's row stays its own."""
     whole, (model, _) = Started(world, sources("roberta")), opened(sources("roberta"))
     assert whole.prepared.shape["positions"] == "pad" and whole.prepared.max_tokens == 180
     rows = model.embeddings.position_embeddings.weight
-    assert torch.equal(whole.module.model.embeddings.position_embeddings.weight[1:], rows[1:])  # padding's row is the second
+    assert torch.equal(
+        whole.module.model.embeddings.position_embeddings.weight[1:], rows[1:]
+    )  # padding's row is the second
     for mine, theirs, first in ((None, 1, 0), (5, 1, 6), (5, None, 6), (None, None, 0)):
         found = position_rows(40, mine, model, theirs)
         assert torch.equal(found[first], rows[0 if theirs is None else 2]) and torch.equal(
@@ -225,18 +304,28 @@ def test_a_smaller_padding_id_keeps_positions(world: World, sources: Any) -> Non
 
 
 ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "layers": ("mpnet", {"layers": [0, 3]}, "student.layers: no layer 3 in a model with 3 layers; choose from 0 to 2"),
-    "more layers": ("distilbert", {"layers": 4}, "student.layers: 4 layers from weights that have 3; ask for 3 or fewer"),
+    "layers": (
+        "mpnet",
+        {"layers": [0, 3]},
+        "student.layers: no layer 3 in a model with 3 layers; choose from 0 to 2",
+    ),
+    "more layers": (
+        "distilbert",
+        {"layers": 4},
+        "student.layers: 4 layers from weights that have 3; ask for 3 or fewer",
+    ),
     "width": (
         "modernbert",
         {"width": 20},
-        "student.width: layers of ModernBERT cannot be projected, only those of BERT, CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R; "
+        "student.width: layers of ModernBERT cannot be projected, only those of BERT, CamemBERT, DistilBERT, "
+        "MPNet, RoBERTa, XLM-R; "
         "leave it out",
     ),
     "heads": (
         "mpnet",
         {"width": 30},
-        "student.heads: 3 of 4 heads, each of which has its own relative attention bias; give a width that is a multiple of 4, and leave "
+        "student.heads: 3 of 4 heads, each of which has its own relative attention bias; give a width that "
+        "is a multiple of 4, and leave "
         "heads out",
     ),
     "positions": (
@@ -247,7 +336,8 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "pooler": (
         "distilbert",
         {"pooling": "cls_pooler"},
-        "student.pooling: cls_pooler needs the pooler of `weights`, and {folder} has none or leaves it out; choose another pooling, or "
+        "student.pooling: cls_pooler needs the pooler of `weights`, and {folder} has none or leaves it out; "
+        "choose another pooling, or "
         "weights with a pooler",
     ),
     "packaged": (
@@ -258,13 +348,15 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bundle": (
         "bert",
         {"weights": "nano"},
-        "student.weights: nano is a bundle, which has graphs and no model; give the run it was exported from; or go on from the bundle as "
+        "student.weights: nano is a bundle, which has graphs and no model; give the run it was exported "
+        "from; or go on from the bundle as "
         "a whole: student: {{weights: nano}}",
     ),
     "recurrent": (
         "modernbert",
         {"kind": "recurrent", "layers": 1},
-        "student.weights: {folder} is modernbert, and layers can be taken from BERT, CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R; choose "
+        "student.weights: {folder} is modernbert, and layers can be taken from BERT, CamemBERT, DistilBERT, "
+        "MPNet, RoBERTa, XLM-R; choose "
         "one of these",
     ),
 }
@@ -285,9 +377,15 @@ def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -
     with pytest.raises(UserError) as caught:
         Started(world, folder)
     way_out = "choose one of these, or use `weights: random`"
-    assert str(caught.value) == f"student.weights: {folder} is albert, and layers can be taken from {known}; {way_out}"
+    assert (
+        str(caught.value)
+        == f"student.weights: {folder} is albert, and layers can be taken from {known}; {way_out}"
+    )
     spec = recipe.parse(
-        world.recipe(teacher={"model": str(folder), "pooling": "mean"}, student={"kind": "bert", "weights": "teacher"}), "x"
+        world.recipe(
+            teacher={"model": str(folder), "pooling": "mean"}, student={"kind": "bert", "weights": "teacher"}
+        ),
+        "x",
     )
     models = Models(open_teacher(spec.teacher, Session()))
     with pytest.raises(UserError, match=f"is AlbertModel, and layers can be taken from {known}; choose"):
@@ -296,7 +394,8 @@ def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -
 
 @pytest.mark.parametrize("rows", [150, 2_000])
 def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path: Path, rows: int) -> None:
-    """Fewer rows than tokens, or many more; weights whose tokenizer lies elsewhere too. A few spare rows are fine."""
+    """Fewer rows than tokens, or many more; weights whose tokenizer lies elsewhere too. A few spare rows are
+    fine."""
     words = wordpiece()
     folder = encoder(tmp_path / "model", "distilbert", words, vocab_size=rows)
     sizes = (
@@ -309,7 +408,9 @@ def test_a_vocabulary_that_is_not_the_tokenizers(world: World, tmp_path: Path, r
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
     fits = encoder(tmp_path / "fits", "distilbert", words, vocab_size=len(words) + 24)
-    with pytest.raises(UserError, match=f"embedding table of {rows:,} rows and a tokenizer of {len(words)} tokens"):
+    with pytest.raises(
+        UserError, match=f"embedding table of {rows:,} rows and a tokenizer of {len(words)} tokens"
+    ):
         Started(world, folder, tokenizer=str(fits))
     assert least_cosine(Started(world, fits).embed(), pooled(*opened(fits))) > 0.999999
 
@@ -320,10 +421,12 @@ def test_the_list_of_layers_needs_weights(world: World) -> None:
 
 
 def test_other_teachers_start_students_too(world: World, tmp_path: Path) -> None:
-    """`weights: teacher` of a teacher that is not a BERT; its own vectors come out where nothing is changed."""
+    """`weights: teacher` of a teacher that is not a BERT; its own vectors come out where nothing is
+    changed."""
     folder = encoder(tmp_path / "teacher", "mpnet", max_position_embeddings=64)
     changed = world.recipe(
-        teacher={"model": str(folder), "pooling": "mean", "max_tokens": 60, "dtype": "fp32"}, student={"kind": "bert", "weights": "teacher"}
+        teacher={"model": str(folder), "pooling": "mean", "max_tokens": 60, "dtype": "fp32"},
+        student={"kind": "bert", "weights": "teacher"},
     )
     spec = recipe.parse(changed, "test")
     teacher: Any = open_teacher(spec.teacher, Session())

@@ -22,11 +22,20 @@ PIECES = 30_522
         (384, 3, 12, 1536, 11_918_592, 5_323_392, 147_840),
     ],
 )
-def test_bert_counts(width: int, layers: int, heads: int, intermediate: int, embedding: int, encoder: int, pooler: int) -> None:
-    spec = recipe.Bert(kind="bert", layers=layers, width=width, heads=heads, intermediate=intermediate, pooling="cls_pooler")
+def test_bert_counts(
+    width: int, layers: int, heads: int, intermediate: int, embedding: int, encoder: int, pooler: int
+) -> None:
+    spec = recipe.Bert(
+        kind="bert", layers=layers, width=width, heads=heads, intermediate=intermediate, pooling="cls_pooler"
+    )
     with torch.device("meta"):
         counted = bert.parameters(bert.build(bert.shape(spec, PIECES, 0, 384, None)))
-    assert counted == {"embedding": embedding, "encoder": encoder, "head": pooler, "total": embedding + encoder + pooler}
+    assert counted == {
+        "embedding": embedding,
+        "encoder": encoder,
+        "head": pooler,
+        "total": embedding + encoder + pooler,
+    }
 
 
 def test_bert_tiny_total_without_pooler_and_with_congens_head() -> None:
@@ -50,7 +59,9 @@ def test_sra_counts() -> None:
     assert (counted["encoder"], counted["head"]) == (3_334_144, 786_432)
     assert counted["encoder"] + counted["head"] == 4_120_576
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=300, dims=400, head_bias=True)
-    assert bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 400)))["encoder"] == 2 * (4 * 300 * 600 + 8 * 300)
+    assert bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 400)))["encoder"] == 2 * (
+        4 * 300 * 600 + 8 * 300
+    )
 
 
 def test_static_counts() -> None:
@@ -74,7 +85,9 @@ def test_a_static_student_by_hand() -> None:
     student.weights.data = torch.tensor([9.0, 2.0, 0.5, 7.0])
     ids, mask = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 1, 0]])
     assert torch.allclose(student(ids, mask), torch.tensor([[1.75, 1.75]]))  # (2·(1, 2) + ½·(3, −1)) / 2
-    assert torch.allclose(student(torch.tensor([[2, 1, 0]]), mask), student(ids, mask))  # no order, no padding
+    assert torch.allclose(
+        student(torch.tensor([[2, 1, 0]]), mask), student(ids, mask)
+    )  # no order, no padding
     assert student.weighted_table().tolist() == [[0, 0], [2, 4], [1.5, -0.5], [35, 35]]
 
 
@@ -117,7 +130,10 @@ def test_even_layers() -> None:
     from transformers import BertConfig
 
     twelve = BertConfig(num_hidden_layers=12)
-    layers = {n: bert.source_layers(recipe.Bert(kind="bert", weights="teacher", layers=n), twelve) for n in (1, 2, 4, 12)}
+    layers = {
+        n: bert.source_layers(recipe.Bert(kind="bert", weights="teacher", layers=n), twelve)
+        for n in (1, 2, 4, 12)
+    }
     assert layers == {1: [11], 2: [5, 11], 4: [2, 5, 8, 11], 12: list(range(12))}
 
 
@@ -128,7 +144,9 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
     student = bert.build(bert.shape(spec, 50, 0, 12, None))
     bert.initialize(student, None, None, words)
     error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
-    assert error.item() == pytest.approx(torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4)
+    assert error.item() == pytest.approx(
+        torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4
+    )
 
 
 def test_pca_of_a_table_keeps_its_inner_products_best() -> None:

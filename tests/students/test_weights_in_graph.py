@@ -1,4 +1,5 @@
-"""A graph's constants -> weights: what is refused. tests/quantization/test_dequantize.py has what comes back."""
+"""A graph's constants -> weights: what is refused. tests/quantization/test_dequantize.py has what comes
+back."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import graph, weights_in_graph
 from tests.students.test_graph import make_bert
 
-SIZES = {"vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SIZES = {
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 SHAPE: dict[str, Any] = {
     "kind": "bert",
     "config": {**SIZES, "max_position_embeddings": 40, "pad_token_id": 0},
@@ -53,7 +60,10 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
             {"config": {**SHAPE["config"], "vocab_size": 91}},
             "model.embeddings.word_embeddings.weight has the shape (90, 32), its student's has (91, 32)",
         ),
-        ({"head": {"dims": 13, "bias": True}}, "head.weight has the shape (12, 32), its student's has (13, 32)"),
+        (
+            {"head": {"dims": 13, "bias": True}},
+            "head.weight has the shape (12, 32), its student's has (13, 32)",
+        ),
     ],
 )
 def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str) -> None:
@@ -64,4 +74,8 @@ def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str)
 
 def test_a_layer_too_many_is_not_there() -> None:
     with pytest.raises(UserError, match="cannot be read back"):
-        weights_in_graph.read(constants(make_bert()), {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}}, "bundles/x")
+        weights_in_graph.read(
+            constants(make_bert()),
+            {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}},
+            "bundles/x",
+        )

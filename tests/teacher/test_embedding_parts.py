@@ -21,7 +21,9 @@ def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest
     spec = recipe.parse(world.recipe(), "tiny")
     assert isinstance(spec.corpus, recipe.Files)
     texts, teacher = corpus.build(spec.corpus, session, 0), TeacherEncoder(spec.teacher)
-    whole = embedding_cache.embed_corpus(teacher, texts, Session(data=world.data, cache_folder=tmp_path / "other"))
+    whole = embedding_cache.embed_corpus(
+        teacher, texts, Session(data=world.data, cache_folder=tmp_path / "other")
+    )
     monkeypatch.setattr(embedding_cache, "PART", 64)
     monkeypatch.setattr(embedding_cache, "PART_SECONDS", -1.0)
     embed, embedded = teacher.embed, list[int]()
@@ -38,7 +40,9 @@ def test_a_killed_pass_goes_on(world: World, tmp_path: Path, monkeypatch: pytest
     folder = embedding_cache.embeddings_folder(teacher, texts, session)
     assert embedded == [64, 64, 64] and len(list(folder.glob("*.part.npy"))) == 3
     embedded.clear()
-    monkeypatch.setattr(teacher, "embed", lambda given, *rest: embedded.append(len(given)) or embed(given, *rest))
+    monkeypatch.setattr(
+        teacher, "embed", lambda given, *rest: embedded.append(len(given)) or embed(given, *rest)
+    )
     found = embedding_cache.embed_corpus(teacher, texts, session)
     assert sum(embedded) == len(texts) - 3 * 64 and not list(folder.glob("*.part*"))
     rows = np.arange(len(texts))

@@ -1,4 +1,5 @@
-"""A teacher in int8: near its fp32 embeddings for every chain of modules, made once, cached by what decides it, refused where it loses."""
+"""A teacher in int8: near its fp32 embeddings for every chain of modules, made once, cached by what decides
+it, refused where it loses."""
 
 from __future__ import annotations
 
@@ -31,21 +32,29 @@ CHAINS = {
 
 
 def opened(folder: Path, dtype: str = "int8", **options: Any) -> encoder.TeacherEncoder:
-    return encoder.TeacherEncoder(recipe.Teacher.model_validate({"model": str(folder), "dtype": dtype, "max_tokens": 32, **options}))
+    return encoder.TeacherEncoder(
+        recipe.Teacher.model_validate({"model": str(folder), "dtype": dtype, "max_tokens": 32, **options})
+    )
 
 
 def chained(world: World, folder: Path, pooling: str) -> Path:
     """The tiny teacher with another pooling, a Dense layer with tanh behind it, and a prompt."""
     shutil.copytree(world.teacher, folder)
     files.write_json(
-        folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": False, **CHAINS[pooling]}
+        folder / "1_Pooling/config.json",
+        {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": False, **CHAINS[pooling]},
     )
     layer = {"in_features": 32, "out_features": 24, "activation_function": "torch.nn.modules.activation.Tanh"}
     files.write_json(folder / "2_Dense/config.json", layer)
     torch.manual_seed(1)
-    save_file({"linear.weight": torch.randn(24, 32) / 6, "linear.bias": torch.randn(24) / 6}, folder / "2_Dense/model.safetensors")
+    save_file(
+        {"linear.weight": torch.randn(24, 32) / 6, "linear.bias": torch.randn(24) / 6},
+        folder / "2_Dense/model.safetensors",
+    )
     chain = files.read_json(folder / "modules.json")
-    chain.insert(2, {"idx": 2, "name": "dense", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    chain.insert(
+        2, {"idx": 2, "name": "dense", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    )
     files.write_json(folder / "modules.json", chain)
     files.write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat "}})
     return folder
@@ -67,7 +76,8 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def near(quantized: encoder.TeacherEncoder, exact: encoder.TeacherEncoder) -> None:
-    """Unit and raw embeddings of texts of several lengths, in the order of the texts, are near and not the same."""
+    """Unit and raw embeddings of texts of several lengths, in the order of the texts, are near and not the
+    same."""
     texts = [*sentences(20, seed=4), "a", "the old man " * 40]
     for unit in (True, False):
         found, expected = quantized.embed(texts, unit=unit), exact.embed(texts, unit=unit)
@@ -90,20 +100,37 @@ def test_every_chain_is_near_fp32(world: World, tmp_path: Path, pooling: str) ->
 def test_a_traced_decoder_with_rms_norm_is_near_fp32_and_pools_its_last_token(tmp_path: Path) -> None:
     from transformers import Qwen3Config, Qwen3Model
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    config = Qwen3Config(vocab_size=200, intermediate_size=64, max_position_embeddings=64, pad_token_id=0, **sizes)
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    config = Qwen3Config(
+        vocab_size=200, intermediate_size=64, max_position_embeddings=64, pad_token_id=0, **sizes
+    )
     folder = plain(tmp_path / "t", Qwen3Model(config))
     whole = opened(folder, "fp32", pooling="last")
     near(opened(folder, pooling="last"), whole)
     rows = [np.array([5, 6, 7], np.int32), np.array([9, 8, 7, 6, 5], np.int32)]
-    assert np.allclose(whole.embed_ids(rows)[:1], whole.embed_ids(rows[:1]), atol=1e-5), "the last token, not the last column"
+    assert np.allclose(whole.embed_ids(rows)[:1], whole.embed_ids(rows[:1]), atol=1e-5), (
+        "the last token, not the last column"
+    )
 
 
 def test_a_run_as_an_int8_teacher(world: World, tmp_path: Path) -> None:
-    spec = recipe.parse(world.recipe(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]), "test")
+    spec = recipe.parse(
+        world.recipe(stages=[{"name": "a", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}]), "test"
+    )
     train.train(spec, tmp_path / "run", Session(data=world.data))
     given = {"model": str(tmp_path / "run"), "max_tokens": 32}
-    near(*(assistant.open_assistant(recipe.Teacher.model_validate({**given, "dtype": dtype})) for dtype in ("int8", "fp32")))
+    near(
+        *(
+            assistant.open_assistant(recipe.Teacher.model_validate({**given, "dtype": dtype}))
+            for dtype in ("int8", "fp32")
+        )
+    )
 
 
 def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_path: Path) -> None:
@@ -116,7 +143,11 @@ def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_
     assert len(lines) == 2 and "making the int8 graph" in lines[0] and "cosine to torch 0.9" in lines[1]
     (path,) = (tmp_path / "cache" / "graphs").glob("*/graph.onnx")
     about = files.read_json(path.with_name("graph.json"))
-    assert about["sha256"] == files.sha256_file(path) and about["products_in_w8"] == [] and 0.97 < about["cosine"]["min"] < 1
+    assert (
+        about["sha256"] == files.sha256_file(path)
+        and about["products_in_w8"] == []
+        and 0.97 < about["cosine"]["min"] < 1
+    )
     before = teacher.embed(sentences(3))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     again = opened(world.teacher)
@@ -125,7 +156,9 @@ def test_the_graph_is_made_once_and_again_where_it_is_damaged(world: World, tmp_
     assert np.array_equal(again.embed(sentences(3)), before)
 
 
-def test_the_key_has_what_decides_the_bytes(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_has_what_decides_the_bytes(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = opened(world.teacher).identity()
     assert first["dtype"] == "torch.int8" and first == opened(world.teacher).identity()
     assert first["int8"].keys() == {"format", "onnxruntime", "samples"}
@@ -138,10 +171,17 @@ def test_the_key_has_what_decides_the_bytes(world: World, tmp_path: Path, monkey
     assert opened(world.teacher).identity()["int8"]["onnxruntime"] == "9.8"
 
 
-def test_a_teacher_that_loses_too_much_is_refused(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_teacher_that_loses_too_much_is_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(PRECISIONS, "int8", PRECISIONS["int8"]._replace(single_cosine=0.99999))
-    texts = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0)
-    says = r"teacher.dtype: of .*teacher int8 gives text \d+ of 32 \(.*\) at cosine 0\.9\d+ to torch, 0.99999 is required; set it to auto"
+    texts = corpus.build(
+        recipe.Files(texts=["texts.txt"]), Session(data=world.data, cache_folder=tmp_path), 0
+    )
+    says = (
+        r"teacher.dtype: of .*teacher int8 gives text \d+ of 32 \(.*\) at cosine 0\.9\d+ to torch, "
+        r"0.99999 is required; set it to auto"
+    )
     with pytest.raises(UserError, match=says):
         embedding_cache.embed_corpus(opened(world.teacher), texts, Session(cache_folder=tmp_path))
     assert not list(tmp_path.rglob("*.onnx")) and not list((tmp_path / "teachers").glob("*"))
@@ -150,18 +190,29 @@ def test_a_teacher_that_loses_too_much_is_refused(world: World, tmp_path: Path, 
 def test_a_teacher_without_a_graph_runs_in_torch_and_is_refused_in_int8(tmp_path: Path) -> None:
     from transformers import Gemma3TextConfig, Gemma3TextModel
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
     rest = {"intermediate_size": 16, "max_position_embeddings": 64, "use_bidirectional_attention": True}
     config = Gemma3TextConfig(vocab_size=200, pad_token_id=0, **sizes, **rest)
     folder = plain(tmp_path / "t", Gemma3TextModel(config))
     with pytest.raises(
-        UserError, match=r"teacher.dtype: int8 needs a graph of .*t, and it cannot be written as a graph \(.*\); set it to auto"
+        UserError,
+        match=r"teacher.dtype: int8 needs a graph of .*t, and it cannot be written as a graph \(.*\); set it "
+        r"to auto",
     ):
         opened(folder, pooling="mean").prepare(Session(cache_folder=tmp_path / "cache"))
     lines: list[str] = []
     exact = opened(folder, "fp32", pooling="mean")
     exact.prepare(Session(log=lines.append))
-    assert len(lines) == 1 and "runs in torch, at about half the speed: it cannot be written as a graph" in lines[0]
+    assert (
+        len(lines) == 1
+        and "runs in torch, at about half the speed: it cannot be written as a graph" in lines[0]
+    )
     ids = np.array([[5, 6, 7]])
     with torch.inference_mode():
         expected = exact.module(torch.from_numpy(ids), torch.ones(1, 3, dtype=torch.long)).numpy()
@@ -172,7 +223,9 @@ def test_cuda_is_refused_before_anything_is_embedded(world: World, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     other = {"model": str(world.teacher), "max_tokens": 5, "dtype": "int8"}
     targets = {"kind": "concat", "parts": [{}, {"teacher": other}], "reduce": {"kind": "pca"}, "dims": 32}
-    spec = recipe.parse(world.recipe(teacher={**world.recipe()["teacher"], "dtype": "int8"}, targets=targets), "test")
+    spec = recipe.parse(
+        world.recipe(teacher={**world.recipe()["teacher"], "dtype": "int8"}, targets=targets), "test"
+    )
     for device in ("auto", "cuda"):
         with pytest.raises(UserError) as caught:
             teacher_record.check_device(spec, device)
@@ -193,8 +246,13 @@ def test_check_makes_the_graph_and_training_finds_it(world: World, tmp_path: Pat
     session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
     spec = recipe.parse(world.recipe(teacher={**world.recipe()["teacher"], "dtype": "int8"}), "test")
     found = cost.costs([spec], session)[0]
-    assert found["estimated_seconds"]["teacher"] > 0 and sum("making the int8 graph" in line for line in lines) == 1
+    assert (
+        found["estimated_seconds"]["teacher"] > 0
+        and sum("making the int8 graph" in line for line in lines) == 1
+    )
     info = train.train(spec, tmp_path / "run", session)
-    assert sum("making the int8 graph" in line for line in lines) == 1 and any("texts/s" in line for line in lines)
+    assert sum("making the int8 graph" in line for line in lines) == 1 and any(
+        "texts/s" in line for line in lines
+    )
     assert info["teachers"][0]["name"] == str(world.teacher)
     assert len(list((tmp_path / "cache" / "teachers").glob("*/00000.npy"))) == 1

@@ -33,7 +33,10 @@ from edgedistill.training.training_data import target_embeddings
 from tests.conftest import World, sentences
 
 DRAW = np.random.default_rng(0)
-POINTS = unit_rows(DRAW.standard_normal((400, 12)) * 0.7 ** np.arange(12) @ np.linalg.qr(DRAW.standard_normal((12, 12)))[0] + 0.1)
+POINTS = unit_rows(
+    DRAW.standard_normal((400, 12)) * 0.7 ** np.arange(12) @ np.linalg.qr(DRAW.standard_normal((12, 12)))[0]
+    + 0.1
+)
 ROTATION = np.linalg.qr(DRAW.standard_normal((12, 12)))[0]
 
 
@@ -83,7 +86,8 @@ def test_pca_of_a_rank_reconstructs_the_teachers_dimensions() -> None:
 
 
 def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
-    """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and is as long as without."""
+    """−½ is scikit-learn's whitening but for scale and signs; leading back, a direction keeps its place and
+    is as long as without."""
     from sklearn.decomposition import PCA
 
     white = PCA(5, svd_solver="full", whiten=True).fit_transform(POINTS)
@@ -93,12 +97,20 @@ def test_pca_scales_directions_by_a_power_of_their_variance() -> None:
     assert kept == pca(POINTS, 5)[1]
     plain, _ = pca(POINTS, 12, centre=False)
     back, note = fit(
-        recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12), POINTS, POINTS
+        recipe.SingleTeacher(
+            reduce=recipe.Pca(kind="pca", rank=12, centre=False, variance_exponent=0.25), dims=12
+        ),
+        POINTS,
+        POINTS,
     )
     values = ((POINTS @ plain.weight) ** 2).mean(0)
     longer = (values / values.mean()) ** 0.25
     assert np.allclose(back(plain.weight.T), plain.weight.T * longer[:, None])
-    away, _ = fit(recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12), POINTS, POINTS)
+    away, _ = fit(
+        recipe.SingleTeacher(reduce=recipe.Pca(kind="pca", centre=False, variance_exponent=0.25), dims=12),
+        POINTS,
+        POINTS,
+    )
     assert np.allclose(gram(away(POINTS)), gram(back(POINTS)))
     assert note["power"] == 0.25
 
@@ -119,7 +131,8 @@ def test_signs_are_fixed() -> None:
 
 
 def test_a_random_projection_keeps_distances_within_the_bound() -> None:
-    """Johnson-Lindenstrauss: with dims ≥ 4 ln n / (ε²/2 − ε³/3), every one of the n² distances moves by less than ε."""
+    """Johnson-Lindenstrauss: with dims ≥ 4 ln n / (ε²/2 − ε³/3), every one of the n² distances moves by less
+    than ε."""
     points, epsilon = DRAW.standard_normal((30, 500)), 0.5
     dims = int(np.ceil(4 * np.log(30) / (epsilon**2 / 2 - epsilon**3 / 3)))
     ratio = (distances(gaussian(500, dims, seed=1)(points)) / distances(points)) ** 2
@@ -147,7 +160,9 @@ def test_ridge_recovers_a_linear_student_and_shrinks_with_strength() -> None:
 def test_cca_finds_what_both_sides_share() -> None:
     shared = DRAW.standard_normal((2000, 2))
     left = np.concatenate([shared, DRAW.standard_normal((2000, 6))], 1) @ DRAW.standard_normal((8, 8))
-    right = np.concatenate([shared + 0.01 * DRAW.standard_normal((2000, 2)), DRAW.standard_normal((2000, 3))], 1)
+    right = np.concatenate(
+        [shared + 0.01 * DRAW.standard_normal((2000, 2)), DRAW.standard_normal((2000, 3))], 1
+    )
     found, correlations = cca(left, right @ DRAW.standard_normal((5, 5)), 3, 1e-9)
     assert correlations[:2].min() > 0.999
     assert correlations[2] < 0.2
@@ -191,13 +206,19 @@ def test_aligning_turns_targets_and_changes_no_cosine(kind: str) -> None:
         assert note["align"] == align
         assert np.allclose(gram(unit_rows(turned(POINTS))), gram(unit_rows(plain(POINTS))))
         if align == "procrustes":
-            assert np.linalg.norm(unit_rows(turned(POINTS)) - student) <= np.linalg.norm(unit_rows(plain(POINTS)) - student) + 1e-9
+            assert (
+                np.linalg.norm(unit_rows(turned(POINTS)) - student)
+                <= np.linalg.norm(unit_rows(plain(POINTS)) - student) + 1e-9
+            )
 
 
 def test_what_cannot_be_fitted() -> None:
     for fields, says in [
         ({}, "targets.dims: 5, and without `reduce` the teacher's embeddings keep 12 dimensions"),
-        ({"reduce": {"kind": "pca"}, "dims": 13}, "pca cannot make 13 dimensions of the teacher's 12; lower it"),
+        (
+            {"reduce": {"kind": "pca"}, "dims": 13},
+            "pca cannot make 13 dimensions of the teacher's 12; lower it",
+        ),
     ]:
         with pytest.raises(UserError, match=says):
             fit(projected(**fields), POINTS, POINTS)
@@ -216,7 +237,10 @@ def go(world: World, out: Path, **changes: Any) -> dict[str, Any]:
 BARE = {"kind": "bert", "layers": 1, "width": 16, "heads": 2}
 SPLIT = {
     "kind": "split",
-    "parts": [{"reduce": {"kind": "pca"}, "dims": 12, "weight": 3.0}, {"reduce": {"kind": "gaussian"}, "dims": 4, "weight": 1.0}],
+    "parts": [
+        {"reduce": {"kind": "pca"}, "dims": 12, "weight": 3.0},
+        {"reduce": {"kind": "gaussian"}, "dims": 4, "weight": 1.0},
+    ],
 }
 WAYS: dict[str, dict[str, Any]] = {
     "pca": {"reduce": {"kind": "pca"}, "dims": 16},
@@ -228,8 +252,11 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: World, tmp_path: Path, way: str) -> None:
-    """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors, in every precision."""
+def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(
+    world: World, tmp_path: Path, way: str
+) -> None:
+    """One recipe trains on targets, one exports the teacher that makes them: the same maps, the same vectors,
+    in every precision."""
     looks = way not in ("pca", "split")
     go(world, tmp_path / "student", student=BARE, targets=WAYS[way])
     itself = {"kind": "teacher", **({"reference_student": BARE} if looks else {})}
@@ -243,7 +270,9 @@ def test_the_reduced_teacher_is_a_bundle_and_gives_the_students_targets(world: W
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
     loaded = encoder.TeacherEncoder(spec.teacher)
     rows = np.arange(30)
-    data = targets.FittingData(lambda of: embed_corpus(loaded, texts, QUIET), texts.training_count, lambda rows: np.empty(0), 0)
+    data = targets.FittingData(
+        lambda of: embed_corpus(loaded, texts, QUIET), texts.training_count, lambda rows: np.empty(0), 0
+    )
     wanted = targets.load_or_fit(spec.targets, data, tmp_path / "student" / "targets")[rows]  # type: ignore[arg-type]
     assert np.linalg.norm(wanted, axis=1) == pytest.approx(np.ones(30), abs=1e-5)
     assert wanted.std(0).min() > 0
@@ -257,7 +286,13 @@ def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: Wo
     """In the trained student, in its graph, and in its targets."""
     for stage in ({"kind": "cosine"}, {"kind": "ckd", "queue": 32}):
         folder = tmp_path / str(stage["kind"])
-        go(world, folder, student=BARE, targets=SPLIT, stages=[{"name": "a", "objective": stage, "steps": 4, "batch": 8}])
+        go(
+            world,
+            folder,
+            student=BARE,
+            targets=SPLIT,
+            stages=[{"name": "a", "objective": stage, "steps": 4, "batch": 8}],
+        )
         opened = run.open_run(folder)
         student: Any = opened.student()
         words, texts = opened.tokenizer(), sentences(12, seed=8)
@@ -271,14 +306,25 @@ def test_the_cosine_of_split_vectors_is_the_weighted_sum_of_the_blocks(world: Wo
 
 
 def test_alignment_begins_nearer(world: World, tmp_path: Path) -> None:
-    """Before a single step, aligned targets are closer to the initial student's embeddings; their rank order is unchanged."""
+    """Before a single step, aligned targets are closer to the initial student's embeddings; their rank order
+    is unchanged."""
     found = {}
     for align in ("none", "procrustes", "signed_permutation"):
-        spec = recipe.parse(world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}), "test")
+        spec = recipe.parse(
+            world.recipe(student=BARE, targets={"reduce": {"kind": "pca"}, "dims": 16, "align": align}),
+            "test",
+        )
         texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
         loaded = encoder.TeacherEncoder(spec.teacher)
         student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, world.data)
-        made = target_embeddings(spec, Models(loaded), texts, student, Session(data=world.data, log=lambda line: None), tmp_path / align)
+        made = target_embeddings(
+            spec,
+            Models(loaded),
+            texts,
+            student,
+            Session(data=world.data, log=lambda line: None),
+            tmp_path / align,
+        )
         rows = np.arange(texts.training_count)
         own = student_embeddings.embed(student.module, loaded.tokenizer, texts.texts(rows), 32)
         found[align] = ((made[rows] * own).sum(1).mean(), gram(made[rows][:40])[np.triu_indices(40, 1)])
@@ -302,13 +348,23 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
 def test_joined_teachers_are_one_wide_teacher(world: World, tmp_path: Path) -> None:
     other = {"model": str(world.teacher), "max_tokens": 5}
     spec = recipe.parse(
-        world.recipe(targets={"kind": "concat", "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}], "dims": 64}), "test"
+        world.recipe(
+            targets={
+                "kind": "concat",
+                "parts": [{"weight": 1.0}, {"teacher": other, "weight": 3.0}],
+                "dims": 64,
+            }
+        ),
+        "test",
     )
     texts = corpus.build(spec.corpus, Session(data=world.data), spec.seed)  # type: ignore[arg-type]
-    made = target_embeddings(spec, open_models(spec, QUIET), texts, None, Session(data=world.data, log=lambda line: None), tmp_path)
+    made = target_embeddings(
+        spec, open_models(spec, QUIET), texts, None, Session(data=world.data, log=lambda line: None), tmp_path
+    )
     rows = np.arange(25)
     one, two = (
-        encoder.TeacherEncoder(recipe.Teacher.model_validate(each)).embed(texts.texts(rows)) for each in (world.recipe()["teacher"], other)
+        encoder.TeacherEncoder(recipe.Teacher.model_validate(each)).embed(texts.texts(rows))
+        for each in (world.recipe()["teacher"], other)
     )
     assert np.allclose(gram(made[rows]), 0.25 * gram(one) + 0.75 * gram(two), atol=2e-3)
     assert not np.allclose(gram(one), gram(two), atol=2e-3)
@@ -322,7 +378,8 @@ def test_check_counts_the_parameters_of_reduced_targets(world: World, student: d
     plain = {} if student["kind"] == "teacher" else {"targets": {"reduce": {"kind": "pca"}, "dims": 16}}
     found, without = (
         cost.cost(
-            recipe.parse(world.recipe(student=student, stages=stages, **more), "test"), Session(data=world.data, log=lambda line: None)
+            recipe.parse(world.recipe(student=student, stages=stages, **more), "test"),
+            Session(data=world.data, log=lambda line: None),
         )
         for more in ({"targets": SPLIT}, plain)
     )
@@ -340,7 +397,11 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
         bundle_writer.export(tmp_path / "runs" / name, ["fp32"], tmp_path / name, lambda line: None)
     measured = [f"{tmp_path / name}:fp32" for name in ("reduced", "teacher")]
     made = bench.bench(
-        measured, [suite_of(world)], Session(data=world.data, log=lambda line: None), 1, plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2)
+        measured,
+        [suite_of(world)],
+        Session(data=world.data, log=lambda line: None),
+        1,
+        plan=speed.MeasurementPlan(2, 1, 1, 0.0, 2),
     )
     kept = {each["bundle"]["name"]: each["kept"] for each in made["reports"]}
     assert kept["teacher"]["tiny"] == 1
@@ -350,11 +411,16 @@ def test_a_reduced_teacher_is_measured_beside_the_teacher(world: World, tmp_path
 # Precomputed embeddings
 
 
-def closed(world: World, folder: Path, vectors: np.ndarray | None = None, texts: list[str] | None = None) -> dict[str, Any]:
-    """A closed teacher's file: the corpus' texts in another order, twice the length, more texts than needed."""
+def closed(
+    world: World, folder: Path, vectors: np.ndarray | None = None, texts: list[str] | None = None
+) -> dict[str, Any]:
+    """A closed teacher's file: the corpus' texts in another order, twice the length, more texts than
+    needed."""
     texts = texts if texts is not None else [*reversed(sentences(440)), "One text more."]
     vectors = (
-        vectors if vectors is not None else 2 * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), max_tokens=32)).embed(texts)
+        vectors
+        if vectors is not None
+        else 2 * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher), max_tokens=32)).embed(texts)
     )
     folder.mkdir(exist_ok=True)
     np.save(folder / "closed.npy", vectors)
@@ -395,7 +461,9 @@ def test_precomputed_embeddings_are_matched_text_by_text(world: World, tmp_path:
         name = parquet(tmp_path, lines, numbers.tolist(), kind)
         assert np.array_equal(
             precomputed_embeddings.corpus_embeddings(
-                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher(embeddings=name), None), texts, QUIET
+                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher(embeddings=name), None),
+                texts,
+                QUIET,
             )[rows],
             found[rows],
         )
@@ -415,7 +483,13 @@ def test_a_student_of_a_closed_teacher(world: World, tmp_path: Path) -> None:
     about = json.loads((tmp_path / "c/targets/targets.json").read_text())
     assert about["blocks"][0]["teachers"] == [spec["embeddings"]]
     with pytest.raises(UserError, match="targets: of other teachers than the recipe's"):
-        go(world, tmp_path / "d", student={"kind": "teacher"}, stages=[], targets={**WAYS["pca"], "teacher": spec})
+        go(
+            world,
+            tmp_path / "d",
+            student={"kind": "teacher"},
+            stages=[],
+            targets={**WAYS["pca"], "teacher": spec},
+        )
 
 
 def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) -> None:
@@ -425,7 +499,9 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
         before = sorted((files.cache_folder() / "teachers").glob("*"))
         with pytest.raises(UserError, match=match):
             precomputed_embeddings.corpus_embeddings(
-                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path), texts, QUIET
+                precomputed_embeddings.PrecomputedEmbeddings(recipe.Teacher.model_validate(spec), tmp_path),
+                texts,
+                QUIET,
             )
         assert sorted((files.cache_folder() / "teachers").glob("*")) == before
 
@@ -433,13 +509,19 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
     refused("teacher.embeddings: no file .*nothing.npy", embeddings="nothing.npy")
     refused("439 embeddings, but 440 texts in closed.txt", **closed(world, tmp_path, rows[:439], all_of_them))
     refused("441 embeddings, but 440 texts", **closed(world, tmp_path, np.ones((441, 6)), all_of_them))
-    refused('2 of 440 texts of the corpus are not in it, the first is "', **closed(world, tmp_path, rows[2:], all_of_them[2:]))
+    refused(
+        '2 of 440 texts of the corpus are not in it, the first is "',
+        **closed(world, tmp_path, rows[2:], all_of_them[2:]),
+    )
     broken = rows.copy()
     broken[7, 2] = np.nan
     refused("row 8 holds a value that is not finite", **closed(world, tmp_path, broken, all_of_them))
     broken[7] = 0
     refused("row 8 holds only zeros", **closed(world, tmp_path, broken, all_of_them))
-    refused("int64 of shape \\(440,\\); save the embeddings as a matrix", **closed(world, tmp_path, np.arange(440), all_of_them))
+    refused(
+        "int64 of shape \\(440,\\); save the embeddings as a matrix",
+        **closed(world, tmp_path, np.arange(440), all_of_them),
+    )
     (tmp_path / "closed.txt").unlink()
     refused("teacher.texts: no file .*closed.txt", embeddings="closed.npy")
     (tmp_path / "bad.npy").write_bytes(b"no")
@@ -455,7 +537,10 @@ def test_unusable_files_of_embeddings_are_refused(world: World, tmp_path: Path) 
         embeddings=parquet(tmp_path, all_of_them, rows.tolist()),
         embedding_column="embeding",
     )
-    refused("column 'embedding' is string, not lists of floats", embeddings=parquet(tmp_path, all_of_them, all_of_them))
+    refused(
+        "column 'embedding' is string, not lists of floats",
+        embeddings=parquet(tmp_path, all_of_them, all_of_them),
+    )
 
 
 # Matryoshka, on the whole way
@@ -478,8 +563,16 @@ def test_a_matryoshka_student_may_be_cut(world: World, tmp_path: Path) -> None:
         cut["cut"].encode(texts, dim=5)
     with pytest.raises(UserError, match="only Matryoshka students can be cut"):
         cut["plain"].encode(texts, dim=4)
-    with pytest.raises(UserError, match=r"stages\[0\].objective.dims: end at 8, the student has 16 dimensions"):
-        go(world, tmp_path / "x", student=BARE, targets=WAYS["pca"], stages=[{**stage, "objective": {**objective, "dims": [4, 8]}}])
+    with pytest.raises(
+        UserError, match=r"stages\[0\].objective.dims: end at 8, the student has 16 dimensions"
+    ):
+        go(
+            world,
+            tmp_path / "x",
+            student=BARE,
+            targets=WAYS["pca"],
+            stages=[{**stage, "objective": {**objective, "dims": [4, 8]}}],
+        )
     with pytest.raises(UserError, match="matryoshka truncates the student's own embeddings, not blocks"):
         go(world, tmp_path / "y", student=BARE, targets=SPLIT, stages=[stage])
 
@@ -494,7 +587,9 @@ def test_blocks_must_fill_the_student(world: World, tmp_path: Path) -> None:
             go(world, tmp_path / "x", student={**BARE, "width": width}, targets=WAYS[way])
         assert not resolve.unfinished_run(tmp_path / "x").exists()
     stage = {"name": "a", "objective": {"kind": "gram"}, "steps": 2, "batch": 8}
-    with pytest.raises(UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"):
+    with pytest.raises(
+        UserError, match="16 dimensions are fitted to the student's embeddings, which have 20"
+    ):
         go(world, tmp_path / "x", student={**BARE, "width": 20}, targets=WAYS["ridge"], stages=[stage])
 
 
@@ -507,13 +602,23 @@ REDUCED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("spec", REDUCED, ids=str)
-@pytest.mark.parametrize(("kind", "fact"), [("all the same", "all the same"), ("zeros", "all the same"), ("nan", "not finite")])
-def test_nothing_is_fitted_on_embeddings_without_directions(spec: dict[str, Any], kind: str, fact: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fact"), [("all the same", "all the same"), ("zeros", "all the same"), ("nan", "not finite")]
+)
+def test_nothing_is_fitted_on_embeddings_without_directions(
+    spec: dict[str, Any], kind: str, fact: str
+) -> None:
     """Maps of what rounding leaves would be finite, and their targets noise of unit length."""
-    rows = {"all the same": np.repeat(POINTS[:1], 400, 0), "zeros": POINTS * 0, "nan": np.where(POINTS[7] == POINTS, np.nan, POINTS)}[kind]
+    rows = {
+        "all the same": np.repeat(POINTS[:1], 400, 0),
+        "zeros": POINTS * 0,
+        "nan": np.where(POINTS[7] == POINTS, np.nan, POINTS),
+    }[kind]
     rows = rows.astype(np.float16).astype(np.float64)
     student = DRAW.standard_normal((400, spec["dims"]))
-    with pytest.raises(UserError, match=f"^targets: the teacher's embeddings of 400 texts are {fact}; choose another teacher"):
+    with pytest.raises(
+        UserError, match=f"^targets: the teacher's embeddings of 400 texts are {fact}; choose another teacher"
+    ):
         fit(recipe.SingleTeacher.model_validate(spec), rows, student)
     fitted, _ = fit(recipe.SingleTeacher.model_validate(spec), POINTS, student)
     assert np.isfinite(fitted.weight).all()

@@ -1,4 +1,5 @@
-"""Texts -> embeddings: equal to sentence-transformers, cached under their key, kept through kills and damage."""
+"""Texts -> embeddings: equal to sentence-transformers, cached under their key, kept through kills and
+damage."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ ODD = ["", "   ", "é 文 🙂 ﬁ", "x" * 3000, "the cat eats a red apple on Su
 
 
 def load(folder: Path, **options: object) -> encoder.TeacherEncoder:
-    return encoder.TeacherEncoder(recipe.Teacher.model_validate({"model": str(folder), "dtype": "fp32", **options}))
+    return encoder.TeacherEncoder(
+        recipe.Teacher.model_validate({"model": str(folder), "dtype": "fp32", **options})
+    )
 
 
 def test_equals_sentence_transformers(world: World) -> None:
@@ -36,7 +39,9 @@ def test_equals_sentence_transformers(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "pooling", [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}], ids=str
+    "pooling",
+    [{"pooling_mode_cls_token": True}, {"pooling_mode": ["mean", "max"]}, {"pooling_mode_lasttoken": True}],
+    ids=str,
 )
 def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling: dict[str, object]) -> None:
     from safetensors.torch import save_file
@@ -49,9 +54,17 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
     files.write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 32, **flags, **pooling})
     files.write_json(
         folder / "2_Dense/config.json",
-        {"in_features": width, "out_features": 7, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+        {
+            "in_features": width,
+            "out_features": 7,
+            "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        },
     )
-    save_file({"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)}, folder / "2_Dense/model.safetensors")
+    save_file(
+        {"linear.weight": torch.randn(7, width), "linear.bias": torch.randn(7)},
+        folder / "2_Dense/model.safetensors",
+    )
     chain = files.read_json(folder / "modules.json")
     chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     files.write_json(folder / "modules.json", chain)
@@ -61,7 +74,9 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
         mean, largest = (load_plain(world, mode) for mode in ("mean", "max"))
         texts = sentences(5)
         ids, mask = batching.pad(token_batches.encode_ids(loaded.tokenizer, texts, 48), 0)
-        both = torch.cat([t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1)
+        both = torch.cat(
+            [t.module(torch.from_numpy(ids), torch.from_numpy(mask)) for t in (mean, largest)], -1
+        )
         expected = torch.nn.functional.normalize(loaded.module.dense[0](both), dim=-1).detach().numpy()
     else:
         texts = sentences(30)
@@ -72,12 +87,19 @@ def test_dense_and_poolings_are_respected(world: World, tmp_path: Path, pooling:
 def load_plain(world: World, pooling: str) -> encoder.TeacherEncoder:
     folder = world.folder / "plain"
     if not folder.exists():
-        shutil.copytree(world.teacher, folder, ignore=shutil.ignore_patterns("modules.json", "1_Pooling", "sentence_bert_config.json"))
+        shutil.copytree(
+            world.teacher,
+            folder,
+            ignore=shutil.ignore_patterns("modules.json", "1_Pooling", "sentence_bert_config.json"),
+        )
     return load(folder, pooling=pooling)
 
 
 def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World) -> None:
-    assert np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max() < 1e-6
+    assert (
+        np.abs(load_plain(world, "mean").embed(sentences(9)) - load(world.teacher).embed(sentences(9))).max()
+        < 1e-6
+    )
     with pytest.raises(UserError, match="a plain model does not define its pooling; set teacher.pooling"):
         load(world.folder / "plain")
     with pytest.raises(UserError, match="brings its own pooling; leave teacher.pooling out"):
@@ -87,7 +109,10 @@ def test_a_plain_model_needs_a_pooling_and_the_other_brings_its_own(world: World
 def test_prompts(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
-    files.write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the cat "}, "default_prompt_name": None})
+    files.write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": {"query": "the cat "}, "default_prompt_name": None},
+    )
     plain, prompted = load(folder), load(folder, prompt_name="query")
     assert np.allclose(prompted.embed(["eats"]), plain.embed(["the cat eats"]), atol=1e-6)
     assert plain.identity() != prompted.identity()
@@ -101,12 +126,18 @@ def test_a_prompt_that_is_not_pooled_is_refused(world: World, tmp_path: Path) ->
     pooling = folder / "1_Pooling/config.json"
     files.write_json(pooling, {**files.read_json(pooling), "include_prompt": False})
     assert np.allclose(load(folder).embed(sentences(3)), load(world.teacher).embed(sentences(3)))
-    with pytest.raises(UserError, match=r"its pooling leaves the tokens of a prompt out \(include_prompt: false\), which is not supported"):
+    with pytest.raises(
+        UserError,
+        match=r"its pooling leaves the tokens of a prompt out \(include_prompt: false\), which is not "
+        r"supported",
+    ):
         load(folder, prompt="the cat ")
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(world: World, tmp_path: Path, dense: bool) -> None:
+def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(
+    world: World, tmp_path: Path, dense: bool
+) -> None:
     from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformer
 
@@ -114,7 +145,10 @@ def test_a_matryoshka_model_keeps_the_dimensions_that_its_settings_name(world: W
     shutil.copytree(world.teacher, folder)
     if dense:
         files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 20})
-        save_file({"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)}, folder / "2_Dense/model.safetensors")
+        save_file(
+            {"linear.weight": torch.randn(20, 32), "linear.bias": torch.randn(20)},
+            folder / "2_Dense/model.safetensors",
+        )
         chain = files.read_json(folder / "modules.json")
         chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
         files.write_json(folder / "modules.json", chain)
@@ -134,18 +168,27 @@ def whole_rows(loaded: encoder.TeacherEncoder, texts: list[str]) -> np.ndarray:
     """By torch, one text at a time, before the unit length."""
     rows = token_batches.encode_ids(loaded.tokenizer, texts, loaded.max_tokens)
     with torch.inference_mode():
-        each = [loaded.module(torch.from_numpy(row[None].astype(np.int64)), torch.ones((1, len(row)), dtype=torch.long)) for row in rows]
+        each = [
+            loaded.module(
+                torch.from_numpy(row[None].astype(np.int64)), torch.ones((1, len(row)), dtype=torch.long)
+            )
+            for row in rows
+        ]
     return torch.cat(each).numpy()
 
 
-def test_a_model_that_changes_while_it_is_open_is_not_cached(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+def test_a_model_that_changes_while_it_is_open_is_not_cached(
+    world: World, built: corpus.Corpus, tmp_path: Path
+) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     loaded = load(folder)
     loaded.identity()
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    with pytest.raises(UserError, match="t: model.safetensors has changed since the model was opened, .*; start again"):
+    with pytest.raises(
+        UserError, match="t: model.safetensors has changed since the model was opened, .*; start again"
+    ):
         embedding_cache.embed_corpus(loaded, built, QUIET)
     assert not list((tmp_path / "cache").glob("teachers/*"))
     found = embedding_cache.embed_corpus(load(folder), built, QUIET)
@@ -158,19 +201,25 @@ def test_the_run_of_a_reduced_teacher_is_known_by_its_maps(world: World, tmp_pat
         targets = {"reduce": {"kind": "gaussian", "seed": seed}, "dims": 16}
         spec = recipe.parse(world.recipe(student={"kind": "teacher"}, targets=targets, stages=[]), "test")
         train.train(spec, tmp_path / f"reduced-{seed}", Session(data=world.data))
-        keys.append(assistant.open_assistant(recipe.Teacher(model=str(tmp_path / f"reduced-{seed}"))).identity())
+        keys.append(
+            assistant.open_assistant(recipe.Teacher(model=str(tmp_path / f"reduced-{seed}"))).identity()
+        )
     assert keys[0] != keys[1]
 
 
 @pytest.mark.parametrize("setting", [{"use_residual": True}, {"module_input_name": "token_embeddings"}])
-def test_a_dense_layer_of_another_form_is_refused(world: World, tmp_path: Path, setting: dict[str, object]) -> None:
+def test_a_dense_layer_of_another_form_is_refused(
+    world: World, tmp_path: Path, setting: dict[str, object]
+) -> None:
     folder = tmp_path / "t"
     shutil.copytree(world.teacher, folder)
     files.write_json(folder / "2_Dense/config.json", {"in_features": 32, "out_features": 32, **setting})
     chain = files.read_json(folder / "modules.json")
     chain[2] = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     files.write_json(folder / "modules.json", chain)
-    with pytest.raises(UserError, match="2_Dense/config.json: .* is not supported here; embed with sentence-transformers"):
+    with pytest.raises(
+        UserError, match="2_Dense/config.json: .* is not supported here; embed with sentence-transformers"
+    ):
         load(folder)
 
 
@@ -184,18 +233,30 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
     config = files.read_json(folder / "config.json")
     files.write_json(folder / "config.json", {**config, "vocab_size": 50})
     with pytest.raises(
-        UserError, match="token ids up to 199, the model's embedding table 50 rows; use the tokenizer that belongs to the model"
+        UserError,
+        match="token ids up to 199, the model's embedding table 50 rows; use the tokenizer that belongs to "
+        "the model",
     ):
         load(folder)
     with pytest.raises(UserError, match="no packaged teacher 'all-minilm'; "):
         encoder.TeacherEncoder(recipe.Teacher(model="packaged:all-minilm"))
-    with pytest.raises(UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"):
+    with pytest.raises(
+        UserError, match="teacher.model: no folder 'nowhere' here; if it is a hub id, set teacher.revision"
+    ):
         encoder.TeacherEncoder(recipe.Teacher(model="nowhere"))
-    with pytest.raises(UserError, match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is a hub id"):
+    with pytest.raises(
+        UserError,
+        match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is",
+    ):
         load_models.model_files(resolve.resolve("nanoo"), None, "student.weights")
-    with pytest.raises(UserError, match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run"):
+    with pytest.raises(
+        UserError,
+        match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run",
+    ):
         encoder.TeacherEncoder(recipe.Teacher(model="nano"))
-    with pytest.raises(UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"):
+    with pytest.raises(
+        UserError, match="assistant.model: no folder 'a/b' here; if it is a hub id, set assistant.revision"
+    ):
         assistant.open_assistant(recipe.Teacher(model="a/b"))
     with pytest.raises(UserError, match="teacher.model: no such folder: './a/b'; give packaged:NAME"):
         encoder.TeacherEncoder(recipe.Teacher(model="./a/b", revision="main"))
@@ -223,7 +284,9 @@ def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: co
     assert len(said) == heard
 
 
-def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(world: World, built: corpus.Corpus) -> None:
+def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(
+    world: World, built: corpus.Corpus
+) -> None:
     loaded = load(world.teacher)
     embed, calls = loaded.embed, []
 
@@ -247,13 +310,22 @@ def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(world: Wor
     assert shard.read_bytes() == before
 
 
-def test_a_text_is_not_embedded_again_for_another_corpus(world: World, built: corpus.Corpus, tmp_path: Path) -> None:
+def test_a_text_is_not_embedded_again_for_another_corpus(
+    world: World, built: corpus.Corpus, tmp_path: Path
+) -> None:
     loaded, said = load(world.teacher), list[str]()
     first = embedding_cache.embed_corpus(loaded, built, QUIET)
-    (tmp_path / "more.txt").write_text("\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8")
+    (tmp_path / "more.txt").write_text(
+        "\n".join([*(f"new text {number}" for number in range(30)), *built.texts(np.arange(150))]), "utf-8"
+    )
     other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)
-    assert embedding_cache.count_cached(loaded, other, QUIET) == 150 and embedding_cache.count_cached(loaded, built, QUIET) == 440
-    assert embedding_cache.count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, "another reader of texts"
+    assert (
+        embedding_cache.count_cached(loaded, other, QUIET) == 150
+        and embedding_cache.count_cached(loaded, built, QUIET) == 440
+    )
+    assert embedding_cache.count_cached(load(world.teacher, max_tokens=8), other, QUIET) == 0, (
+        "another reader of texts"
+    )
     found = embedding_cache.embed_corpus(loaded, other, Session(log=said.append))
     assert "30 texts in" in said[-1] and said[-1].endswith("150 reused from other corpora")
     assert np.abs(found[np.arange(180)] - loaded.embed(other.texts(np.arange(180)))).max() < 1e-3
@@ -268,7 +340,9 @@ def test_a_text_is_not_embedded_again_for_another_corpus(world: World, built: co
     assert said[-1].endswith("200 reused from other corpora"), "those of the second corpus are as good"
 
 
-def test_the_cache_key_covers_everything_that_determines_the_embeddings(world: World, built: corpus.Corpus) -> None:
+def test_the_cache_key_covers_everything_that_determines_the_embeddings(
+    world: World, built: corpus.Corpus
+) -> None:
     folders = {
         embedding_cache.embeddings_folder(load(world.teacher, **options), built, QUIET)
         for options in ({}, {"max_tokens": 16}, {"prompt": "x"}, {"dtype": "bf16"})
@@ -287,14 +361,20 @@ def test_an_incomplete_folder_is_refused(world: World, tmp_path: Path) -> None:
             encoder.TeacherEncoder(recipe.Teacher(model=str(folder)))
 
     def one_layer_more(folder: Path) -> None:
-        files.write_json(folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3})
+        files.write_json(
+            folder / "config.json", {**files.read_json(folder / "config.json"), "num_hidden_layers": 3}
+        )
 
-    refused("a model without a tokenizer", lambda folder: [path.unlink() for path in folder.glob("tokenizer*")])
+    refused(
+        "a model without a tokenizer", lambda folder: [path.unlink() for path in folder.glob("tokenizer*")]
+    )
     refused("its weights do not open: ", lambda folder: os.truncate(folder / "model.safetensors", 5_000))
     refused("16 of the tensors that config.json asks for are not in its weights", one_layer_more)
 
 
-def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_cpu = encoder.resolve_dtype("auto", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for gpu in (torch.bfloat16, torch.float32):
@@ -304,18 +384,27 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(world: World, monkeypa
         assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
         assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu
         assert load_models.open_models(spec, Session(data=world.data, device="auto")).teacher.dtype == gpu
-        assert train.accelerator_for(spec, "cpu").mixed_precision == ("bf16" if on_cpu == torch.bfloat16 else "no")
+        assert train.accelerator_for(spec, "cpu").mixed_precision == (
+            "bf16" if on_cpu == torch.bfloat16 else "no"
+        )
 
 
 def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus) -> None:
     loaded = load(world.teacher)
     loaded.embed = lambda texts, device="cpu", unit=True: np.zeros((len(texts), 32), np.float32)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="teacher: the embeddings of .* texts are all zeros, so there is nothing to learn"):
+    with pytest.raises(
+        UserError, match="teacher: the embeddings of .* texts are all zeros, so there is nothing to learn"
+    ):
         embedding_cache.embed_corpus(loaded, built, Session(cache_folder=world.folder / "zeros"))
 
 
-@pytest.mark.parametrize(("value", "fact"), [(np.nan, "is not finite"), (-np.inf, "is not finite"), (7e4, "float16 ends at 65,504")])
-def test_an_embedding_that_float16_cannot_hold_is_refused(world: World, built: corpus.Corpus, value: float, fact: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "fact"),
+    [(np.nan, "is not finite"), (-np.inf, "is not finite"), (7e4, "float16 ends at 65,504")],
+)
+def test_an_embedding_that_float16_cannot_hold_is_refused(
+    world: World, built: corpus.Corpus, value: float, fact: str
+) -> None:
     loaded = load(world.teacher)
     embed, text = loaded.embed, built[142]
 
@@ -336,15 +425,27 @@ def test_an_embedding_that_float16_cannot_hold_is_refused(world: World, built: c
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("00001.npy", "cut"), ("00001.keys.npy", "garbage"), ("00001.keys.npy", "deleted"), ("shards.json", "cut"), ("teacher.json", "empty")],
+    [
+        ("00001.npy", "cut"),
+        ("00001.keys.npy", "garbage"),
+        ("00001.keys.npy", "deleted"),
+        ("shards.json", "cut"),
+        ("teacher.json", "empty"),
+    ],
 )
-def test_any_damaged_file_of_the_embeddings(world: World, built: corpus.Corpus, tmp_path: Path, name: str, how: str) -> None:
+def test_any_damaged_file_of_the_embeddings(
+    world: World, built: corpus.Corpus, tmp_path: Path, name: str, how: str
+) -> None:
     """The embeddings stay what they were, and another corpus takes none from what does not match."""
     loaded = load(world.teacher)
     first = embedding_cache.embed_corpus(loaded, built, QUIET)
     before = first[np.arange(440)]
     path = first.folder / name
-    damaged = {"garbage": b"\x93NUMPY garbage", "cut": path.read_bytes()[: path.stat().st_size // 2], "empty": b""}
+    damaged = {
+        "garbage": b"\x93NUMPY garbage",
+        "cut": path.read_bytes()[: path.stat().st_size // 2],
+        "empty": b"",
+    }
     path.unlink() if how == "deleted" else path.write_bytes(damaged[how])
     (tmp_path / "more.txt").write_text("\n".join(built.texts(np.arange(150))), "utf-8")
     other = corpus.build(recipe.Files(texts=["more.txt"]), Session(data=tmp_path), 0)

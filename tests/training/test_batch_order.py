@@ -15,7 +15,9 @@ from edgedistill.session import QUIET, Session
 from edgedistill.training.inputs import batch_order, similar_texts
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 
-SIZES = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "cosine"}, "batch": 10, "bucket": 10, "max_tokens": 64})
+SIZES = recipe.Stage.model_validate(
+    {"name": "a", "objective": {"kind": "cosine"}, "batch": 10, "bucket": 10, "max_tokens": 64}
+)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 1000, 65_537])
@@ -38,9 +40,13 @@ def test_shuffled_looks_random() -> None:
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "a.txt").write_text("\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8")
+    (tmp_path / "a.txt").write_text(
+        "\n".join(" ".join([f"w{i % 50}"] * (i % 9 + 1)) + f" w{i}" for i in range(300)), encoding="utf-8"
+    )
     made = corpus.build(recipe.Files(texts=["a.txt"]), Session(data=tmp_path), 0)
-    words = Tokenizer(models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]"))
+    words = Tokenizer(
+        models.WordLevel({f"w{i}": i + 1 for i in range(300)} | {"[UNK]": 0}, unk_token="[UNK]")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenize(made, words, 64, 0, QUIET)
 
@@ -85,7 +91,16 @@ def test_ids_are_those_of_the_text_padded_and_cut(tokens: TokenCache) -> None:
         ({"kind": "congen", "alpha": 1}, 1),
         ({"kind": "mcl"}, 1),
         ({"kind": "each_side", "objective": {"kind": "mse"}}, 100),
-        ({"kind": "sum", "terms": [{"weight": 1, "objective": {"kind": "cosine"}}, {"weight": 1, "objective": {"kind": "ckd"}}]}, 1),
+        (
+            {
+                "kind": "sum",
+                "terms": [
+                    {"weight": 1, "objective": {"kind": "cosine"}},
+                    {"weight": 1, "objective": {"kind": "ckd"}},
+                ],
+            },
+            1,
+        ),
     ],
 )
 def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object], window: int) -> None:
@@ -119,7 +134,9 @@ def test_clusters_are_those_of_the_target_embeddings() -> None:
 
 def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:
     """By default a contrastive stage's batches have the spread of the whole corpus."""
-    stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "ckd"}, "batch": 30, "max_tokens": 64})
+    stage = recipe.Stage.model_validate(
+        {"name": "a", "objective": {"kind": "ckd"}, "batch": 30, "max_tokens": 64}
+    )
     drawn = [batch for batch, _ in map(BatchOrder(stage, tokens, 300, seed=1).at, range(10))]
     assert sorted(np.concatenate(drawn).tolist()) == list(range(300))
     assert min(np.ptp(tokens.lengths(batch)) for batch in drawn) >= 5  # of 2 to 10 tokens

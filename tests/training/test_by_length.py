@@ -38,13 +38,19 @@ STUDENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("layer", ["all", "embeddings"])
 def test_same_embeddings_and_gradients_in_the_order_of_the_texts(changes: dict[str, Any], layer: str) -> None:
     torch.manual_seed(0)
-    student = bert.build({"config": CONFIG, "pooling": "mean", "head": None, "tanh": False, **changes}).double().eval()
+    student = (
+        bert.build({"config": CONFIG, "pooling": "mean", "head": None, "tanh": False, **changes})
+        .double()
+        .eval()
+    )
     ids, mask = _batch([30, 3, 4, 29, 5, 3, 31, 4] * 16)
     embed = student if layer == "all" else student.embedded
     seen: list[tuple[int, ...]] = []
     looked_up: list[torch.Tensor] = []
 
-    def embed_part(some_ids: torch.Tensor, some_mask: torch.Tensor, *token_embeddings: torch.Tensor) -> torch.Tensor:
+    def embed_part(
+        some_ids: torch.Tensor, some_mask: torch.Tensor, *token_embeddings: torch.Tensor
+    ) -> torch.Tensor:
         seen.append(tuple(some_ids.shape))
         return embed(some_ids, some_mask, *token_embeddings)
 
@@ -60,7 +66,9 @@ def test_same_embeddings_and_gradients_in_the_order_of_the_texts(changes: dict[s
     for embeddings in (whole, in_parts):
         student.zero_grad()
         (embeddings * weights).sum().backward()
-        gradients.append({name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None})
+        gradients.append(
+            {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
+        )
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-6, atol=1e-9, msg=name)

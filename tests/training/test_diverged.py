@@ -1,4 +1,5 @@
-"""A stage whose loss or weights are no longer finite stops: the error names stage, rate and step, and no run is left."""
+"""A stage whose loss or weights are no longer finite stops: the error names stage, rate and step, and no run
+is left."""
 
 from __future__ import annotations
 
@@ -40,12 +41,17 @@ def test_a_loss_that_is_not_finite(world: World, tmp_path: Path, student: str) -
 
 
 @pytest.mark.parametrize("student", STUDENTS)
-def test_a_last_step_that_breaks_the_weights_after_its_loss(world: World, tmp_path: Path, student: str) -> None:
-    """The loss of a step is computed before its weights change: after one step it is finite, and the weights are not."""
+def test_a_last_step_that_breaks_the_weights_after_its_loss(
+    world: World, tmp_path: Path, student: str
+) -> None:
+    """The loss of a step is computed before its weights change: after one step it is finite, and the weights
+    are not."""
     message = stopped(world, tmp_path / "run", 1, 1e36, student=STUDENTS[student])
     assert " holds " in message and "at step 1; lower it" in message
 
 
 def test_weights_are_checked_before_they_compete(world: World, tmp_path: Path) -> None:
-    message = stopped(world, tmp_path / "run", 4, 1e36, student=STUDENTS["static"], select={"suite": "mini", "every": 1})
+    message = stopped(
+        world, tmp_path / "run", 4, 1e36, student=STUDENTS["static"], select={"suite": "mini", "every": 1}
+    )
     assert " holds " in message and "at step 1; lower it" in message

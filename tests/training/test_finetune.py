@@ -1,4 +1,5 @@
-"""Fine-tuning on the tiny world: losses by hand, the same bytes after a kill, what is exported says what torch says, what is refused."""
+"""Fine-tuning on the tiny world: losses by hand, the same bytes after a kill, what is exported says what
+torch says, what is refused."""
 
 from __future__ import annotations
 
@@ -41,14 +42,20 @@ def quiet(line: str) -> None:
 
 
 def write_tasks(data: Path) -> None:
-    """single.*: is it about an animal? pair.*: do both begin with the same words? three.tsv: another label in dev."""
+    """single.*: is it about an animal? pair.*: do both begin with the same words? three.tsv: another label in
+    dev."""
     for name, seed, count in (("train", 31, 240), ("dev", 32, 80), ("test", 33, 80)):
         texts = sentences(count, seed)
-        rows = [f"{'animal' if any(word in text for word in ANIMALS) else 'person'}\t{text}" for text in texts]
-        (data / f"single.{name}.tsv").write_text("\n".join(["kind\tsentence", *rows]) + "\n", encoding="utf-8")
+        rows = [
+            f"{'animal' if any(word in text for word in ANIMALS) else 'person'}\t{text}" for text in texts
+        ]
+        (data / f"single.{name}.tsv").write_text(
+            "\n".join(["kind\tsentence", *rows]) + "\n", encoding="utf-8"
+        )
         others = sentences(count, seed + 10)
         paired = [
-            (text, text.split()[0] + " " + other if at % 2 else other) for at, (text, other) in enumerate(zip(texts, others, strict=True))
+            (text, text.split()[0] + " " + other if at % 2 else other)
+            for at, (text, other) in enumerate(zip(texts, others, strict=True))
         ]
         rows = [f"{at % 2}\t{a}\t{b}" for at, (a, b) in enumerate(paired)]
         (data / f"pair.{name}.tsv").write_text("\n".join(["label\tone\ttwo", *rows]) + "\n", encoding="utf-8")
@@ -65,10 +72,21 @@ def pair(**more: Any) -> dict[str, Any]:
 
 
 def stage(task: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"kind": "finetune", "task": task, "hidden": 16, "steps": 30, "batch": 16, "bucket": 4, "learning_rate": 5e-3, **more}
+    return {
+        "kind": "finetune",
+        "task": task,
+        "hidden": 16,
+        "steps": 30,
+        "batch": 16,
+        "bucket": 4,
+        "learning_rate": 5e-3,
+        **more,
+    }
 
 
-def go(world: World, out: Path, last: dict[str, Any], resume: bool = False, distil: bool = False, **changes: Any) -> dict[str, Any]:
+def go(
+    world: World, out: Path, last: dict[str, Any], resume: bool = False, distil: bool = False, **changes: Any
+) -> dict[str, Any]:
     stages = [*(world.recipe()["stages"] if distil else []), last]
     spec = recipe.parse(world.recipe(**{"student": BILSTM, "stages": stages, **changes}), "test")
     return train.train(spec, out, Session(data=world.data, log=quiet), resume=resume)
@@ -82,11 +100,17 @@ def tasks(world: World) -> World:
 
 @pytest.fixture(scope="module")
 def tuned(tasks: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """runs/ and bundles/: `one`, distilled and fine-tuned on single texts; `two`, on pairs from random; `teacher`, of single texts."""
+    """runs/ and bundles/: `one`, distilled and fine-tuned on single texts; `two`, on pairs from random;
+    `teacher`, of single texts."""
     folder = tmp_path_factory.mktemp("tuned")
     go(tasks, folder / "runs/one", stage(single(), steps=120), distil=True)
     go(tasks, folder / "runs/two", stage(pair(), dropout=0.1, learning_rate=2e-2))
-    go(tasks, folder / "runs/teacher", stage(single(), learning_rate=3e-3, steps=60), student={"kind": "teacher"})
+    go(
+        tasks,
+        folder / "runs/teacher",
+        stage(single(), learning_rate=3e-3, steps=60),
+        student={"kind": "teacher"},
+    )
     for name in ("one", "two", "teacher"):
         precisions = ["fp32"] if name == "teacher" else ["fp32", "w8", "int8"]
         bundle_writer.export(folder / "runs" / name, precisions, folder / "bundles" / name, quiet)
@@ -102,7 +126,9 @@ def test_the_loss_by_hand() -> None:
     cross = float(np.log(1 + np.exp(-2)))
     assert float(learning_rate_trials.loss(logits, labels, None, 1.0)) == pytest.approx(cross)
     assert float(learning_rate_trials.loss(logits, labels, teacher, 0.0)) == pytest.approx(1.0)
-    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.25)) == pytest.approx(0.25 * cross + 0.75)
+    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.25)) == pytest.approx(
+        0.25 * cross + 0.75
+    )
 
 
 @pytest.mark.parametrize("rates", [{"learning_rate": 1e36}, {"learning_rates": [1e-3, 1e36]}], ids=str)
@@ -110,7 +136,10 @@ def test_a_rate_that_diverges_is_named(tasks: World, tmp_path: Path, rates: dict
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[stage(pair(), steps=4)]), "test")
     # rates that break the weights of a tiny student at once are above what recipes take
     spec = spec.model_copy(update={"stages": [spec.stages[0].model_copy(update=rates)]})
-    with pytest.raises(UserError, match=rf"^stages\[0\].{next(iter(rates))}: finetune diverged at 1e\+36: .* at step \d; lower it"):
+    with pytest.raises(
+        UserError,
+        match=rf"^stages\[0\].{next(iter(rates))}: finetune diverged at 1e\+36: .* at step \d; lower it",
+    ):
         train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     assert not list(tmp_path.iterdir())
 
@@ -121,24 +150,35 @@ def test_the_pair_head_by_hand() -> None:
 
 
 def test_the_papers_sizes() -> None:
-    """§3.4: with the pair head of three labels 4,908,035 beside the word table, with a single one of two 4,317,954."""
+    """§3.4: with the pair head of three labels 4,908,035 beside the word table, with a single one of two
+    4,317,954."""
     from edgedistill.students import bilstm, classifier
 
     spec = recipe.BiLSTM(kind="bilstm")
     encoder = bilstm.build(bilstm.shape(spec, 10, 0, 768))
     for labels, is_pair, total in ((3, True, 4_908_035), (2, False, 4_317_954)):
-        counted = classifier.parameters(bilstm.parameters(encoder), Classifier(encoder, 768, labels, is_pair, 256))
+        counted = classifier.parameters(
+            bilstm.parameters(encoder), Classifier(encoder, 768, labels, is_pair, 256)
+        )
         assert counted["encoder"] + counted["head"] == total
         assert counted["total"] == total + 10 * 300
 
 
 def test_scores_by_hand() -> None:
     found, gold = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
-    assert classification_metrics.scores(found, gold, ["0", "1"], None) == {"accuracy": 0.5, "f1": 0.5, "macro_f1": 0.5}
-    gold = np.array([1, 1, 1, 0])  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
+    assert classification_metrics.scores(found, gold, ["0", "1"], None) == {
+        "accuracy": 0.5,
+        "f1": 0.5,
+        "macro_f1": 0.5,
+    }
+    gold = np.array(
+        [1, 1, 1, 0]
+    )  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
     assert classification_metrics.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
     assert classification_metrics.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
-    assert classification_metrics.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx((0.8 + 2 / 3 + 0) / 3)
+    assert classification_metrics.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx(
+        (0.8 + 2 / 3 + 0) / 3
+    )
 
 
 def test_learning_rates_factor() -> None:
@@ -151,7 +191,10 @@ def test_learning_rates_factor() -> None:
 
 def test_a_fraction_is_drawn_label_by_label_and_lies_in_a_larger() -> None:
     labels = ["a"] * 80 + ["b"] * 20
-    small, large = labelled_tasks.stratified_mask(labels, 0.2, 3), labelled_tasks.stratified_mask(labels, 0.5, 3)
+    small, large = (
+        labelled_tasks.stratified_mask(labels, 0.2, 3),
+        labelled_tasks.stratified_mask(labels, 0.5, 3),
+    )
     assert [int(each[:80].sum()) for each in (small, large)] == [16, 40]
     assert [int(each[80:].sum()) for each in (small, large)] == [4, 10]
     assert not (small & ~large).any()
@@ -171,7 +214,9 @@ def test_labels_in_order_and_dev_rows_set_aside(tmp_path: Path) -> None:
 
 def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
     datasets: Any = pytest.importorskip("datasets")
-    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    features = datasets.Features(
+        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
     for name, numbers in (("train", [0, 1, 1, 0]), ("validation", [1, 0]), ("test", [-1, -1])):
         table = datasets.Dataset.from_dict(
             {"sentence": [f"{name} {at}" for at in range(len(numbers))], "label": numbers}, features=features
@@ -181,19 +226,44 @@ def test_a_hub_data_set_by_its_class_names(tmp_path: Path) -> None:
     task = labelled_tasks.read_task(spec, None, 0, 1.0, "stages[0].task")
     assert (task.labels, task.train.labels) == (["no", "yes"], ["no", "yes", "yes", "no"])
     assert task.train.items[1] == ("train 1",)
-    with pytest.raises(UserError, match=r"stages\[0\].task.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets"):
+    with pytest.raises(
+        UserError,
+        match=r"stages\[0\].task.test: row 1 has the label -1: labels are hidden, as in GLUE's test sets",
+    ):
         labelled_tasks.read_task(spec.model_copy(update={"test": "test"}), None, 0, 1.0, "stages[0].task")
-    with pytest.raises(UserError, match="no column 'text'; did you mean 'sentence'|no column 'text'; choose one"):
+    with pytest.raises(
+        UserError, match="no column 'text'; did you mean 'sentence'|no column 'text'; choose one"
+    ):
         labelled_tasks.read_task(spec.model_copy(update={"texts": ["text"]}), None, 0, 1.0, "stages[0].task")
 
 
 BAD = [
-    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n2\tb\n", r"dev: the label '2' does not occur in train \(0, 1\)"),
-    ("label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n", "label\tsentence\n1\ta\n", r"dev: the label '0' is missing, and occurs in train"),
-    ("label\tsentence\n1\ta\n \tb\n", "label\tsentence\n1\ta\n", "train: row 2 has a blank 'label'; give it a label"),
-    ("label\tsentence\n1\ta\n1\tb\n", "label\tsentence\n1\ta\n", "all 2 rows have the label '1', and a classifier needs two"),
+    (
+        "label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n",
+        "label\tsentence\n1\ta\n2\tb\n",
+        r"dev: the label '2' does not occur in train \(0, 1\)",
+    ),
+    (
+        "label\tsentence\n1\ta\n0\tb\n1\tc\n0\td\n",
+        "label\tsentence\n1\ta\n",
+        r"dev: the label '0' is missing, and occurs in train",
+    ),
+    (
+        "label\tsentence\n1\ta\n \tb\n",
+        "label\tsentence\n1\ta\n",
+        "train: row 2 has a blank 'label'; give it a label",
+    ),
+    (
+        "label\tsentence\n1\ta\n1\tb\n",
+        "label\tsentence\n1\ta\n",
+        "all 2 rows have the label '1', and a classifier needs two",
+    ),
     ("lable\tsentence\n1\ta\n", "label\tsentence\n1\ta\n", "no column 'label'; did you mean 'lable'"),
-    ("label\tsentence\nx\ta\ny\tb\nz\tc\n", "label\tsentence\nx\ta\n", "3 different labels in 3 rows; name the column"),
+    (
+        "label\tsentence\nx\ta\ny\tb\nz\tc\n",
+        "label\tsentence\nx\ta\n",
+        "3 different labels in 3 rows; name the column",
+    ),
     ("label\tsentence\n", "label\tsentence\nx\ta\n", "train: no rows"),
 ]
 
@@ -203,21 +273,35 @@ def test_tasks_that_cannot_be(tmp_path: Path, trained: str, dev: str, says: str)
     (tmp_path / "a.tsv").write_text(trained, encoding="utf-8")
     (tmp_path / "b.tsv").write_text(dev, encoding="utf-8")
     with pytest.raises(UserError, match=says):
-        labelled_tasks.read_task(recipe.TaskFiles(train=["a.tsv"], dev="b.tsv"), tmp_path, 0, 1.0, "stages[0].task")
+        labelled_tasks.read_task(
+            recipe.TaskFiles(train=["a.tsv"], dev="b.tsv"), tmp_path, 0, 1.0, "stages[0].task"
+        )
 
 
 def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
     one, distil = stage(single()), tasks.recipe()["stages"]
     for changes, says in [
         ({"stages": [one, *distil]}, r"stages\[0\]: a finetune stage must be the last"),
-        ({"stages": [*distil, {**one, "start": "runs/x"}]}, r"stages\[1\].start: the stages before it define its start; leave"),
-        ({"stages": [{**one, "augment": {}}]}, r"stages\[0\]: `augment` makes unlabelled texts; give a `teacher`"),
+        (
+            {"stages": [*distil, {**one, "start": "runs/x"}]},
+            r"stages\[1\].start: the stages before it define its start; leave",
+        ),
+        (
+            {"stages": [{**one, "augment": {}}]},
+            r"stages\[0\]: `augment` makes unlabelled texts; give a `teacher`",
+        ),
         (
             {"stages": [{**one, "task": {"train": ["x.tsv"]}}]},
             r"stages\[0\].task: give either `dev` or `dev_rows`: one of them must select the weights",
         ),
-        ({"stages": [{**one, "kind": "finetun"}]}, r"stages\[0\].kind: no stage 'finetun'; did you mean 'finetune'\?"),
-        ({"stages": [{**one, "fracton": 0.2}]}, r"stages\[0\].fracton: no key 'fracton'; did you mean 'fraction'\?"),
+        (
+            {"stages": [{**one, "kind": "finetun"}]},
+            r"stages\[0\].kind: no stage 'finetun'; did you mean 'finetune'\?",
+        ),
+        (
+            {"stages": [{**one, "fracton": 0.2}]},
+            r"stages\[0\].fracton: no key 'fracton'; did you mean 'fraction'\?",
+        ),
         ({"stages": [{**one, "learning_rates": [0.1, 0.1]}]}, "must be positive and distinct"),
         ({"stages": [one], "student": {"kind": "static"}}, "sif counts tokens in the distillation texts"),
     ]:
@@ -236,11 +320,16 @@ def test_it_learns_its_task(tuned: Path) -> None:
     for name in ("one", "teacher"):
         info = run.open_run(tuned / "runs" / name).info
         assert info["task"]["test"]["accuracy"] > 0.95, name
-        assert info["task"]["dev"]["accuracy"] == max(line["dev"] for line in lines(tuned / "runs" / name) if "rate" in line)
+        assert info["task"]["dev"]["accuracy"] == max(
+            line["dev"] for line in lines(tuned / "runs" / name) if "rate" in line
+        )
     info = run.open_run(tuned / "runs/one").info
     assert [each["name"] for each in info["stages"]] == ["distil", "finetune"]
     assert info["task"]["rows"]["train"]["rows"] == 240
-    assert sum(info["parameters"][part] for part in ("embedding", "encoder", "head")) == info["parameters"]["total"]
+    assert (
+        sum(info["parameters"][part] for part in ("embedding", "encoder", "head"))
+        == info["parameters"]["total"]
+    )
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -256,32 +345,48 @@ def test_all_weights_are_trained(tuned: Path, tasks: World) -> None:
 
 
 def test_the_precision_is_the_stages(tasks: World, tmp_path: Path) -> None:
-    """One step in bf16 goes nearly where one in fp32 goes, and not quite; the stages of a run share theirs."""
+    """One step in bf16 goes nearly where one in fp32 goes, and not quite; the stages of a run share
+    theirs."""
     steps = {}
     for name in ("fp32", "bf16"):
         go(tasks, tmp_path / name, stage(single(), steps=1, dtype=name))
         steps[name] = load_file(tmp_path / name / "student.safetensors")["lstm.weight_ih_l0"]
     assert not torch.equal(steps["fp32"], steps["bf16"])
-    assert (steps["fp32"] - steps["bf16"]).abs().median() < 1e-3  # Adam's first step is 5e-3 whatever the gradient's size
+    assert (
+        steps["fp32"] - steps["bf16"]
+    ).abs().median() < 1e-3  # Adam's first step is 5e-3 whatever the gradient's size
     with pytest.raises(UserError, match=r"stages: more than one dtype \(auto, fp32\)"):
         go(tasks, tmp_path / "both", stage(single(), dtype="fp32"), distil=True)
 
 
 def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tmp_path: Path) -> None:
-    """Two stages in one recipe, and a run of the first that a second recipe starts from, differ in the seed of the stage alone."""
+    """Two stages in one recipe, and a run of the first that a second recipe starts from, differ in the seed
+    of the stage alone."""
     spec = recipe.parse(tasks.recipe(student=BILSTM), "test")
     train.train(spec, tmp_path / "first", Session(data=tasks.data, log=quiet))
-    go(tasks, tmp_path / "second", stage(single(), steps=1, learning_rate=1e-9, start=str(tmp_path / "first")))
+    go(
+        tasks,
+        tmp_path / "second",
+        stage(single(), steps=1, learning_rate=1e-9, start=str(tmp_path / "first")),
+    )
     (earlier,) = run.open_run(tmp_path / "second").info["earlier"]
     assert earlier["recipe"] == run.open_run(tmp_path / "first").recipe.name
     first, second = (load_file(tmp_path / name / "student.safetensors") for name in ("first", "second"))
     assert all(torch.allclose(first[name], second[name], atol=1e-6) for name in first)
     with pytest.raises(UserError, match="its student is not this recipe's"):
-        go(tasks, tmp_path / "third", stage(single(), start=str(tmp_path / "first")), student={**BILSTM, "hidden": 9})
+        go(
+            tasks,
+            tmp_path / "third",
+            stage(single(), start=str(tmp_path / "first")),
+            student={**BILSTM, "hidden": 9},
+        )
 
 
-def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the second learning rate, behind a measurement no checkpoint knows of, with dropout, a teacher and a transfer set."""
+def test_stopped_and_resumed_gives_the_same_bytes(
+    tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second learning rate, behind a measurement no checkpoint knows of, with dropout, a
+    teacher and a transfer set."""
     last = stage(
         single(),
         learning_rates=[1e-3, 4e-3],
@@ -308,7 +413,9 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     assert len((tmp_path / "cut.partial/metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
     go(tasks, tmp_path / "cut", last, distil=True, resume=True)
     for name in ("student.safetensors", "head.safetensors", "metrics.jsonl"):
-        assert files.sha256_file(tmp_path / "cut" / name) == files.sha256_file(tmp_path / "whole" / name), name
+        assert files.sha256_file(tmp_path / "cut" / name) == files.sha256_file(tmp_path / "whole" / name), (
+            name
+        )
     whole, cut = (files.read_json(tmp_path / name / "run.json") for name in ("whole", "cut"))
     assert (whole["task"], whole["stages"]) == (cut["task"], cut["stages"])
 
@@ -320,27 +427,45 @@ def test_a_teachers_logits_are_followed(tuned: Path, tasks: World, tmp_path: Pat
     (tasks.data / "turned.tsv").write_text("\n".join([header, *turned]) + "\n", encoding="utf-8")
     task = {**single(), "train": ["turned.tsv"]}
     teacher = {"run": str(tuned / "runs/teacher")}
-    found = go(tasks, tmp_path / "a", stage(task, steps=80, teacher=teacher), student={**BILSTM, "hidden": 12})
+    found = go(
+        tasks, tmp_path / "a", stage(task, steps=80, teacher=teacher), student={**BILSTM, "hidden": 12}
+    )
     assert found["task"]["test"]["accuracy"] > 0.9
-    with pytest.raises(UserError, match=r"stages\[0\].teacher: .* has the labels animal, person for texts, this task 0, 1; give a teacher"):
+    with pytest.raises(
+        UserError,
+        match=r"stages\[0\].teacher: .* has the labels animal, person for texts, this task 0, 1; give a "
+        r"teacher",
+    ):
         go(tasks, tmp_path / "b", stage(pair(), teacher=teacher))
 
 
 def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World) -> None:
     last = stage(pair(), learning_rates=[1e-3, 4e-3], steps=20, batch=8)
-    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), Session(data=tasks.data, log=quiet))
+    found = cost.cost(
+        recipe.parse(tasks.recipe(student=BILSTM, stages=[last]), "test"), Session(data=tasks.data, log=quiet)
+    )
     assert found["parameters"] == files.read_json(tuned / "runs/two/run.json")["parameters"]
     assert found["labelled"] == {"train": 240, "dev": 80}
     assert found["training_samples"] == 20 * 8 * 2 * 2  # steps, batch, texts of a pair, rates
     assert "240 to train on, 80 to select by" in cost.table(found)
     augmented = stage(
-        single(), steps=None, epochs=1, batch=8, teacher={"run": str(tuned / "runs/teacher")}, augment={"rounds": 3, "limit": 900, "pos": 0}
+        single(),
+        steps=None,
+        epochs=1,
+        batch=8,
+        teacher={"run": str(tuned / "runs/teacher")},
+        augment={"rounds": 3, "limit": 900, "pos": 0},
     )
-    found = cost.cost(recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"), Session(data=tasks.data, log=quiet))
+    found = cost.cost(
+        recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"),
+        Session(data=tasks.data, log=quiet),
+    )
     assert (found["labelled"]["transfer"], found["training_samples"]) == (900, 896)
 
 
-def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_what_training_would(
+    tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And training refuses it before it embeds, a stage that comes after others too."""
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     distil = tasks.recipe()["stages"]
@@ -349,7 +474,11 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
     (tasks.data / "views.tsv").write_text("text\tview\nanother text\tits view\n", encoding="utf-8")
     for change, says in (
         (
-            {"stages": [{**distil[0], "view": {"kind": "crop"}, "objective": {"kind": "congen", "queue": 5000}}]},
+            {
+                "stages": [
+                    {**distil[0], "view": {"kind": "crop"}, "objective": {"kind": "congen", "queue": 5000}}
+                ]
+            },
             r"stages\[0\].objective: a queue of 5,000 texts",
         ),
         (
@@ -357,12 +486,30 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
             r"stages\[0\].view: 440 of the corpus' 440 texts are not in views.tsv",
         ),
         ({"stages": [{**distil[0], "skip_longer_than": 3}]}, None),
-        ({"targets": {"reduce": wide, "dims": 64}}, "targets.dims: pca cannot make 64 dimensions of the teacher's 32; lower it"),
-        ({"targets": {"reduce": wide, "dims": 16, "sample": 16}}, "targets.dims: 16 dimensions cannot be fitted on 16 texts; add texts"),
-        ({"stages": [*distil, stage(single(), batch=512)]}, r"stages\[1\].batch: 512 of a task of 240 training rows; lower it"),
-        ({"stages": [*distil, stage(single(), positive_label="plant")]}, r"stages\[1\].positive_label: no label 'plant'"),
-        ({"stages": [*distil, stage(single(), teacher=plain)]}, r"stages\[1\]\.teacher\.run: .*none: not a run"),
-        ({"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None}, r"stages\[0\]\.start: .*none: not a run"),
+        (
+            {"targets": {"reduce": wide, "dims": 64}},
+            "targets.dims: pca cannot make 64 dimensions of the teacher's 32; lower it",
+        ),
+        (
+            {"targets": {"reduce": wide, "dims": 16, "sample": 16}},
+            "targets.dims: 16 dimensions cannot be fitted on 16 texts; add texts",
+        ),
+        (
+            {"stages": [*distil, stage(single(), batch=512)]},
+            r"stages\[1\].batch: 512 of a task of 240 training rows; lower it",
+        ),
+        (
+            {"stages": [*distil, stage(single(), positive_label="plant")]},
+            r"stages\[1\].positive_label: no label 'plant'",
+        ),
+        (
+            {"stages": [*distil, stage(single(), teacher=plain)]},
+            r"stages\[1\]\.teacher\.run: .*none: not a run",
+        ),
+        (
+            {"stages": [stage(single(), start=str(tmp_path / "none"))], "corpus": None},
+            r"stages\[0\]\.start: .*none: not a run",
+        ),
     ):
         spec = recipe.parse(tasks.recipe(**{"student": BILSTM, **change}), "test")
         if says is None:  # only the tokens tell
@@ -370,7 +517,10 @@ def test_check_refuses_what_training_would(tasks: World, tmp_path: Path, monkeyp
         else:
             with pytest.raises(UserError, match=says):
                 cost.costs([spec], Session(data=tasks.data, log=quiet))
-        with pytest.raises(UserError, match=says or r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer"):
+        with pytest.raises(
+            UserError,
+            match=says or r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer",
+        ):
             train.train(spec, tmp_path / "run", Session(data=tasks.data, log=quiet))
     assert not (tmp_path / "cache" / "teachers").exists() and not list(tmp_path.glob("run*"))
 
@@ -382,7 +532,10 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     monkeypatch.setattr(StageInProgress, "set_up", lambda self: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
     (tasks.data / "katze.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
-    tagged = {"student": BILSTM, "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})]}
+    tagged = {
+        "student": BILSTM,
+        "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})],
+    }
     says = r"stages\[1\].augment.tags: katze.tsv has none of the training texts'"
     with pytest.raises(UserError, match=says):
         cost.costs([recipe.parse(tasks.recipe(**tagged), "test")], Session(data=tasks.data, log=quiet))
@@ -396,14 +549,20 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
         if settings.pop("mask_token", None) is not None:
             files.write_json(path, settings)
     last = stage(single(), teacher=taught, augment={"pos": 0})
-    with pytest.raises(UserError, match=r"stages\[1\].augment.mask: the student's tokenizer has no mask token; set mask: 0"):
+    with pytest.raises(
+        UserError, match=r"stages\[1\].augment.mask: the student's tokenizer has no mask token; set mask: 0"
+    ):
         go(tasks, tmp_path / "masked", last, distil=True, teacher={"model": str(maskless)})
 
 
 def test_the_shipped_recipes_belong_together() -> None:
-    """Whoever starts from another recipe's run has its student; whoever learns from one has its task; baselines differ in the start."""
+    """Whoever starts from another recipe's run has its student; whoever learns from one has its task;
+    baselines differ in the start."""
     bases = Path(__file__).parents[2] / "bench" / "reproduction" / "bases"
-    paths = [*(path for path in files.shipped("recipe").values() if path.parent.name == "sra"), *bases.glob("sra-*.yaml")]
+    paths = [
+        *(path for path in files.shipped("recipe").values() if path.parent.name == "sra"),
+        *bases.glob("sra-*.yaml"),
+    ]
     found = {path.stem: recipe.read(path) for path in paths}
     assert len(found) == 21
     for name, spec in found.items():
@@ -428,12 +587,20 @@ def test_the_rules_one_by_one() -> None:
 
     def edit(**chances: float) -> list[str | None]:
         spec = recipe.Augment.model_validate({"mask": 0.0, "pos": 0.0, "ngram": 0.0, **chances})
-        return [rule_augmentation.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed)) for seed in range(400)]
+        return [
+            rule_augmentation.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
+            for seed in range(400)
+        ]
 
     masked = [text.split() for text in edit(mask=0.3) if text]
     assert np.mean([word == "[M]" for text in masked for word in text]) == pytest.approx(0.3, abs=0.04)
     replaced = [text.split() for text in edit(pos=0.5) if text]
-    assert {tuple(sorted({text[at] for text in replaced})) for at in range(4)} == {("a", "p"), ("b", "q"), ("c",), ("d", "p")}
+    assert {tuple(sorted({text[at] for text in replaced})) for at in range(4)} == {
+        ("a", "p"),
+        ("b", "q"),
+        ("c",),
+        ("d", "p"),
+    }
     cut = [text for text in edit(ngram=0.99) if text]
     assert all(text in "a b c d" for text in cut)
     assert {len(text.split()) for text in cut} == {1, 2, 3, 4}
@@ -446,12 +613,21 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     spec = recipe.Augment(mask=0.4, pos=0, ngram=0, rounds=300)
     made = rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert len(set(made) | set(items)) == len(made) + 2
-    sides = [(first == items[0][0], second == items[0][1]) for first, second in made if first[-3:] in ("six", "[M]") and "a" not in first]
+    sides = [
+        (first == items[0][0], second == items[0][1])
+        for first, second in made
+        if first[-3:] in ("six", "[M]") and "a" not in first
+    ]
     assert {(True, False), (False, True), (False, False)} <= set(sides)
     assert (True, True) not in sides
     assert made == rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert (
-        len(rule_augmentation.transfer_set(spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words))) == 10
+        len(
+            rule_augmentation.transfer_set(
+                spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words)
+            )
+        )
+        == 10
     )
 
 
@@ -459,16 +635,24 @@ def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_pat
     items = [("The cat sleeps",), ("a dog sings",)]
     (tmp_path / "tags.tsv").write_text("word\ttag\ncat\tN\nDog\tN\nsings\tV\n", encoding="utf-8")
     said: list[str] = []
-    tag = rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=said.append), items, "stages[0].augment")
+    tag = rule_augmentation.tagger(
+        recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=said.append), items, "stages[0].augment"
+    )
     assert tag(["The", "Cat", "sings"]) == [None, "N", "V"]
     assert "3 of 6 words have a tag in tags.tsv" in said[0]
     assert rule_augmentation.TaggedWords(items, tag).by_tag == {"N": ["cat", "dog"], "V": ["sings"]}
     (tmp_path / "tags.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
     with pytest.raises(UserError, match="has none of the training texts' 6 words"):
-        rule_augmentation.tagger(recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=quiet), items, "stages[0].augment")
+        rule_augmentation.tagger(
+            recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=quiet), items, "stages[0].augment"
+        )
     if importlib.util.find_spec("nltk") is None:
-        with pytest.raises(UserError, match=r"needs nltk, which is not installed; pip install 'edgedistill\[views\]'"):
-            rule_augmentation.tagger(recipe.Augment(), Session(data=tmp_path, log=quiet), items, "stages[0].augment")
+        with pytest.raises(
+            UserError, match=r"needs nltk, which is not installed; pip install 'edgedistill\[views\]'"
+        ):
+            rule_augmentation.tagger(
+                recipe.Augment(), Session(data=tmp_path, log=quiet), items, "stages[0].augment"
+            )
 
 
 # On the device
@@ -478,14 +662,21 @@ def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_pat
 def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     opened = edgedistill.load(tuned / "bundles" / name, precision="fp32")
     texts = sentences(12, seed=50)
-    items: list[Any] = [(a, b[:20]) for a, b in zip(texts, reversed(texts), strict=True)] if opened.pair else texts
+    items: list[Any] = (
+        [(a, b[:20]) for a, b in zip(texts, reversed(texts), strict=True)] if opened.pair else texts
+    )
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
     module = trained.classifier()
     tokens = labelled_inputs.ItemTokens(
-        [(item,) if isinstance(item, str) else item for item in items], trained.tokenizer(), trained.prompt, 32
+        [(item,) if isinstance(item, str) else item for item in items],
+        trained.tokenizer(),
+        trained.prompt,
+        32,
     )
-    expected = torch.from_numpy(labelled_inputs.logits(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
+    expected = (
+        torch.from_numpy(labelled_inputs.logits(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
+    )
     assert np.abs(probabilities - expected).max() < 1e-4
     assert labels == [trained.labels[at] for at in expected.argmax(1)]
     assert np.ptp(probabilities[:, 0]) > 0.01
@@ -500,12 +691,18 @@ def test_what_is_in_the_bundle(tuned: Path, name: str) -> None:
     folder = tuned / "bundles" / name
     manifest = files.read_json(folder / "manifest.json")
     assert manifest["labels"] == (["animal", "person"] if name == "one" else ["0", "1"])
-    assert manifest["inputs"] == ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 2 if name == "one" else 4]
+    assert (
+        manifest["inputs"]
+        == ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 2 if name == "one" else 4]
+    )
     assert set(verify.verify(folder)["precisions"]) == {"fp32", "w8", "int8"}
     assert manifest["precisions"]["fp32"]["parity"]["apart_max"] < 1e-4
     assert ".classify(" in (folder / "README.md").read_text(encoding="utf-8")
     for precision in ("w8", "int8"):
-        assert edgedistill.load(folder, precision=precision).classify([] if name == "one" else [("a", "b")]) is not None
+        assert (
+            edgedistill.load(folder, precision=precision).classify([] if name == "one" else [("a", "b")])
+            is not None
+        )
     sizes = {precision: entry["size_bytes"] for precision, entry in manifest["precisions"].items()}
     assert sizes["w8"] < sizes["fp32"]
 
@@ -526,7 +723,9 @@ def test_a_changed_answer_is_found(tuned: Path, tmp_path: Path) -> None:
 
 def test_what_a_classifier_refuses(tuned: Path) -> None:
     one, two = (edgedistill.load(tuned / "bundles" / name, precision="fp32") for name in ("one", "two"))
-    with pytest.raises(UserError, match=r"a classifier \(animal, person\), which has no embeddings; call classify"):
+    with pytest.raises(
+        UserError, match=r"a classifier \(animal, person\), which has no embeddings; call classify"
+    ):
         one.encode(["a"])
     with pytest.raises(UserError, match=r"items\[1\]: not a string; tiny classifies texts"):
         one.classify(["a", ("a", "b")])
@@ -537,26 +736,38 @@ def test_what_a_classifier_refuses(tuned: Path) -> None:
     with pytest.raises(UserError, match=r"items\[0\]: not a string; tiny classifies texts"):
         one.classify([1])  # type: ignore[list-item]
     assert two.classify(np.array([["a", "b"]])).labels == two.classify([("a", "b")]).labels  # type: ignore[arg-type]
-    assert (repr(one), repr(two)) == ("<Bundle tiny:fp32, 2 labels per text>", "<Bundle tiny:fp32, 2 labels per pair>")
+    assert (repr(one), repr(two)) == (
+        "<Bundle tiny:fp32, 2 labels per text>",
+        "<Bundle tiny:fp32, 2 labels per pair>",
+    )
 
 
 def test_bench_measures_a_task(tuned: Path, tasks: World, tmp_path: Path) -> None:
     def measure(names: list[str], suites: list[str]) -> list[dict[str, Any]]:
         bundles = [str(tuned / "bundles" / name) for name in names]
-        return bench.bench(bundles, suites, Session(data=tasks.data, log=quiet), 1, bench.Outputs(html=tmp_path / "r.html"), PLAN)[
-            "reports"
-        ]
+        return bench.bench(
+            bundles,
+            suites,
+            Session(data=tasks.data, log=quiet),
+            1,
+            bench.Outputs(html=tmp_path / "r.html"),
+            PLAN,
+        )["reports"]
 
     [found] = measure(["two:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
     assert next(iter(found["quality"].values()))["tasks"]["pair.dev.tsv"]["rows"] == 80
     assert found["offline"]["texts_s"] > 0
     assert found["agreement"] is None
     assert "accuracy × 100" in (tmp_path / "r.html").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"):
+    with pytest.raises(
+        UserError, match="--suite mini: needs embeddings, one returns labels; use --suite task"
+    ):
         measure(["one:w8"], ["mini"])
     with pytest.raises(UserError, match="some bundles return different labels"):
         measure(["one:w8", "two:w8"], [])
-    with pytest.raises(UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.texts"):
+    with pytest.raises(
+        UserError, match="no column 'sentence'; choose one: .label, one, two.; set --suite task.texts"
+    ):
         measure(["one:w8"], [f"task:{tasks.data / 'pair.dev.tsv'}"])
 
 
@@ -573,7 +784,8 @@ def test_the_task_suite_scores_what_training_scored(tuned: Path, tasks: World) -
 
 
 def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
-    """Directions 0° to 90°: dev's best cut lies between cos 30° and cos 60°; test has one pair on the wrong side of it."""
+    """Directions 0° to 90°: dev's best cut lies between cos 30° and cos 60°; test has one pair on the wrong
+    side of it."""
     angles = {"zero": 0.0, "ten": 10.0, "thirty": 30.0, "sixty": 60.0, "ninety": 90.0}
 
     def encode(texts: list[str]) -> np.ndarray:
@@ -584,9 +796,13 @@ def test_the_threshold_comes_from_dev_by_hand(tmp_path: Path) -> None:
     test = "label\tsentence1\tsentence2\n1\tzero\tten\n0\tten\tthirty\n0\tzero\tsixty\n1\tzero\tzero\n"
     for name, text in (("dev", dev), ("test", test)):
         (tmp_path / f"{name}.tsv").write_text(text, encoding="utf-8")
-    (tmp_path / "suite.yaml").write_text("kind: pair_classification\ntasks: [{name: t, dev: dev.tsv, test: test.tsv}]\n", encoding="utf-8")
+    (tmp_path / "suite.yaml").write_text(
+        "kind: pair_classification\ntasks: [{name: t, dev: dev.tsv, test: test.tsv}]\n", encoding="utf-8"
+    )
     found = scoring.evaluate(scoring.suite(tmp_path / "suite.yaml"), encode)["tasks"]["t"]
     assert found["thresholds"]["accuracy"] == pytest.approx((np.cos(np.radians(30)) + 0.5) / 2, abs=1e-6)
     assert (found["accuracy"], found["f1"]) == (0.75, pytest.approx(0.8))  # 2 hits of 3 taken and 2 gold
     cosine, same = np.array([0.9, 0.9, 0.1]), np.array([True, False, False])
-    assert pair_classification.thresholds(cosine, same)["accuracy"] > 0.9  # equals fall together: taking both is no better than none
+    assert (
+        pair_classification.thresholds(cosine, same)["accuracy"] > 0.9
+    )  # equals fall together: taking both is no better than none

@@ -1,4 +1,5 @@
-"""`student: {weights: BUNDLE or RUN}`: a finished student goes on learning, from its own teacher or from another."""
+"""`student: {weights: BUNDLE or RUN}`: a finished student goes on learning, from its own teacher or from
+another."""
 
 from __future__ import annotations
 
@@ -26,7 +27,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "bilstm": {"kind": "bilstm", "width": 16, "hidden": 12},
     "static": {"kind": "static", "width": 32},
 }
-STILL = [{"name": "still", "objective": {"kind": "cosine"}, "steps": 2, "batch": 16, "bucket": 4, "learning_rate": 1e-9}]
+STILL = [
+    {
+        "name": "still",
+        "objective": {"kind": "cosine"},
+        "steps": 2,
+        "batch": 16,
+        "bucket": 4,
+        "learning_rate": 1e-9,
+    }
+]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +65,9 @@ def test_a_bundle_goes_on_where_it_was(world: World, sources: Path, tmp_path: Pa
     info = go(world, tmp_path / "a", said, student={"weights": str(source)}, stages=STILL)
     sha256 = files.sha256_file(source / "onnx" / "model.onnx")
     assert info["weights"] == {"bundle": f"{kind}-bundle", "precision": "fp32", "sha256": sha256}
-    assert not [line for line in said if line.startswith("head:")], "the same teacher and dimensions: the head stays"
+    assert not [line for line in said if line.startswith("head:")], (
+        "the same teacher and dimensions: the head stays"
+    )
     before = bundle.load(source, "fp32").encode(TEXTS)
     assert (embedded(tmp_path / "a") * before).sum(1).min() > 0.9999
     found = bundle_writer.export(tmp_path / "a", ["fp32"], tmp_path / "b", lambda line: None)
@@ -68,7 +80,11 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
     def closeness(folder: Path) -> float:
         from edgedistill.teacher import encoder
 
-        return float((embedded(folder) * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(TEXTS)).sum(1).mean())
+        return float(
+            (embedded(folder) * encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(TEXTS))
+            .sum(1)
+            .mean()
+        )
 
     stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 60, "batch": 32, "learning_rate": 3e-3}
     go(world, tmp_path / "a", student={"weights": str(sources / "bert")}, stages=[stage])
@@ -78,21 +94,31 @@ def test_it_learns(world: World, sources: Path, tmp_path: Path) -> None:
 
 
 def test_the_card_names_what_it_learned_from_before(world: World, sources: Path, tmp_path: Path) -> None:
-    """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their licences."""
+    """Twice continued, once from a bundle: teachers and corpora of both earlier trainings, with their
+    licences."""
     named = {"texts": ["texts.txt"], "held_out": 40, "licences": {"texts.txt": "CC0 | one"}}
     teacher = {**world.recipe()["teacher"], "licence": "CC BY 4.0"}
-    second = {"name": "second", "teacher": teacher, "corpus": named, "student": {"weights": str(sources / "static-bundle")}}
+    second = {
+        "name": "second",
+        "teacher": teacher,
+        "corpus": named,
+        "student": {"weights": str(sources / "static-bundle")},
+    }
     rows = "".join(f"a man walks {n}\tsomeone walks {n}\tnobody walks {n}\n" for n in range(20))
     (tmp_path / "triples.tsv").write_text("anchor\tentailment\tcontradiction\n" + rows, encoding="utf-8")
     triples = {"files": [str(tmp_path / "triples.tsv")], "licence": "MIT"}
     tune = {"name": "tune", "objective": {"kind": "simcse"}, "triples": triples, "steps": 1, "batch": 8}
     go(world, tmp_path / "a", **second, stages=[*STILL, tune])
     (recorded,) = run.open_run(tmp_path / "a").info["earlier"]
-    assert recorded["recipe"] == "tiny" and recorded["sources"] == [{"name": "texts.txt", "texts": 440, "licence": None}]
+    assert recorded["recipe"] == "tiny" and recorded["sources"] == [
+        {"name": "texts.txt", "texts": 440, "licence": None}
+    ]
     assert earlier_training.record(run.open_run(tmp_path / "a"))[:-1] == [recorded]
     strange = run.open_run(tmp_path / "a")
     strange.info["corpus"] = {"sources": [{"name": 3}]}
-    with pytest.raises(UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "):
+    with pytest.raises(
+        UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
+    ):
         earlier_training.record(strange)
     strange.info["corpus"] = {"sources": [{"name": "a file without its number of texts"}]}
     with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.texts'\); "):
@@ -102,8 +128,14 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
     first, then = card.index("By the recipe `tiny`:"), card.index("By the recipe `second`:")
     assert card.index("by the recipe `third`: still") < card.index("### Earlier training") < first < then
-    assert f"| `{world.teacher}` | — | not stated |" in card[first:then] and "| texts.txt | 440 | not named |" in card[first:then]
-    assert f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:] and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
+    assert (
+        f"| `{world.teacher}` | — | not stated |" in card[first:then]
+        and "| texts.txt | 440 | not named |" in card[first:then]
+    )
+    assert (
+        f"| `{world.teacher}` | — | CC BY 4.0 |" in card[then:]
+        and "| texts.txt | 440 | CC0 \\| one |" in card[then:]
+    )
     assert "| triples of the stage tune: triples.tsv |  | MIT |" in card[then:]
 
 
@@ -129,7 +161,9 @@ def test_more_tokens_than_before(name: str, world: World, sources: Path, tmp_pat
     long = TEXTS[0]
     while len(tokenizer(long)["input_ids"]) <= source.max_tokens:
         long += f" {TEXTS[1]}"
-    longer, other = student_embeddings.embed(module, tokenizer, [f"{long} {TEXTS[2]}", f"{long} {TEXTS[3]}"], tokens)
+    longer, other = student_embeddings.embed(
+        module, tokenizer, [f"{long} {TEXTS[2]}", f"{long} {TEXTS[3]}"], tokens
+    )
     assert np.isfinite(longer).all() and not np.allclose(longer, other, atol=1e-4)
 
 
@@ -161,8 +195,16 @@ def test_another_teacher_has_the_head_fitted_first(
 
 def test_a_head_is_fitted_the_same_way_twice(world: World, sources: Path, tmp_path: Path) -> None:
     for name in "ab":
-        go(world, tmp_path / name, student={"weights": str(sources / "bert-bundle")}, stages=STILL, **OTHER[0][1])
-    assert files.sha256_file(tmp_path / "a/student.safetensors") == files.sha256_file(tmp_path / "b/student.safetensors")
+        go(
+            world,
+            tmp_path / name,
+            student={"weights": str(sources / "bert-bundle")},
+            stages=STILL,
+            **OTHER[0][1],
+        )
+    assert files.sha256_file(tmp_path / "a/student.safetensors") == files.sha256_file(
+        tmp_path / "b/student.safetensors"
+    )
 
 
 def test_targets_in_the_teachers_own_space_keep_the_head(world: World, sources: Path, tmp_path: Path) -> None:
@@ -181,21 +223,37 @@ def test_targets_fitted_to_the_student_keep_the_head(world: World, sources: Path
 
 def test_what_it_costs_is_what_it_is(world: World, sources: Path) -> None:
     changes = {"student": {"weights": str(sources / "static-bundle")}, "stages": STILL}
-    same, other = (cost.cost(recipe.parse(world.recipe(**changes, **more), "test"), Session(data=world.data)) for more in ({}, OTHER[0][1]))
+    same, other = (
+        cost.cost(recipe.parse(world.recipe(**changes, **more), "test"), Session(data=world.data))
+        for more in ({}, OTHER[0][1])
+    )
     assert same["parameters"] == run.open_run(sources / "static").parameters and same["max_tokens"] == 128
-    assert same["size_bytes"]["fp32"] == pytest.approx((sources / "static-bundle/onnx/model.onnx").stat().st_size, abs=200)
+    assert same["size_bytes"]["fp32"] == pytest.approx(
+        (sources / "static-bundle/onnx/model.onnx").stat().st_size, abs=200
+    )
     assert other["parameters"]["head"] == 32 * 12 + 12
 
 
 def test_split_teachers_get_a_block_each(world: World, sources: Path, tmp_path: Path) -> None:
     parts = [{"reduce": {"kind": "pca"}, "dims": dims} for dims in (10, 6)]
-    info = go(world, tmp_path / "a", student={"weights": str(sources / "bert")}, stages=STILL, targets={"kind": "split", "parts": parts})
+    info = go(
+        world,
+        tmp_path / "a",
+        student={"weights": str(sources / "bert")},
+        stages=STILL,
+        targets={"kind": "split", "parts": parts},
+    )
     assert info["dims"] == 16
     student = {"weights": str(tmp_path / "a")}
     fact = f"{tmp_path / 'a'} has a block for each of its teachers"
     assert problem(world, student) == f"student.weights: {fact}; give the recipe the same `targets`"
-    again = go(world, tmp_path / "b", student=student, stages=STILL, targets={"kind": "split", "parts": parts})
-    assert again["dims"] == 16 and run.open_run(tmp_path / "b").shape["blocks"] == run.open_run(tmp_path / "a").shape["blocks"]
+    again = go(
+        world, tmp_path / "b", student=student, stages=STILL, targets={"kind": "split", "parts": parts}
+    )
+    assert (
+        again["dims"] == 16
+        and run.open_run(tmp_path / "b").shape["blocks"] == run.open_run(tmp_path / "a").shape["blocks"]
+    )
 
 
 def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
@@ -213,17 +271,30 @@ def problem(world: World, student: dict[str, Any], **changes: Any) -> str:
 
 def test_what_is_refused(world: World, sources: Path) -> None:
     known = "no finished student 'mano'; did you mean 'nano'? (micro, multi, nano)"
-    assert problem(world, {"weights": "mano"}) == f"student.weights: {known}; or give the folder of a bundle or a run"
+    assert (
+        problem(world, {"weights": "mano"})
+        == f"student.weights: {known}; or give the folder of a bundle or a run"
+    )
     static = str(sources / "static")
-    assert "is a static student, which has none; leave it out" in problem(world, {"weights": static, "dropout": 0.1})
+    assert "is a static student, which has none; leave it out" in problem(
+        world, {"weights": static, "dropout": 0.1}
+    )
     muon = [{**STILL[0], "optimizer": "muon"}]
-    assert problem(world, {"weights": static}, stages=muon).startswith("stages[0].optimizer: muon optimizes the matrices of layers")
+    assert problem(world, {"weights": static}, stages=muon).startswith(
+        "stages[0].optimizer: muon optimizes the matrices of layers"
+    )
 
 
 def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
     rows = "".join(f"{text}\t{int('cat' in text)}\n" for text in sentences(120, seed=11))
     (world.data / "cats.tsv").write_text("sentence\tlabel\n" + rows, encoding="utf-8")
-    stage = {"kind": "finetune", "task": {"train": ["cats.tsv"], "dev_rows": 20}, "steps": 4, "batch": 16, "hidden": 8}
+    stage = {
+        "kind": "finetune",
+        "task": {"train": ["cats.tsv"], "dev_rows": 20},
+        "steps": 4,
+        "batch": 16,
+        "hidden": 8,
+    }
     info = go(world, tmp_path / "a", student={"weights": str(sources / "bilstm-bundle")}, stages=[stage])
     assert info["weights"]["bundle"] == "bilstm-bundle" and info["task"]["dev"] is not None
     with torch.inference_mode():
@@ -231,10 +302,25 @@ def test_it_is_fine_tuned(world: World, sources: Path, tmp_path: Path) -> None:
 
 
 def test_a_share_of_the_initial_weights_stays(world: World, sources: Path, tmp_path: Path) -> None:
-    stage = {"name": "more", "objective": {"kind": "cosine"}, "steps": 6, "batch": 16, "bucket": 4, "learning_rate": 0.01}
+    stage = {
+        "name": "more",
+        "objective": {"kind": "cosine"},
+        "steps": 6,
+        "batch": 16,
+        "bucket": 4,
+        "learning_rate": 0.01,
+    }
     go(world, tmp_path / "all", student={"weights": str(sources / "bert")}, stages=[stage])
-    go(world, tmp_path / "part", student={"weights": str(sources / "bert")}, stages=[stage | {"initial_share": 0.25}])
-    start, end, part = (run.open_run(each).student().state_dict() for each in (sources / "bert", tmp_path / "all", tmp_path / "part"))
+    go(
+        world,
+        tmp_path / "part",
+        student={"weights": str(sources / "bert")},
+        stages=[stage | {"initial_share": 0.25}],
+    )
+    start, end, part = (
+        run.open_run(each).student().state_dict()
+        for each in (sources / "bert", tmp_path / "all", tmp_path / "part")
+    )
     moved = [name for name in end if not torch.equal(start[name], end[name])]
     assert len(moved) > 5
     for name in moved:

@@ -1,4 +1,5 @@
-"""The four stages on tiny models: an assistant taught from a teacher, a student from both, resumed, exported, measured."""
+"""The four stages on tiny models: an assistant taught from a teacher, a student from both, resumed, exported,
+measured."""
 
 from __future__ import annotations
 
@@ -35,7 +36,14 @@ BOTH = {"kind": "each_side", "objective": {"kind": "mse"}}
 OWN = {"of": "assistant", "language": "own"}
 EMBEDDINGS = {"of": "assistant", "layer": "embeddings", "language": "own"}
 FAST = {"steps": 6, "batch": 8, "bucket": 2}
-STUDENT = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "layers": 1, "bottleneck": 8, "max_tokens": 32}
+STUDENT = {
+    "kind": "recurrent",
+    "weights": "assistant",
+    "tokenizer": "assistant",
+    "layers": 1,
+    "bottleneck": 8,
+    "max_tokens": 32,
+}
 
 
 def quiet(line: str) -> None:
@@ -53,12 +61,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = sentences(240)
     rows = [f"{text}\t{translated(text)}" for text in texts]
     (folder / "en-xx.tsv").write_text("en\txx\n" + "\n".join(rows[:160]) + "\n", encoding="utf-8")
-    (folder / "en-yy.tsv").write_text("en\tyy\n" + "\n".join(f"{text}\t{text.upper()}q" for text in texts[120:]) + "\n", encoding="utf-8")
+    (folder / "en-yy.tsv").write_text(
+        "en\tyy\n" + "\n".join(f"{text}\t{text.upper()}q" for text in texts[120:]) + "\n", encoding="utf-8"
+    )
     for at, name in enumerate(("en", "xx")):
         lines = [
-            f"{row.split(chr(9))[at]}\t{rows[(number * 7) % 40].split(chr(9))[at]}\t{number % 5}" for number, row in enumerate(rows[:40])
+            f"{row.split(chr(9))[at]}\t{rows[(number * 7) % 40].split(chr(9))[at]}\t{number % 5}"
+            for number, row in enumerate(rows[:40])
         ]
-        (folder / f"sts.{name}.tsv").write_text("sentence1\tsentence2\tscore\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"sts.{name}.tsv").write_text(
+            "sentence1\tsentence2\tscore\n" + "\n".join(lines) + "\n", encoding="utf-8"
+        )
     suite = "kind: sts\ntasks:\n  - {name: en-xx, file: sts.en.tsv, translation: sts.xx.tsv}\n"
     (folder / "suite.yaml").write_text(suite, encoding="utf-8")
     return folder
@@ -77,7 +90,14 @@ def written(world: World, name: str, **changes: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stage 1: XLM-R's architecture with the teacher's layers, behind a tokenizer learned from the pairs."""
-    student = {"kind": "recurrent", "layers": 2, "repeats": 1, "position_ids": "pad", "unigram": {"vocabulary_size": 300}, "max_tokens": 32}
+    student = {
+        "kind": "recurrent",
+        "layers": 2,
+        "repeats": 1,
+        "position_ids": "pad",
+        "unigram": {"vocabulary_size": 300},
+        "max_tokens": 32,
+    }
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     spec = recipe.parse(written(world, "assistant", student=student, stages=stages), "test")
     out = tmp_path_factory.mktemp("assistant") / "assistant"
@@ -87,7 +107,10 @@ def taught(world: World, data: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 def four(world: World, data: Path, taught: Path, **changes: Any) -> recipe.Recipe:
     """Stages 2 to 4 from a finished assistant."""
-    last = {"kind": "sum", "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": BOTH}]}
+    last = {
+        "kind": "sum",
+        "terms": [{"weight": 1.0, "objective": {"kind": "mcl"}}, {"weight": 1.0, "objective": BOTH}],
+    }
     stages = [
         {"name": "align", "objective": BOTH, "match": EMBEDDINGS, "learning_rate": 1e-2, **FAST},
         {"name": "teach", "objective": BOTH, "match": OWN, "ema": 0.9, **FAST},
@@ -113,12 +136,18 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
     """Its vectors are its student's, as they come; its embedding layer is the mean of its tables."""
     opened = assistant.open_assistant(recipe.Teacher(model=str(taught), dtype="fp32"))
     texts = [*sentences(3), translated(sentences(1)[0])]
-    ids, mask = batching.pad(token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0)
+    ids, mask = batching.pad(
+        token_batches.encode_ids(opened.tokenizer, texts, 32), opened.tokenizer.pad_token_id or 0
+    )
     student: Any = run.open_run(taught).student()
     with torch.inference_mode():
         expected = student(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
         at = torch.from_numpy((ids != 1).cumsum(1) * (ids != 1) + 1)
-        tables = pool(student.model.embeddings(input_ids=torch.from_numpy(ids), position_ids=at), torch.from_numpy(mask), "mean").numpy()
+        tables = pool(
+            student.model.embeddings(input_ids=torch.from_numpy(ids), position_ids=at),
+            torch.from_numpy(mask),
+            "mean",
+        ).numpy()
     assert np.abs(opened.embed(texts, unit=False) - expected).max() < 1e-5
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     assert np.abs(opened.embed(texts) - unit).max() < 1e-5 < np.abs(unit - expected).max()
@@ -129,11 +158,17 @@ def test_a_run_as_a_teacher(taught: Path) -> None:
 
 def test_a_run_names_what_its_assistants_layers_were_trained_on(taught: Path, whole: Path) -> None:
     (earlier,) = run.open_run(whole).info["earlier"]
-    assert earlier["recipe"] == "assistant" and {"en-xx.tsv", "en-yy.tsv"} == {each["name"] for each in earlier["sources"]}
-    assert "earlier" not in run.open_run(taught).info, "its layers are a model's, which no run of ours has trained"
+    assert earlier["recipe"] == "assistant" and {"en-xx.tsv", "en-yy.tsv"} == {
+        each["name"] for each in earlier["sources"]
+    }
+    assert "earlier" not in run.open_run(taught).info, (
+        "its layers are a model's, which no run of ours has trained"
+    )
 
 
-def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: World, data: Path, taught: Path) -> None:
+def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(
+    world: World, data: Path, taught: Path
+) -> None:
     opened = run.open_run(taught)
     assert opened.shape["positions"] == "pad" and opened.shape["config"]["num_hidden_layers"] == 2
     words = opened.tokenizer()
@@ -142,7 +177,11 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: 
     assert words("the cat")["input_ids"][0] == 0 and words("the cat")["input_ids"][-1] == 2
     assert words.unk_token_id not in words(translated("the cat eats a red apple"))["input_ids"]
     spec = opened.recipe
-    assert isinstance(spec.corpus, recipe.Parallel) and isinstance(spec.student, recipe.Recurrent) and spec.student.unigram
+    assert (
+        isinstance(spec.corpus, recipe.Parallel)
+        and isinstance(spec.student, recipe.Recurrent)
+        and spec.student.unigram
+    )
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
     again = learn_tokenizer._train_unigram([pairs.source_side, pairs.target_side], spec.student.unigram, 512)
     assert again.backend_tokenizer.get_vocab() == words.get_vocab(), "the same texts give the same pieces"
@@ -154,7 +193,8 @@ def test_an_assistant_has_the_teachers_layers_and_a_tokenizer_of_its_own(world: 
 
 
 def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
-    """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first for both."""
+    """The texts of a pair, and whose vectors: the assistant's of either side, then the teacher's of the first
+    for both."""
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.assistant is not None
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 0)
@@ -163,38 +203,58 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     words = models.assistant.tokenizer
     tokenized = pair_batches.tokenize(spec, pairs, StudentTokenizer(words, 32), Session(log=quiet))
     embedded = pair_batches.EmbeddedSides(pairs, models, Session(log=quiet))
-    align, teach, contrast = (pair_batches.of_pairs(stage, tokenized, embedded, 32) for stage in spec.distilling)
+    align, teach, contrast = (
+        pair_batches.of_pairs(stage, tokenized, embedded, 32) for stage in spec.distilling
+    )
     rows = np.array([0, 5, 17])
     for batches in (align, teach, contrast):
         (one, _), (other, _) = batches.batch(rows, rows)[0]
         for ids, side, corpus in ((one, 0, pairs.source_side), (other, 1, pairs.target_side)):
             texts = corpus.texts(pairs.index[rows, side])
-            assert [row[row != 1].tolist() for row in ids] == [each.tolist() for each in token_batches.encode_ids(words, texts, 32)]
-    sources, targets = (corpus.texts(pairs.index[rows, at]) for at, corpus in enumerate((pairs.source_side, pairs.target_side)))
+            assert [row[row != 1].tolist() for row in ids] == [
+                each.tolist() for each in token_batches.encode_ids(words, texts, 32)
+            ]
+    sources, targets = (
+        corpus.texts(pairs.index[rows, at])
+        for at, corpus in enumerate((pairs.source_side, pairs.target_side))
+    )
     layer = assistant.EmbeddingLayer(models.assistant)
     for batches, reader in ((align, layer), (teach, models.assistant)):
         expected = np.stack([reader.embed(sources, unit=False), reader.embed(targets, unit=False)], 1)
-        assert batches.targets is not None and np.abs(batches.targets[rows] - expected).max() < 2e-3  # kept in half precision
+        assert (
+            batches.targets is not None and np.abs(batches.targets[rows] - expected).max() < 2e-3
+        )  # kept in half precision
     expected = models.teacher.embed(sources, unit=False)
     assert contrast.targets is not None and np.abs(contrast.targets[rows] - expected[:, None]).max() < 5e-3
     assert contrast.texts == pairs.sources[0]["trained"] < teach.texts == pairs.training_count
     lengths = np.max(
-        [side.lengths(pairs.index[: pairs.training_count, at]) for at, side in enumerate((tokenized.source, tokenized.target))], 0
+        [
+            side.lengths(pairs.index[: pairs.training_count, at])
+            for at, side in enumerate((tokenized.source, tokenized.target))
+        ],
+        0,
     )
     longest = int(lengths.min())
     assert 0 < len(short := teach.short(longest)) < pairs.training_count
     assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
 
 
-def test_stage_two_moves_the_tables_and_nothing_else(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
+def test_stage_two_moves_the_tables_and_nothing_else(
+    world: World, data: Path, taught: Path, tmp_path: Path
+) -> None:
     spec = four(world, data, taught)
     only = spec.model_copy(update={"stages": spec.stages[:1]})
     info = train.train(only, tmp_path / "two", Session(data=data, log=quiet))
     assert info["selected"] is None
-    after, before = load_file(tmp_path / "two" / "student.safetensors"), load_file(taught / "student.safetensors")
+    after, before = (
+        load_file(tmp_path / "two" / "student.safetensors"),
+        load_file(taught / "student.safetensors"),
+    )
     layers = [name for name in after if name.startswith("model.encoder.")]
     assert layers and all(torch.equal(after[name], before[name]) for name in layers)
-    first = initial_weights.build(spec, open_models(spec, Session(data=data)), run.open_run(taught).tokenizer(), Session(data=data)).module
+    first = initial_weights.build(
+        spec, open_models(spec, Session(data=data)), run.open_run(taught).tokenizer(), Session(data=data)
+    ).module
     moved = {name for name, value in first.state_dict().items() if not torch.equal(value, after[name])}
     assert moved and all(name.startswith("model.embeddings.") for name in moved)
     assert "model.embeddings.word_embeddings.project.weight" in moved
@@ -238,7 +298,9 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     expected = student_embeddings.embed(opened.student(), opened.tokenizer(), texts, opened.max_tokens)
     assert np.abs(bundle.load(tmp_path / "bundle", precision="fp32").encode(texts) - expected).max() < 1e-5
     suite = tmp_path / "lost.yaml"
-    (tmp_path / "lost.tsv").write_text("sentence1\tsentence2\tscore\nкот\tпёс\t1\nthe cat\tthe dog\t3\n", encoding="utf-8")
+    (tmp_path / "lost.tsv").write_text(
+        "sentence1\tsentence2\tscore\nкот\tпёс\t1\nthe cat\tthe dog\t3\n", encoding="utf-8"
+    )
     suite.write_text("kind: sts\ntasks: [{name: en-ru, file: lost.tsv}]\n", encoding="utf-8")
     said: list[str] = []
     found = bench.bench(
@@ -252,7 +314,10 @@ def test_through_export_and_bench(data: Path, whole: Path, tmp_path: Path) -> No
     assert set(report["quality"][next(iter(report["quality"]))]["tasks"]) == {"en-xx"}
     lost = report["quality"]["lost"]["unknown"]
     assert lost["texts"] == 2 and lost["tokens"] > 0 and lost["first"] == "кот"
-    assert any("lost: 2 of 4 texts have tokens that are not in its vocabulary" in line and "кот" in line for line in said)
+    assert any(
+        "lost: 2 of 4 texts have tokens that are not in its vocabulary" in line and "кот" in line
+        for line in said
+    )
 
 
 def vectors(folder: Path, texts: list[str]) -> np.ndarray:
@@ -261,11 +326,23 @@ def vectors(folder: Path, texts: list[str]) -> np.ndarray:
     return student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 32)
 
 
-def test_a_recurrent_run_without_the_pieces_of_other_languages(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
-    """Trimmed from a finished run and not trained: fewer rows, its unit as often as before, the same vectors for texts of the corpus."""
-    student = {"kind": "recurrent", "weights": "assistant", "tokenizer": "assistant", "trim": {}, "layers": 1, "bottleneck": 8}
+def test_a_recurrent_run_without_the_pieces_of_other_languages(
+    world: World, data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """Trimmed from a finished run and not trained: fewer rows, its unit as often as before, the same vectors
+    for texts of the corpus."""
+    student = {
+        "kind": "recurrent",
+        "weights": "assistant",
+        "tokenizer": "assistant",
+        "trim": {},
+        "layers": 1,
+        "bottleneck": 8,
+    }
     before = {"model": str(whole), "max_tokens": 32, "dtype": "fp32"}
-    spec = recipe.parse(written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test")
+    spec = recipe.parse(
+        written(world, "trimmed", assistant=before, student={**student, "max_tokens": 32}, stages=[]), "test"
+    )
     train.train(spec, tmp_path / "trimmed", Session(data=data, log=quiet))
     old, new = run.open_run(whole), run.open_run(tmp_path / "trimmed")
     assert new.shape["times"] == old.shape["times"] == 2
@@ -283,27 +360,39 @@ def test_check_counts_both_sides(world: World, data: Path, taught: Path, whole: 
     assert cost.cost(again, Session(data=data, log=quiet))["teacher_texts"] == 0
     assert spec.assistant is not None
     shorter = {
-        name: each.model_copy(update={"max_tokens": 16}) for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
+        name: each.model_copy(update={"max_tokens": 16})
+        for name, each in (("teacher", spec.teacher), ("assistant", spec.assistant))
     }
     pairs = parallel_corpus.build(spec.corpus, Session(data=data), 1)  # type: ignore[arg-type]
     found = cost.cost(again.model_copy(update=shorter), Session(data=data, log=quiet))
-    assert found["teacher_texts"] == len(pairs.source_side) + len(pairs.source_side) + len(pairs.target_side), (
-        "cut elsewhere, they give other vectors"
-    )
+    assert found["teacher_texts"] == len(pairs.source_side) + len(pairs.source_side) + len(
+        pairs.target_side
+    ), "cut elsewhere, they give other vectors"
 
 
 def test_a_published_assistant_by_its_folder(world: World, data: Path, tmp_path: Path) -> None:
-    """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a trimmed vocabulary."""
+    """Stage 1 skipped: XLM-R as transformers saves it, read with the pooling that the recipe names; and a
+    trimmed vocabulary."""
     folder = plain(tmp_path / "xlm-r", "xlm-roberta", unigram(), num_hidden_layers=2)
     spec = four(world, data, folder)
     spec = spec.model_copy(
-        update={"assistant": recipe.Teacher(model=str(folder), pooling="mean", max_tokens=32, dtype="fp32"), "select": None}
+        update={
+            "assistant": recipe.Teacher(model=str(folder), pooling="mean", max_tokens=32, dtype="fp32"),
+            "select": None,
+        }
     )
     wider = [stage.model_copy(update={"steps": 2}) for stage in spec.stages[:2]]
     student = recipe.Recurrent.model_validate({**STUDENT, "trim": {}})
-    info = train.train(spec.model_copy(update={"stages": wider, "student": student}), tmp_path / "run", Session(data=data, log=quiet))
+    info = train.train(
+        spec.model_copy(update={"stages": wider, "student": student}),
+        tmp_path / "run",
+        Session(data=data, log=quiet),
+    )
     lost = files.read_json(tmp_path / "run" / "tokenizer" / "trim.json")
-    assert [source["name"] for source in lost["sources"]][:2] == ["source side, trained on", "target side, trained on"]
+    assert [source["name"] for source in lost["sources"]][:2] == [
+        "source side, trained on",
+        "target side, trained on",
+    ]
     assert info["parameters"]["total"] > 0
 
 
@@ -319,30 +408,47 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
     for changes, says in (
         (
             {"assistant": None, "stages": [stage]},
-            "student: takes weights or tokenizer from an assistant, and the recipe has none; set assistant.model",
+            "student: takes weights or tokenizer from an assistant, and the recipe has none; set "
+            "assistant.model",
         ),
         (
             {"assistant": None, "student": {**STUDENT, "weights": "teacher", "tokenizer": "teacher"}},
             r"stages\[0\].match: needs an assistant",
         ),
-        ({"stages": [{**stage, "objective": {"kind": "mse"}}]}, r"mse reads single texts, the corpus holds pairs; apply it to each side"),
-        ({"stages": [{**stage, "pairs": ["en-de"]}]}, r"stages\[0\].pairs: no pairs are named 'en-de'; corpus.pairs has \(en-xx, en-yy\)"),
+        (
+            {"stages": [{**stage, "objective": {"kind": "mse"}}]},
+            r"mse reads single texts, the corpus holds pairs; apply it to each side",
+        ),
+        (
+            {"stages": [{**stage, "pairs": ["en-de"]}]},
+            r"stages\[0\].pairs: no pairs are named 'en-de'; corpus.pairs has \(en-xx, en-yy\)",
+        ),
         (
             {"stages": [{**stage, "match": {"layer": "embeddings"}}]},
             "need an assistant, which knows all the languages; set `of: assistant`",
         ),
-        ({"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]}, "match embedding layers with"),
+        (
+            {"stages": [{**stage, "objective": {"kind": "mcl"}, "match": EMBEDDINGS}]},
+            "match embedding layers with",
+        ),
         ({"targets": {"dims": 8, "reduce": {"kind": "pca"}}}, "`targets` need texts, not pairs"),
-        ({"corpus": {"texts": ["x.txt"]}, "stages": [stage]}, "each_side reads pairs; set corpus.kind: parallel"),
+        (
+            {"corpus": {"texts": ["x.txt"]}, "stages": [stage]},
+            "each_side reads pairs; set corpus.kind: parallel",
+        ),
         (
             {"select": {"suite": str(data / "suite.yaml")}},
             r"yy: no task of the suite .* is in these languages.*select.languages_without_dev: \[yy\]",
         ),
         ({"student": {**STUDENT, "layers": 3}}, "a block of 3 does not divide the source's 2 layers"),
-        ({"student": {**STUDENT, "bottleneck": 33}}, r"student.bottleneck: 33 is wider than the layers \(32\)"),
+        (
+            {"student": {**STUDENT, "bottleneck": 33}},
+            r"student.bottleneck: 33 is wider than the layers \(32\)",
+        ),
         (
             {"student": {**STUDENT, "tokenizer": str(other)}, "stages": [{**stage, "match": OWN}]},
-            "student.weights: the assistant's layers read .* into other tokens; set student.tokenizer: assistant",
+            "student.weights: the assistant's layers read .* into other tokens; set student.tokenizer: "
+            "assistant",
         ),
         (
             {"student": {**STUDENT, "weights": "teacher", "tokenizer": str(other)}},
@@ -352,9 +458,15 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
             {"student": {"kind": "bert", "weights": "assistant", "tokenizer": "assistant", "layers": 1}},
             "recurrent student.*`kind: recurrent`",
         ),
-        ({"assistant": {"model": "runs/of-no-name"}}, "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name"),
+        (
+            {"assistant": {"model": "runs/of-no-name"}},
+            "runs/of-no-name: no such run here; train it first: edgedistill train of-no-name",
+        ),
         ({"student": {**STUDENT, "weights": "runs/of-no-name"}}, "runs/of-no-name: no such run here"),
-        ({"student": {**STUDENT, "unigram": {}, "trim": {}}}, "`unigram` learns its own tokenizer; leave `trim` out"),
+        (
+            {"student": {**STUDENT, "unigram": {}, "trim": {}}},
+            "`unigram` learns its own tokenizer; leave `trim` out",
+        ),
         ({"assistant": {"model": str(world.folder / "nowhere")}}, "no such folder"),
     ):
         with pytest.raises(UserError, match=says):
@@ -364,10 +476,18 @@ def test_recipes_that_cannot_be(world: World, data: Path, taught: Path, tmp_path
 def test_an_assistant_gives_layers_and_tokenizer_unless_told_otherwise(world: World) -> None:
     """Methods §5.1."""
     bare = {"kind": "recurrent", "layers": 1}
-    found = recipe.parse(written(world, "student", assistant={"model": "runs/x"}, student=bare, stages=[]), "test").student
-    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == ("assistant", "assistant")
     found = recipe.parse(
-        written(world, "student", assistant={"model": "runs/x"}, student={**bare, "weights": "a/b"}, stages=[]), "test"
+        written(world, "student", assistant={"model": "runs/x"}, student=bare, stages=[]), "test"
+    ).student
+    assert isinstance(found, recipe.Recurrent) and (found.weights, found.tokenizer) == (
+        "assistant",
+        "assistant",
+    )
+    found = recipe.parse(
+        written(
+            world, "student", assistant={"model": "runs/x"}, student={**bare, "weights": "a/b"}, stages=[]
+        ),
+        "test",
     ).student
     assert isinstance(found, recipe.Recurrent) and found.weights == "a/b"
     found = recipe.parse(written(world, "student", student=bare, stages=[]), "test").student
@@ -380,33 +500,57 @@ def test_places_that_no_stage_trains_are_not_read(world: World, data: Path, taug
     for embeddings, most in (({"from": "random"}, 20), ({"from": "teacher"}, 32)):
         stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST, "max_tokens": 20}
         spec = four(world, data, taught, student={**STUDENT, "embeddings": embeddings}, stages=[stage])
-        assert initial_weights.build(spec, open_models(spec, Session(data=data)), words, Session(data=data)).max_tokens == most
+        assert (
+            initial_weights.build(
+                spec, open_models(spec, Session(data=data)), words, Session(data=data)
+            ).max_tokens
+            == most
+        )
 
 
-def test_a_head_goes_with_the_layers_it_was_trained_behind(world: World, data: Path, taught: Path, tmp_path: Path) -> None:
-    student = {"kind": "recurrent", "layers": 1, "bottleneck": 8, "head": "linear", "dims": 32, "max_tokens": 32}
+def test_a_head_goes_with_the_layers_it_was_trained_behind(
+    world: World, data: Path, taught: Path, tmp_path: Path
+) -> None:
+    student = {
+        "kind": "recurrent",
+        "layers": 1,
+        "bottleneck": 8,
+        "head": "linear",
+        "dims": 32,
+        "max_tokens": 32,
+    }
     stage = {"name": "x", "objective": BOTH, "match": OWN, **FAST}
-    first = recipe.parse(written(world, "one", assistant={"model": str(taught)}, student=student, stages=[stage]), "test")
+    first = recipe.parse(
+        written(world, "one", assistant={"model": str(taught)}, student=student, stages=[stage]), "test"
+    )
     train.train(first, tmp_path / "one", Session(data=data, log=quiet))
     again = {"model": str(tmp_path / "one"), "max_tokens": 32, "dtype": "fp32"}
     second = recipe.parse(written(world, "two", assistant=again, student=student, stages=[]), "test")
     train.train(second, tmp_path / "two", Session(data=data, log=quiet))
-    assert np.abs(vectors(tmp_path / "one", sentences(4)) - vectors(tmp_path / "two", sentences(4))).max() < 1e-4
+    assert (
+        np.abs(vectors(tmp_path / "one", sentences(4)) - vectors(tmp_path / "two", sentences(4))).max() < 1e-4
+    )
 
 
 def test_languages_of_a_region_are_covered_by_their_suite(world: World, data: Path, taught: Path) -> None:
     spec = four(world, data, taught)
     assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
     parts = [part.model_copy(update={"languages": ("EN", "xx-XX")}) for part in spec.corpus.pairs]
-    checks.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+    checks.check_languages(
+        spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})})
+    )
     parts = [part.model_copy(update={"languages": ("EN", "zz-ZZ")}) for part in spec.corpus.pairs]
     with pytest.raises(UserError, match="zz-ZZ: no task of the suite"):
-        checks.check_languages(spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})}))
+        checks.check_languages(
+            spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts})})
+        )
 
 
 def test_an_unfinished_run_is_no_assistant(world: World, data: Path, tmp_path: Path) -> None:
     (tmp_path / "half.partial").mkdir()
-    with pytest.raises(UserError, match="its training has not finished; run edgedistill train again with --resume"):
+    with pytest.raises(
+        UserError, match="its training has not finished; run edgedistill train again with --resume"
+    ):
         refused(world, data, tmp_path / "half")
 
 
@@ -415,14 +559,21 @@ def test_a_suite_that_names_no_language_is_english(world: World, data: Path, tau
     assert isinstance(spec.corpus, recipe.Parallel) and spec.select is not None
     parts = [part.model_copy(update={"languages": ("en", "xx")}) for part in spec.corpus.pairs]
     mini = spec.select.model_copy(update={"suite": "mini", "languages_without_dev": ["xx"]})
-    of_two = spec.model_copy(update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini})
+    of_two = spec.model_copy(
+        update={"corpus": spec.corpus.model_copy(update={"pairs": parts}), "select": mini}
+    )
     checks.check_languages(of_two)
     with pytest.raises(UserError, match="pairs: xx: no task of the suite mini"):
-        checks.check_languages(of_two.model_copy(update={"select": mini.model_copy(update={"languages_without_dev": []})}))
+        checks.check_languages(
+            of_two.model_copy(update={"select": mini.model_copy(update={"languages_without_dev": []})})
+        )
 
 
-def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: Path, whole: Path, tmp_path: Path) -> None:
-    """The stages of the run taught its fresh position table 32 places; what is made of it without stages keeps to those."""
+def test_a_trimmed_run_reads_no_further_than_it_was_taught(
+    world: World, data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The stages of the run taught its fresh position table 32 places; what is made of it without stages
+    keeps to those."""
     read = run.open_run(whole).max_tokens
     student = {**STUDENT, "trim": {}, "max_tokens": 64}
     assistant = {"model": str(whole), "max_tokens": 64, "dtype": "fp32"}
@@ -431,8 +582,17 @@ def test_a_trimmed_run_reads_no_further_than_it_was_taught(world: World, data: P
     assert run.open_run(tmp_path / "short").max_tokens == read < 64
 
 
-def test_the_card_and_later_trainings_name_the_tables_of_pairs(world: World, data: Path, tmp_path: Path) -> None:
-    student = {"kind": "recurrent", "layers": 1, "repeats": 1, "position_ids": "pad", "unigram": {"vocabulary_size": 300}, "max_tokens": 32}
+def test_the_card_and_later_trainings_name_the_tables_of_pairs(
+    world: World, data: Path, tmp_path: Path
+) -> None:
+    student = {
+        "kind": "recurrent",
+        "layers": 1,
+        "repeats": 1,
+        "position_ids": "pad",
+        "unigram": {"vocabulary_size": 300},
+        "max_tokens": 32,
+    }
     stages = [{"name": "teach", "objective": BOTH, **FAST}]
     described = written(world, "named", student=student, stages=stages)
     described["corpus"]["licences"] = {"en-xx.tsv": "CC0"}
@@ -441,7 +601,15 @@ def test_the_card_and_later_trainings_name_the_tables_of_pairs(world: World, dat
     made = run.open_run(tmp_path / "named").info["corpus"]
     pairs = [source["pairs"] for source in made["sources"]]
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
-    assert f"| en-xx.tsv | {pairs[0]:,} | CC0 |" in card and f"| en-yy.tsv | {pairs[1]:,} | not named |" in card
-    assert f"Trained on samples of {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more were held out)" in card
+    assert (
+        f"| en-xx.tsv | {pairs[0]:,} | CC0 |" in card and f"| en-yy.tsv | {pairs[1]:,} | not named |" in card
+    )
+    assert (
+        f"Trained on samples of {sum(pairs) - made['held_out']:,} pairs of texts ({made['held_out']} more "
+        "were held out)" in card
+    )
     (recorded,) = earlier_training.record(bundle_run.open_finished(str(tmp_path / "bundle"), "test"))
-    assert [(each["texts"], each["licence"]) for each in recorded["sources"]] == [(pairs[0], "CC0"), (pairs[1], None)]
+    assert [(each["texts"], each["licence"]) for each in recorded["sources"]] == [
+        (pairs[0], "CC0"),
+        (pairs[1], None),
+    ]

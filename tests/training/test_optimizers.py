@@ -13,12 +13,15 @@ from edgedistill.training.optimizers import optimizers, set_learning_rate
 
 
 def stage(**changes: Any) -> recipe.Stage:
-    return recipe.Stage.model_validate({"name": "a", "objective": {"kind": "cosine"}, "betas": [0.8, 0.9], "epsilon": 1e-3, **changes})
+    return recipe.Stage.model_validate(
+        {"name": "a", "objective": {"kind": "cosine"}, "betas": [0.8, 0.9], "epsilon": 1e-3, **changes}
+    )
 
 
 @pytest.mark.parametrize("corrected", [True, False])
 def test_adamw_with_and_without_its_correction(corrected: bool) -> None:
-    """Four steps at changing rates: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w(1 − rate·decay) − rate·m̂ / (√v̂ + ε)."""
+    """Four steps at changing rates: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w(1 − rate·decay) − rate·m̂ /
+    (√v̂ + ε)."""
     torch.manual_seed(0)
     module = nn.Linear(3, 2)
     spec = stage(weight_decay=0.1, bias_correction=corrected)
@@ -43,7 +46,8 @@ def test_adamw_with_and_without_its_correction(corrected: bool) -> None:
 
 
 def test_the_correction_makes_a_difference() -> None:
-    """With β₁ = β₂ = β, the uncorrected first step is √(1 − β) of the corrected one, whatever the gradient."""
+    """With β₁ = β₂ = β, the uncorrected first step is √(1 − β) of the corrected one, whatever the
+    gradient."""
     moved = []
     for corrected in (True, False):
         module = nn.Linear(2, 1, bias=False)

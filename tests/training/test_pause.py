@@ -32,12 +32,17 @@ STUDENTS: dict[str, dict[str, Any]] = {
 
 OBJECTIVE = {
     "kind": "sum",
-    "terms": [{"weight": 1, "objective": {"kind": "cosine"}}, {"weight": 1, "objective": {"kind": "gram", "similar_texts": 8}}],
+    "terms": [
+        {"weight": 1, "objective": {"kind": "cosine"}},
+        {"weight": 1, "objective": {"kind": "gram", "similar_texts": 8}},
+    ],
 }
 
 
 @pytest.mark.parametrize("student", STUDENTS.values(), ids=STUDENTS)
-def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_and_resumed(
+    student: dict[str, Any], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDGEDISTILL_DATA", str(world.data))
     stage = {"name": "distil", "objective": OBJECTIVE, "steps": 9, "batch": 16, "bucket": 4}
     corpus = {"texts": [str(world.data / "texts.txt")], "held_out": 40}
@@ -57,10 +62,16 @@ def test_paused_and_resumed(student: dict[str, Any], world: World, tmp_path: Pat
         with pytest.raises(Paused) as caught:
             train.train(spec, paused, resume=number > 0, pause_at=step)
         assert not paused.exists() and resolve.unfinished_run(paused).exists()
-        weights.append({name: value.clone() for name, value in caught.value.student.module.state_dict().items()})
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())  # paused there already
+        weights.append(
+            {name: value.clone() for name, value in caught.value.student.module.state_dict().items()}
+        )
+    assert all(
+        torch.equal(value, weights[1][name]) for name, value in weights[0].items()
+    )  # paused there already
     assert not all(torch.equal(value, weights[2][name]) for name, value in weights[0].items())
     info = train.train(spec, paused, resume=True, pause_at=9)
     assert info["stages"][0]["steps"] == 9
-    assert (paused / "student.safetensors").read_bytes() == (tmp_path / "once" / "student.safetensors").read_bytes()
+    assert (paused / "student.safetensors").read_bytes() == (
+        tmp_path / "once" / "student.safetensors"
+    ).read_bytes()
     assert fitted == [True, False, False, False]  # what a checkpoint replaces is not fitted again

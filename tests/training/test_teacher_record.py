@@ -1,4 +1,5 @@
-"""Several teachers: recorded with revisions, licences and weights, named on the card, and the same when a run is resumed."""
+"""Several teachers: recorded with revisions, licences and weights, named on the card, and the same when a run
+is resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,13 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("wide") / "wide"
     torch.manual_seed(3)
-    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64}
+    sizes = {
+        "hidden_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    }
     words = make_tokenizer()
     model = BertModel(BertConfig(vocab_size=len(words), **sizes), add_pooling_layer=False)
     for parameter in model.parameters():
@@ -40,13 +47,20 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
             torch.nn.init.normal_(parameter, std=0.15)
     model.save_pretrained(folder)
     words.save_pretrained(folder)
-    (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# wide\n", encoding="utf-8")
+    (folder / "README.md").write_text(
+        "---\nlanguage: en\nlicense: apache-2.0\n---\n# wide\n", encoding="utf-8"
+    )
     return folder
 
 
 def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
     other = {"model": str(wide), "pooling": "cls", "max_tokens": 32}
-    targets = {"kind": "concat", "parts": [{"weight": 0.3}, {"teacher": other, "weight": 0.7}], "reduce": {"kind": "pca"}, "dims": 16}
+    targets = {
+        "kind": "concat",
+        "parts": [{"weight": 0.3}, {"teacher": other, "weight": 0.7}],
+        "reduce": {"kind": "pca"},
+        "dims": 16,
+    }
     own = {**world.recipe()["teacher"], "licence": "CC0 | public\ndomain"}
     return world.recipe(**{"teacher": own, "student": BARE, "targets": targets, "stages": SHORT, **changes})
 
@@ -54,12 +68,20 @@ def joined(world: World, wide: Path, **changes: Any) -> dict[str, Any]:
 def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -> None:
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     recorded = run.open_run(tmp_path / "run").info["teachers"]
-    assert [each["weight"] for each in recorded] == [0.3, 0.7] and recorded[0]["sha256"] != recorded[1]["sha256"]
+    assert [each["weight"] for each in recorded] == [0.3, 0.7] and recorded[0]["sha256"] != recorded[1][
+        "sha256"
+    ]
     bundle_writer.export(tmp_path / "run", ["fp32"], tmp_path / "bundle", lambda line: None)
     card = (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
     assert f"distilled from `{world.teacher}` and `{wide}`." in card
-    assert "| teacher | revision | licence, as stated by the recipe or by the model's card | share of the targets |\n| --- |" in card
-    assert f"\n| `{world.teacher}` | — | CC0 \\| public domain | 30% |\n| `{wide}` | — | apache-2.0 | 70% |\n" in card
+    assert (
+        "| teacher | revision | licence, as stated by the recipe or by the model's card | share of the "
+        "targets |\n| --- |" in card
+    )
+    assert (
+        f"\n| `{world.teacher}` | — | CC0 \\| public domain | 30% |\n| `{wide}` | — | apache-2.0 | 70% |\n"
+        in card
+    )
     bundle_writer.export(str(wide), ["fp32"], tmp_path / "itself", lambda line: None, pooling="cls")
     card = (tmp_path / "itself" / "README.md").read_text(encoding="utf-8")
     assert f"| `{wide}` | — | apache-2.0 |\n" in card and "share of the targets" not in card
@@ -70,7 +92,10 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     np.save(tmp_path / "e.npy", np.ones((1, 8), np.float32))
     precomputed = {"embeddings": str(tmp_path / "e.npy"), "licence": "MIT"}
     revised = {"model": str(wide), "revision": "v1", "pooling": "cls"}
-    parts = [{"teacher": precomputed, "dims": 8}, {"teacher": revised, "reduce": {"kind": "pca"}, "dims": 4, "weight": 3.0}]
+    parts = [
+        {"teacher": precomputed, "dims": 8},
+        {"teacher": revised, "reduce": {"kind": "pca"}, "dims": 4, "weight": 3.0},
+    ]
     parts.append({"teacher": {**revised, "max_tokens": 5}, "reduce": {"kind": "pca"}, "dims": 4})
     spec = recipe.parse(joined(world, wide, targets={"kind": "split", "parts": parts}), "test")
     found = teacher_record.record(spec, open_models(spec, Session(data=tmp_path)))
@@ -81,9 +106,10 @@ def test_the_record_knows_revisions_files_and_runs(world: World, wide: Path, tmp
     ]
     train.train(recipe.parse(joined(world, wide), "test"), tmp_path / "run", Session(data=world.data))
     of_run = recipe.parse(world.recipe(teacher={"model": str(tmp_path / "run"), "max_tokens": 32}), "test")
-    assert teacher_record.record(of_run, open_models(of_run, QUIET))[0]["licence"] == "CC0 | public\ndomain, apache-2.0", (
-        "those of its own teachers"
-    )
+    assert (
+        teacher_record.record(of_run, open_models(of_run, QUIET))[0]["licence"]
+        == "CC0 | public\ndomain, apache-2.0"
+    ), "those of its own teachers"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +143,18 @@ def test_a_resumed_run_needs_the_same_teachers(world: World, wide: Path, tmp_pat
     weights = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     (partial / "checkpoints").mkdir()
-    with pytest.raises(UserError, match="run.partial: .*copied has changed since this run was started, .*; restore the model's files, or"):
+    with pytest.raises(
+        UserError,
+        match="run.partial: .*copied has changed since this run was started, .*; restore the model's files, "
+        "or",
+    ):
         train.train(spec, tmp_path / "run", Session(data=world.data), resume=True)
     assert partial.exists() and not (tmp_path / "run").exists()
 
 
-def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(world: World, wide: Path, tmp_path: Path) -> None:
+def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(
+    world: World, wide: Path, tmp_path: Path
+) -> None:
     lines: list[str] = []
     session = Session(data=world.data, cache_folder=tmp_path / "cache", log=lines.append)
     spec = recipe.parse(joined(world, wide), "test")
@@ -131,7 +163,9 @@ def test_each_teacher_has_its_own_cache_and_one_kill_costs_one_teacher(world: Wo
     found = target_embeddings(spec, open_models(spec, session), texts, None, session, tmp_path / "run")
     assert found[np.arange(3)].shape == (3, 16)
     assert len(list((tmp_path / "cache" / "teachers").glob("*/shards.json"))) == 2
-    alone = recipe.parse(world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test")
+    alone = recipe.parse(
+        world.recipe(teacher={"model": str(wide), "pooling": "cls", "max_tokens": 32}), "test"
+    )
     lines.clear()
     target_embeddings(alone, open_models(alone, session), texts, None, session, tmp_path / "alone")
     assert lines == [], "its embeddings are there already"
@@ -142,42 +176,68 @@ def test_teachers_of_different_dimensions(world: World, wide: Path) -> None:
     for targets, says in (
         (
             {"kind": "concat", "parts": parts, "dims": 32},
-            "targets.dims: 32, and without `reduce` the teachers' embeddings keep 32 + 48 = 80 dimensions, one behind the other; "
+            "targets.dims: 32, and without `reduce` the teachers' embeddings keep 32 + 48 = 80 dimensions, "
+            "one behind the other; "
             "set `reduce`, or dims: 80",
         ),
         (
             {"kind": "split", "parts": [{**part, "dims": 32} for part in parts]},
-            "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; set `reduce`",
+            "targets.parts[1].dims: 32, and without `reduce` the teacher's embeddings keep 48 dimensions; "
+            "set `reduce`",
         ),
     ):
-        student = {**BARE, "width": 64 if targets["kind"] == "split" else 32, "embeddings": {"from": "random"}}
+        student = {
+            **BARE,
+            "width": 64 if targets["kind"] == "split" else 32,
+            "embeddings": {"from": "random"},
+        }
         with pytest.raises(UserError) as caught:
-            open_recipe(recipe.parse(joined(world, wide, targets=targets, student=student), "test"), Session(data=world.data))
+            open_recipe(
+                recipe.parse(joined(world, wide, targets=targets, student=student), "test"),
+                Session(data=world.data),
+            )
         assert caught.value.problems == (says,)
 
 
 def test_a_missing_teacher_is_named_by_its_place(world: World, wide: Path) -> None:
     parts = [{}, {"teacher": {"model": "./nowhere"}}]
     spec = recipe.parse(joined(world, wide, targets={"kind": "concat", "parts": parts, "dims": 64}), "test")
-    with pytest.raises(UserError, match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME"):
+    with pytest.raises(
+        UserError,
+        match=r"^targets\.parts\[1\]\.teacher\.model: no such folder: './nowhere'; give packaged:NAME",
+    ):
         open_recipe(spec, Session(data=world.data))
 
 
 @pytest.mark.parametrize("weight", [0, 0.0, -1, float("nan"), float("inf")])
 def test_weights_are_above_zero_and_so_is_their_sum(world: World, wide: Path, weight: float) -> None:
-    both: list[dict[str, Any]] = [{"weight": weight}, {"teacher": {"model": str(wide), "pooling": "cls"}, "weight": weight}]
-    for targets in ({"kind": "concat", "parts": both, "dims": 80}, {"kind": "split", "parts": [{**each, "dims": 8} for each in both]}):
+    both: list[dict[str, Any]] = [
+        {"weight": weight},
+        {"teacher": {"model": str(wide), "pooling": "cls"}, "weight": weight},
+    ]
+    for targets in (
+        {"kind": "concat", "parts": both, "dims": 80},
+        {"kind": "split", "parts": [{**each, "dims": 8} for each in both]},
+    ):
         with pytest.raises(UserError) as caught:
             recipe.parse(joined(world, wide, targets=targets), "r.yaml")
         assert len(caught.value.problems) == 2
-        assert all(f"r.yaml: targets.parts[{at}].weight: input should be" in each for at, each in enumerate(caught.value.problems))
+        assert all(
+            f"r.yaml: targets.parts[{at}].weight: input should be" in each
+            for at, each in enumerate(caught.value.problems)
+        )
 
 
-def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wide: Path, tmp_path: Path) -> None:
+def test_stages_over_pairs_match_models_of_the_same_dimensions(
+    world: World, wide: Path, tmp_path: Path
+) -> None:
     rows = [f"the cat eats {number}\tdie Katze {number}" for number in range(40)]
     (tmp_path / "pairs.tsv").write_text("\n".join(["en\tde", *rows]) + "\n", encoding="utf-8")
     objective = {"kind": "each_side", "objective": {"kind": "mse"}}
-    stages = [{"name": name, "objective": objective, "steps": 2, "batch": 8, "match": {"of": name}} for name in ("teacher", "assistant")]
+    stages = [
+        {"name": name, "objective": objective, "steps": 2, "batch": 8, "match": {"of": name}}
+        for name in ("teacher", "assistant")
+    ]
     spec = recipe.parse(
         world.recipe(
             assistant={"model": str(wide), "pooling": "cls", "max_tokens": 32},
@@ -189,4 +249,7 @@ def test_stages_over_pairs_match_models_of_the_same_dimensions(world: World, wid
     with pytest.raises(UserError) as caught:
         open_recipe(spec, Session(data=tmp_path))
     fact = "stages[1].objective: each_side compares coordinates, the student has 32 and the teacher 48"
-    assert any(each.startswith(f"{fact}; give the student `head: linear`, match models of") for each in caught.value.problems)
+    assert any(
+        each.startswith(f"{fact}; give the student `head: linear`, match models of")
+        for each in caught.value.problems
+    )

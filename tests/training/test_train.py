@@ -38,7 +38,9 @@ def test_a_run_opens_and_embeds_like_it_was_trained(world: World, tmp_path: Path
     opened = run.open_run(tmp_path / "a")
     assert opened.dims == info["dims"] == 32
     assert opened.parameters["total"] == sum(p.numel() for p in opened.student().parameters())
-    vectors = student_embeddings.embed(opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens)
+    vectors = student_embeddings.embed(
+        opened.student(), opened.tokenizer(), sentences(8, seed=5), opened.max_tokens
+    )
     assert vectors.shape == (8, 32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert not resolve.unfinished_run(tmp_path / "a").exists()
@@ -51,10 +53,20 @@ def test_training_brings_the_student_closer(world: World, tmp_path: Path) -> Non
     targets = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher))).embed(texts)
 
     def closeness(steps: int) -> float:
-        stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": steps, "batch": 32, "learning_rate": 5e-3}
+        stage = {
+            "name": "distil",
+            "objective": {"kind": "cosine"},
+            "steps": steps,
+            "batch": 32,
+            "learning_rate": 5e-3,
+        }
         go(world, tmp_path / str(steps), stages=[stage])
         opened = run.open_run(tmp_path / str(steps))
-        return float((student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        return float(
+            (student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets)
+            .sum(1)
+            .mean()
+        )
 
     assert closeness(80) > closeness(1) + 0.2
 
@@ -73,7 +85,10 @@ TWO_STAGES = [
         "name": "distil",
         "objective": {
             "kind": "sum",
-            "terms": [{"weight": 1.0, "objective": {"kind": "congen", "queue": 40}}, {"weight": 2.0, "objective": {"kind": "gram"}}],
+            "terms": [
+                {"weight": 1.0, "objective": {"kind": "congen", "queue": 40}},
+                {"weight": 2.0, "objective": {"kind": "gram"}},
+            ],
         },
         "view": {"kind": "word_deletion"},
         "steps": STEPS,
@@ -81,9 +96,18 @@ TWO_STAGES = [
         "bucket": 4,
         "ema": 0.9,
     },
-    {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "steps": STEPS, "batch": 16, "bucket": 4},
+    {
+        "name": "tune",
+        "objective": {"kind": "simcse"},
+        "triples": {"files": ["triples.tsv"]},
+        "steps": STEPS,
+        "batch": 16,
+        "bucket": 4,
+    },
 ]
-PROCESSES = multiprocessing.get_context("forkserver")  # torch, which takes seconds, is loaded once for all that are killed
+PROCESSES = multiprocessing.get_context(
+    "forkserver"
+)  # torch, which takes seconds, is loaded once for all that are killed
 PROCESSES.set_forkserver_preload([__name__])
 SELECT = {"suite": "SUITE", "every": 25}
 
@@ -93,8 +117,13 @@ def suite_of(world: World) -> str:
     if not folder.exists():
         folder.mkdir()
         texts = sentences(60, seed=3)
-        rows = [f"{a}\t{b}\t{len(set(a.split()) & set(b.split()))}\tall" for a, b in zip(texts[:30], texts[30:], strict=True)]
-        (folder / "pairs.tsv").write_text("sentence1\tsentence2\tscore\tsubset\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        rows = [
+            f"{a}\t{b}\t{len(set(a.split()) & set(b.split()))}\tall"
+            for a, b in zip(texts[:30], texts[30:], strict=True)
+        ]
+        (folder / "pairs.tsv").write_text(
+            "sentence1\tsentence2\tscore\tsubset\n" + "\n".join(rows) + "\n", encoding="utf-8"
+        )
         (folder / "suite.yaml").write_text(
             "name: tiny\nkind: sts\nabout: tiny\ntasks:\n  - {name: all, file: pairs.tsv}\n", encoding="utf-8"
         )
@@ -110,16 +139,36 @@ def write_triples(world: World, count: int) -> None:
 @pytest.mark.parametrize(
     ("student", "optimizer", "kills"),
     [
-        ({"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1}, "adamw", [12, 66]),
-        ({"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1}, "adamw", [12]),
-        ({"kind": "bert", "weights": "teacher", "layers": 1, "pq_bytes": 8, "head": "linear", "dropout": 0.1}, "muon", [12]),
+        (
+            {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear", "dropout": 0.1},
+            "adamw",
+            [12, 66],
+        ),
+        (
+            {"kind": "recurrent", "layers": 1, "bottleneck": 8, "trim": {}, "head": "linear", "dropout": 0.1},
+            "adamw",
+            [12],
+        ),
+        (
+            {
+                "kind": "bert",
+                "weights": "teacher",
+                "layers": 1,
+                "pq_bytes": 8,
+                "head": "linear",
+                "dropout": 0.1,
+            },
+            "muon",
+            [12],
+        ),
     ],
     ids=["bert", "recurrent", "codes and muon"],
 )
 def test_killed_and_resumed_gives_the_same_bytes(
     world: World, tmp_path: Path, student: dict[str, Any], optimizer: str, kills: list[int]
 ) -> None:
-    """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the uninterrupted run."""
+    """kill -9 wherever it happens to be after so many steps, in either stage, --resume: the weights of the
+    uninterrupted run."""
     changes = {
         "stages": [{**stage, "optimizer": optimizer} for stage in TWO_STAGES],
         "select": {**SELECT, "suite": suite_of(world)},
@@ -127,7 +176,9 @@ def test_killed_and_resumed_gives_the_same_bytes(
         "targets": {"reduce": {"kind": "pca"}, "dims": 24, "align": "procrustes"},
     }
     write_triples(world, 60)
-    whole = PROCESSES.Process(target=go, args=(world, tmp_path / "whole"), kwargs=changes)  # like the others: a process' history may
+    whole = PROCESSES.Process(
+        target=go, args=(world, tmp_path / "whole"), kwargs=changes
+    )  # like the others: a process' history may
     whole.start()  # decide how it rounds, such as what its first session of onnxruntime set for denormals
     whole.join()
     checkpoints = tmp_path / "cut.partial" / "checkpoints"
@@ -143,20 +194,36 @@ def test_killed_and_resumed_gives_the_same_bytes(
     last = PROCESSES.Process(target=go, args=(world, tmp_path / "cut", True), kwargs=changes)
     last.start()
     last.join()
-    assert sha256_file(tmp_path / "cut/student.safetensors") == sha256_file(tmp_path / "whole/student.safetensors")
+    assert sha256_file(tmp_path / "cut/student.safetensors") == sha256_file(
+        tmp_path / "whole/student.safetensors"
+    )
     selected = [
-        [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()] for name in ("whole", "cut")
+        [json.loads(line)["step"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "cut")
     ]
     assert selected == [[25, 50, 60, 25, 50, 60]] * 2
 
 
-def test_muon_moves_the_layers_matrices_and_nothing_else(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same student, one step: what Muon moves has all its directions moved alike, the rest moves as under AdamW."""
+def test_muon_moves_the_layers_matrices_and_nothing_else(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same student, one step: what Muon moves has all its directions moved alike, the rest moves as under
+    AdamW."""
     student = {"kind": "bert", "layers": 1, "width": 16, "heads": 2, "head": "linear"}
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 8, "weight_decay": 0.0, "warmup": 0.0, "dtype": "fp32"}
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 1,
+        "batch": 8,
+        "weight_decay": 0.0,
+        "warmup": 0.0,
+        "dtype": "fp32",
+    }
     start, moved = {}, {}
     batch = StageInProgress.batch
-    monkeypatch.setattr(StageInProgress, "batch", lambda self: start.update(weights_of(self.student)) or batch(self))
+    monkeypatch.setattr(
+        StageInProgress, "batch", lambda self: start.update(weights_of(self.student)) or batch(self)
+    )
     for optimizer in ("adamw", "muon"):
         go(world, tmp_path / optimizer, student=student, stages=[{**stage, "optimizer": optimizer}])
         ended = load_file(tmp_path / optimizer / "student.safetensors")
@@ -177,7 +244,13 @@ def weights_of(student: torch.nn.Module) -> dict[str, torch.Tensor]:
 def test_an_older_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "version", lambda name: "2.8.0+cpu")
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "optimizer": "muon"}
-    text = {"name": "x", "teacher": {"model": "x"}, "corpus": {"kind": "documentation"}, "student": {"kind": "bilstm"}, "stages": [stage]}
+    text = {
+        "name": "x",
+        "teacher": {"model": "x"},
+        "corpus": {"kind": "documentation"},
+        "student": {"kind": "bilstm"},
+        "stages": [stage],
+    }
     with pytest.raises(UserError, match=r"stages\[0\].optimizer: muon needs torch 2.9, this is 2.8.0"):
         preflight.check(recipe.parse(text, "x"), None)
     preflight.check(recipe.parse({**text, "stages": [{**stage, "optimizer": "adamw"}]}, "x"), None)
@@ -191,12 +264,24 @@ def go_slowly(world: World, out: Path, resume: bool, changes: dict[str, Any]) ->
 
 def newest(folder: Path) -> int:
     """Steps done as of the newest checkpoint, both stages counted."""
-    done = [p.name.split("-") for p in folder.glob("[0-9]*-*") if (p / "state.json").exists()] if folder.exists() else []
+    done = (
+        [p.name.split("-") for p in folder.glob("[0-9]*-*") if (p / "state.json").exists()]
+        if folder.exists()
+        else []
+    )
     return max((STEPS * int(stage) + int(step) for stage, step in done), default=0)
 
 
 def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> None:
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "learning_rate": 0.3, "clip": None, "warmup": 0.0}
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 60,
+        "batch": 16,
+        "learning_rate": 0.3,
+        "clip": None,
+        "warmup": 0.0,
+    }
     info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 5})
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     best = max(lines, key=lambda line: line["dev"])
@@ -204,11 +289,23 @@ def test_selection_keeps_the_best_not_the_last(world: World, tmp_path: Path) -> 
     assert info["selected"]["step"] == next(line["step"] for line in lines if line["dev"] == best["dev"])
 
 
-def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(world: World, tmp_path: Path) -> None:
+def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(
+    world: World, tmp_path: Path
+) -> None:
     """The same run twice: with `within` the kept weights are the last, though others scored higher."""
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 16, "learning_rate": 0.3, "clip": None, "warmup": 0.0}
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 60,
+        "batch": 16,
+        "learning_rate": 0.3,
+        "clip": None,
+        "warmup": 0.0,
+    }
     for seed in range(6):  # at such a rate any of the twelve scores may be the highest, the last too
-        scores = [float(line["dev"]) for line in _measured(world, tmp_path / f"plain{seed}", stage, 0.0, seed)[1]]
+        scores = [
+            float(line["dev"]) for line in _measured(world, tmp_path / f"plain{seed}", stage, 0.0, seed)[1]
+        ]
         if max(scores) > scores[-1]:
             break
     within = max(scores) - scores[-1] + 1e-9
@@ -222,15 +319,33 @@ def test_selection_keeps_the_last_that_the_suite_cannot_tell_from_the_best(world
     )
 
 
-def _measured(world: World, out: Path, stage: dict[str, Any], within: float, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _measured(
+    world: World, out: Path, stage: dict[str, Any], within: float, seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A run's record, and its lines that have a score."""
-    info = go(world, out, seed=seed, stages=[stage], select={"suite": suite_of(world), "every": 5, "tolerance": within})
+    info = go(
+        world,
+        out,
+        seed=seed,
+        stages=[stage],
+        select={"suite": suite_of(world), "every": 5, "tolerance": within},
+    )
     return info, [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_patience_stops_early(world: World, tmp_path: Path) -> None:
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 500, "batch": 4, "learning_rate": 1.0, "clip": None, "warmup": 0.0}
-    info = go(world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 2, "patience": 3})
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 500,
+        "batch": 4,
+        "learning_rate": 1.0,
+        "clip": None,
+        "warmup": 0.0,
+    }
+    info = go(
+        world, tmp_path / "a", stages=[stage], select={"suite": suite_of(world), "every": 2, "patience": 3}
+    )
     assert info["stages"][0]["steps"] < 500
 
 
@@ -238,14 +353,24 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
     info = go(world, tmp_path / "a", student={**world.recipe()["student"], "head_kept": False})
     assert info["dims"] == 16
     assert info["parameters"]["head"] == 0
-    assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "head" in name or "projection" in name]
+    assert not [
+        name
+        for name in load_file(tmp_path / "a/student.safetensors")
+        if "head" in name or "projection" in name
+    ]
 
 
 @pytest.mark.parametrize(
     "student",
     [
         {"kind": "bert", "weights": "teacher", "layers": [1], "bottleneck": 8},
-        {"kind": "bert", "weights": "teacher", "layers": [1], "pq_bytes": 8, "embeddings": {"weighting": "frequency"}},
+        {
+            "kind": "bert",
+            "weights": "teacher",
+            "layers": [1],
+            "pq_bytes": 8,
+            "embeddings": {"weighting": "frequency"},
+        },
         {"kind": "bert", "weights": "teacher", "layers": 2},
         {"kind": "bert", "layers": 1, "width": 16, "vocabulary_size": 210, "head": "linear_tanh"},
         {"kind": "bert", "weights": "teacher", "trim": {}, "bottleneck": 8},
@@ -255,23 +380,53 @@ def test_a_dropped_head_is_not_in_the_run(world: World, tmp_path: Path) -> None:
         {"kind": "static", "width": 12, "pq_bytes": 4, "head": "linear"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "pq_bytes": 6},
         {"kind": "recurrent", "layers": [1], "repeats": 3, "position_ids": "pad", "trim": {"min_count": 3}},
-        {"kind": "recurrent", "layers": 2, "repeats": 2, "embeddings": {"from": "random"}, "head": "linear_tanh", "dims": 32},
+        {
+            "kind": "recurrent",
+            "layers": 2,
+            "repeats": 2,
+            "embeddings": {"from": "random"},
+            "head": "linear_tanh",
+            "dims": 32,
+        },
         {"kind": "bilstm", "width": 12, "hidden": 8, "trim": {"min_count": 2}},
         {"kind": "bilstm", "width": 12, "hidden": 8, "readout": "last"},
         {"kind": "bilstm", "width": 12, "hidden": 8, "layers": 2, "readout": "max", "head": "linear"},
-        {"kind": "bilstm", "width": 12, "hidden": 16, "readout": "mean", "head": "none", "embeddings": {"from": "random"}},
+        {
+            "kind": "bilstm",
+            "width": 12,
+            "hidden": 16,
+            "readout": "mean",
+            "head": "none",
+            "embeddings": {"from": "random"},
+        },
         {"kind": "static", "width": 12, "head": "linear"},
         {"kind": "static", "width": 32, "token_weights": "equal"},
-        {"kind": "static", "width": 16, "vocabulary_size": 210, "head": "linear_tanh", "embeddings": {"from": "random"}},
-        {"kind": "static", "width": 8, "head": "linear", "head_bias": True, "embeddings": {"of": "token_embeddings"}},
+        {
+            "kind": "static",
+            "width": 16,
+            "vocabulary_size": 210,
+            "head": "linear_tanh",
+            "embeddings": {"from": "random"},
+        },
+        {
+            "kind": "static",
+            "width": 8,
+            "head": "linear",
+            "head_bias": True,
+            "embeddings": {"of": "token_embeddings"},
+        },
     ],
     ids=lambda s: "-".join(str(v) for v in s.values())[:40],
 )
-def test_every_shape_trains_and_ignores_padding(world: World, tmp_path: Path, student: dict[str, Any]) -> None:
+def test_every_shape_trains_and_ignores_padding(
+    world: World, tmp_path: Path, student: dict[str, Any]
+) -> None:
     go(world, tmp_path / "a", student=student)
     opened = run.open_run(tmp_path / "a")
     module = opened.student()
-    ids = torch.randint(5, min(100, len(opened.tokenizer())), (3, 7), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        5, min(100, len(opened.tokenizer())), (3, 7), generator=torch.Generator().manual_seed(0)
+    )
     with torch.inference_mode():
         alone = module(ids[:1, :4], torch.ones(1, 4, dtype=torch.long))
         mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1] * 7, [1, 0, 0, 0, 0, 0, 0]])
@@ -298,7 +453,9 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     texts = "\n".join(sentences(12, seed=2))
     (world.data / "few.txt").write_text(texts, encoding="utf-8")
     changes = {"corpus": {"texts": ["few.txt"], "held_out": 2}, "stages": []}
-    info = go(world, tmp_path / "trimmed", student={"kind": "bert", "weights": "teacher", "trim": {}}, **changes)
+    info = go(
+        world, tmp_path / "trimmed", student={"kind": "bert", "weights": "teacher", "trim": {}}, **changes
+    )
     go(world, tmp_path / "itself", student={"kind": "teacher"}, stages=[])
     one, other = (run.open_run(tmp_path / name) for name in ("trimmed", "itself"))
     spec = recipe.parse(world.recipe(**changes), "test")
@@ -308,15 +465,28 @@ def test_a_trimmed_student_keeps_the_teachers_rows(world: World, tmp_path: Path)
     a, b = (student_embeddings.embed(r.student(), r.tokenizer(), kept, 48) for r in (one, other))
     assert np.abs(a - b).max() < 1e-6
     lost = files.read_json(tmp_path / "trimmed/tokenizer/trim.json")
-    assert [(source["name"], source["texts"]) for source in lost["sources"]] == [("trained on", 10), ("held out", 2)]
+    assert [(source["name"], source["texts"]) for source in lost["sources"]] == [
+        ("trained on", 10),
+        ("held out", 2),
+    ]
     assert lost["sources"][0]["identical"] == 1
-    assert lost["tokens"]["after"] == len(one.tokenizer()) < lost["tokens"]["before"] == len(other.tokenizer())
-    assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (len(other.tokenizer()) - len(one.tokenizer()))
+    assert (
+        lost["tokens"]["after"] == len(one.tokenizer()) < lost["tokens"]["before"] == len(other.tokenizer())
+    )
+    assert other.parameters["embedding"] - info["parameters"]["embedding"] == 32 * (
+        len(other.tokenizer()) - len(one.tokenizer())
+    )
 
 
 def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     (world.data / "glove.txt").write_text("cat 1 2 3 4\ndog -1 -2 -3 -4\nzebra 9 9 9 9\n", encoding="utf-8")
-    student = {"kind": "bilstm", "width": 4, "hidden": 4, "embeddings": {"from": "glove", "file": "glove.txt"}, "head": "linear"}
+    student = {
+        "kind": "bilstm",
+        "width": 4,
+        "hidden": 4,
+        "embeddings": {"from": "glove", "file": "glove.txt"},
+        "head": "linear",
+    }
     spec = recipe.parse(world.recipe(student=student), "test")
     from edgedistill.teacher import encoder
 
@@ -324,7 +494,9 @@ def test_glove_rows_are_the_files(world: World, tmp_path: Path) -> None:
     module = initial_weights.build(spec, Models(loaded), loaded.tokenizer, Session(data=world.data)).module
     known = loaded.tokenizer.get_vocab()
     rows = module.embedding.weight[[known["cat"], known["dog"]]]
-    assert torch.allclose(torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0))
+    assert torch.allclose(
+        torch.nn.functional.normalize(rows[0], dim=0), -torch.nn.functional.normalize(rows[1], dim=0)
+    )
 
 
 def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(world: World) -> None:
@@ -338,16 +510,24 @@ def test_a_word_table_of_outputs_begins_as_the_teacher_alone_with_each_piece(wor
     words = torch.from_numpy(loaded.embed(["cat", "dog", "red"]))
     known = loaded.tokenizer.get_vocab()
     rows = module.model.embeddings.word_embeddings.weight[[known[word] for word in ("cat", "dog", "red")]]
-    alone = torch.from_numpy(loaded.embed_ids([np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "red")]))
+    alone = torch.from_numpy(
+        loaded.embed_ids(
+            [np.array([*loaded.tokenizer(p)["input_ids"]], np.int32) for p in ("cat", "dog", "red")]
+        )
+    )
     assert torch.allclose(words, alone, atol=1e-5)
     led_back = (rows - rows.mean(0)) @ module.head.weight.T
     assert torch.nn.functional.cosine_similarity(led_back, words - words.mean(0)).min() > 0.8
 
 
-def test_outputs_for_the_tokens_are_embedded_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_for_the_tokens_are_embedded_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from edgedistill.teacher import encoder
 
-    spec = recipe.parse(world.recipe(student={"kind": "static", "width": 8, "embeddings": {"of": "outputs"}}), "test")
+    spec = recipe.parse(
+        world.recipe(student={"kind": "static", "width": 8, "embeddings": {"of": "outputs"}}), "test"
+    )
     loaded, session = encoder.TeacherEncoder(spec.teacher), Session(data=world.data, cache_folder=tmp_path)
     table = initial_weights.build(spec, Models(loaded), loaded.tokenizer, session).module.embedding.weight  # type: ignore[union-attr]
     monkeypatch.setattr(loaded, "embed_ids", lambda ids: pytest.fail("embedded again"))
@@ -355,17 +535,38 @@ def test_outputs_for_the_tokens_are_embedded_once(world: World, tmp_path: Path, 
     assert torch.equal(table, again)
 
 
-def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world: World, tmp_path: Path) -> None:
+def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(
+    world: World, tmp_path: Path
+) -> None:
     """No steps worth the name: what is in the run is what it began with."""
     from edgedistill.teacher import encoder
 
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 1, "batch": 4, "learning_rate": 1e-12}
-    go(world, tmp_path / "a", student={"kind": "static", "width": 32}, stages=[stage], corpus={"texts": ["texts.txt"]})
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 1,
+        "batch": 4,
+        "learning_rate": 1e-12,
+    }
+    go(
+        world,
+        tmp_path / "a",
+        student={"kind": "static", "width": 32},
+        stages=[stage],
+        corpus={"texts": ["texts.txt"]},
+    )
     opened = run.open_run(tmp_path / "a")
     student, words = opened.student(), opened.tokenizer()
-    assert opened.parameters == {"embedding": len(words) * 33, "encoder": 0, "head": 0, "total": len(words) * 33}
+    assert opened.parameters == {
+        "embedding": len(words) * 33,
+        "encoder": 0,
+        "head": 0,
+        "total": len(words) * 33,
+    }
     texts = (world.data / "texts.txt").read_text(encoding="utf-8").splitlines()
-    counts = np.bincount([piece for text in texts for piece in words(text)["input_ids"]], minlength=len(words))
+    counts = np.bincount(
+        [piece for text in texts for piece in words(text)["input_ids"]], minlength=len(words)
+    )
     share = counts / counts.sum()
     loaded = encoder.TeacherEncoder(recipe.Teacher(model=str(world.teacher)))
     found = student.weights.detach().numpy()
@@ -373,15 +574,28 @@ def test_a_static_student_begins_with_sif_weights_and_the_teachers_pieces(world:
     assert counts.min() == 0
     assert found.min() < 0.02 < 1 == found.max()
     assert np.allclose(
-        student.embedding.weight[words.convert_tokens_to_ids(["cat", "dog"])].detach(), loaded.embed(["cat", "dog"]), atol=1e-4
+        student.embedding.weight[words.convert_tokens_to_ids(["cat", "dog"])].detach(),
+        loaded.embed(["cat", "dog"]),
+        atol=1e-4,
     )
     assert not student.embedding.weight[words.pad_token_id].any()
 
 
 def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, tmp_path: Path) -> None:
-    stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 60, "batch": 32, "learning_rate": 5e-3}
+    stage = {
+        "name": "distil",
+        "objective": {"kind": "cosine"},
+        "steps": 60,
+        "batch": 32,
+        "learning_rate": 5e-3,
+    }
     for name, steps in (("before", 1), ("after", 60)):
-        go(world, tmp_path / name, student={"kind": "static", "width": 16, "head": "linear"}, stages=[{**stage, "steps": steps}])
+        go(
+            world,
+            tmp_path / name,
+            student={"kind": "static", "width": 16, "head": "linear"},
+            stages=[{**stage, "steps": steps}],
+        )
     from edgedistill.teacher import encoder
 
     texts = sentences(60, seed=9)
@@ -389,7 +603,11 @@ def test_a_static_student_learns_rows_and_weights_but_no_padding(world: World, t
     close = {}
     for name in ("before", "after"):
         opened = run.open_run(tmp_path / name)
-        close[name] = float((student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets).sum(1).mean())
+        close[name] = float(
+            (student_embeddings.embed(opened.student(), opened.tokenizer(), texts, 48) * targets)
+            .sum(1)
+            .mean()
+        )
         assert not opened.student().embedding.weight[0].any()
     assert close["after"] > close["before"] + 0.05
     before, after = (load_file(tmp_path / name / "student.safetensors") for name in ("before", "after"))
@@ -402,7 +620,9 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
 
     spec = recipe.parse(world.recipe(), "test")
     built = corpus.build(spec.corpus, Session(data=world.data), 0)
-    cut = token_cache.tokenize(built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET)
+    cut = token_cache.tokenize(
+        built, encoder.TeacherEncoder(spec.teacher).tokenizer.backend_tokenizer, 48, 0, QUIET
+    )
     lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
     short = cut.rows_up_to(middle, built.training_count)
@@ -410,7 +630,10 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "skip_longer_than": middle}
     info = go(world, tmp_path / "short", stages=[stage])
     assert info["stages"][0]["steps"] == len(short) // 8
-    with pytest.raises(UserError, match=r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer; raise it"):
+    with pytest.raises(
+        UserError,
+        match=r"stages\[0\].skip_longer_than: no text of the corpus has 3 tokens or fewer; raise it",
+    ):
         go(world, tmp_path / "none", stages=[{**stage, "skip_longer_than": 3}])
 
 
@@ -424,13 +647,21 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, tmp_path: Path) 
         "student.layers: no layer 7 in a model with 2 layers; choose from 0 to 1",
         student={"kind": "bert", "weights": "teacher", "layers": [7]},
     )
-    refused("compares coordinates, the student has 16 and the teacher 32", student={"kind": "bert", "layers": 1, "width": 16})
+    refused(
+        "compares coordinates, the student has 16 and the teacher 32",
+        student={"kind": "bert", "layers": 1, "width": 16},
+    )
     refused("teacher.model: no such folder", teacher={"model": "/nowhere/at/all"})
     unit = {"kind": "recurrent"}
-    refused("student.layers: a block of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)", student=unit)
+    refused(
+        "student.layers: a block of 3 does not divide the source's 2 layers; choose one of \\(1, 2\\)",
+        student=unit,
+    )
     refused("student.layers: layer 2 of a source with 2 layers \\(0 to 1\\)", student={**unit, "layers": [2]})
     for student in ({**unit, "layers": 1}, {"kind": "bert", "weights": "teacher", "layers": [1]}):
-        refused("student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33})
+        refused(
+            "student.bottleneck: 33 is wider than the layers \\(32\\)", student={**student, "bottleneck": 33}
+        )
     refused("if it is a hub id, set teacher.revision", teacher={"model": "owner/name"})
     refused("no file matches 'missing.txt'", corpus={"texts": ["missing.txt"]})
     with pytest.raises(UserError, match="nothing to resume"):
@@ -441,7 +672,9 @@ def test_trimming_needs_texts(world: World) -> None:
     from edgedistill.teacher import encoder
 
     spec = recipe.parse(world.recipe(corpus=None, stages=[], student={"kind": "bilstm", "trim": {}}), "test")
-    with pytest.raises(UserError, match="student.trim: keeps the tokens of the corpus, and the recipe has none"):
+    with pytest.raises(
+        UserError, match="student.trim: keeps the tokens of the corpus, and the recipe has none"
+    ):
         student_tokenizer.build(spec, Models(encoder.TeacherEncoder(spec.teacher)), None, QUIET)
 
 
@@ -466,42 +699,71 @@ def test_weights_of_another_vocabulary_are_refused(world: World, tmp_path: Path)
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     folder = tmp_path / "other"
-    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)).save_pretrained(
-        folder
-    )
+    BertModel(
+        BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        )
+    ).save_pretrained(folder)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
     raw = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
+        folder
+    )
     with pytest.raises(UserError, match="belong to another vocabulary; set student.tokenizer"):
         go(world, tmp_path / "x", student={"kind": "bert", "weights": str(folder), "head": "linear"})
-    go(world, tmp_path / "y", student={"kind": "bert", "weights": str(folder), "tokenizer": str(folder), "head": "linear"})
+    go(
+        world,
+        tmp_path / "y",
+        student={"kind": "bert", "weights": str(folder), "tokenizer": str(folder), "head": "linear"},
+    )
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("tokenizer*"))
-    go(world, tmp_path / "z", student={"kind": "bert", "weights": str(bare), "tokenizer": str(folder), "head": "linear"})
+    go(
+        world,
+        tmp_path / "z",
+        student={"kind": "bert", "weights": str(bare), "tokenizer": str(folder), "head": "linear"},
+    )
     assert sha256_file(tmp_path / "y/student.safetensors") == sha256_file(tmp_path / "z/student.safetensors")
     assert run.open_run(tmp_path / "y").dims == 32
 
 
-def test_two_stages_of_distilcse_train_the_student_without_its_projection(world: World, tmp_path: Path) -> None:
-    """Contrastive distillation through a head that is dropped, then triples on the student's own vectors, best on dev handed on."""
+def test_two_stages_of_distilcse_train_the_student_without_its_projection(
+    world: World, tmp_path: Path
+) -> None:
+    """Contrastive distillation through a head that is dropped, then triples on the student's own vectors,
+    best on dev handed on."""
     write_triples(world, 60)
     (world.data / "leaks.txt").write_text("\n".join(sentences(60, seed=22)[:10]), encoding="utf-8")
     stages = [
         {"name": "distil", "objective": {"kind": "ckd", "queue": 64}, "steps": 20, "batch": 16},
-        {"name": "tune", "objective": {"kind": "simcse"}, "triples": {"files": ["triples.tsv"]}, "epochs": 4, "batch": 10},
+        {
+            "name": "tune",
+            "objective": {"kind": "simcse"},
+            "triples": {"files": ["triples.tsv"]},
+            "epochs": 4,
+            "batch": 10,
+        },
     ]
     student = {**world.recipe()["student"], "head_kept": False}
     said: list[str] = []
     corpus = {"texts": ["texts.txt"], "exclude": ["leaks.txt"]}
     spec = recipe.parse(
-        world.recipe(stages=stages, student=student, corpus=corpus, select={"suite": suite_of(world), "every": 10, "patience": 3}), "test"
+        world.recipe(
+            stages=stages,
+            student=student,
+            corpus=corpus,
+            select={"suite": suite_of(world), "every": 10, "patience": 3},
+        ),
+        "test",
     )
     info = train.train(spec, tmp_path / "a", Session(data=world.data, log=said.append))
     assert any("triples: 50 of 60 kept, 10 with an excluded text" in line for line in said)
     assert info["dims"] == 16
     assert info["stages"][1]["steps"] <= 4 * 50 // 10
-    assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], "what ckd learned"
+    assert 0 < info["stages"][0]["temperature"] != 0.05 and "temperature" not in info["stages"][1], (
+        "what ckd learned"
+    )
     assert info["selected"]["stage"] == "tune"
     assert not [name for name in load_file(tmp_path / "a/student.safetensors") if "projection" in name]
 
@@ -513,7 +775,10 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
     from edgedistill.training.training_data import target_embeddings
 
     for raw in (False, True):
-        changes = {"teacher": {**world.recipe()["teacher"], "dtype": "fp32"}, "targets": {"dims": 32, "raw": raw, "normalize": False}}
+        changes = {
+            "teacher": {**world.recipe()["teacher"], "dtype": "fp32"},
+            "targets": {"dims": 32, "raw": raw, "normalize": False},
+        }
         spec = recipe.Recipe.model_validate(world.recipe(**changes))
         assert spec.corpus is not None
         session = Session(data=world.data)
@@ -521,7 +786,9 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
         assert not isinstance(texts, ParallelCorpus)
         teacher = open_teacher(spec.teacher, Session(data=world.data))
         assert isinstance(teacher, TeacherEncoder)
-        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[np.arange(20)]
+        found = target_embeddings(spec, Models(teacher), texts, None, session, tmp_path / str(raw))[
+            np.arange(20)
+        ]
         expected = teacher.embed(texts.texts(np.arange(20)), "cpu", not raw)
         assert np.allclose(found, expected, rtol=2e-3, atol=2e-3)
         lengths = np.linalg.norm(found, axis=1)
@@ -531,9 +798,16 @@ def test_raw_targets_keep_the_lengths_of_the_teachers_embeddings(world: World, t
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"targets": {"dims": 32, "raw": True}}, "`raw` keeps the lengths that `normalize` removes; set normalize: false"),
         (
-            {"targets": {"dims": 32, "raw": True, "normalize": False}, "student": {"kind": "teacher"}, "stages": []},
+            {"targets": {"dims": 32, "raw": True}},
+            "`raw` keeps the lengths that `normalize` removes; set normalize: false",
+        ),
+        (
+            {
+                "targets": {"dims": 32, "raw": True, "normalize": False},
+                "student": {"kind": "teacher"},
+                "stages": [],
+            },
             "targets.raw: a reduced teacher reads embeddings of unit length; leave `raw` out",
         ),
     ],

@@ -71,7 +71,11 @@ def test_every_word_is_as_likely_to_go() -> None:
 def test_a_crop_is_contiguous_and_anywhere() -> None:
     cropped = flags(recipe.Crop(kind="crop", drop_fraction=0.5), [10] * 600)
     starts = Counter(each.index(True) for each in cropped)
-    assert all(each[start : start + 5] == [True] * 5 and sum(each) == 5 for each in cropped for start in [each.index(True)])
+    assert all(
+        each[start : start + 5] == [True] * 5 and sum(each) == 5
+        for each in cropped
+        for start in [each.index(True)]
+    )
     assert set(starts) == set(range(6))
 
 
@@ -85,20 +89,28 @@ def built(world: World) -> corpus.Corpus:
         "W" * 120 + " long",
         "… — !!! ???",
     ]
-    (world.data / "odd.txt").write_text("\n".join(odd + sentences(120, seed=6)) + "\n" + " ".join(sentences(12, seed=8)), encoding="utf-8")
+    (world.data / "odd.txt").write_text(
+        "\n".join(odd + sentences(120, seed=6)) + "\n" + " ".join(sentences(12, seed=8)), encoding="utf-8"
+    )
     return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
-@pytest.mark.parametrize("spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str)
+@pytest.mark.parametrize(
+    "spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str
+)
 @pytest.mark.parametrize("most", [64, 12])
-def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(built: corpus.Corpus, spec: Any, most: int) -> None:
+def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(
+    built: corpus.Corpus, spec: Any, most: int
+) -> None:
     words = make_tokenizer()
     assert token_cache.tokenizes_words_independently(words.backend_tokenizer)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
     by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
     ids, mask = text_batches._edited_ids(spec, 5, by_word, most)(rows, passes)
-    view = text_batches._of_changed_texts(lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most))
+    view = text_batches._of_changed_texts(
+        lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most)
+    )
     expected, expected_mask = view(rows, passes)
     assert ids.tolist() == expected.tolist()
     assert mask.tolist() == expected_mask.tolist()
@@ -114,7 +126,9 @@ def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
     everything = np.ones(int(by_word.counts(rows).sum()), bool)
     for most in (64, 9):
         ids, mask = by_word.batch(rows, everything, most)
-        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
+        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(
+            rows, most
+        )
         assert ids.tolist() == same.tolist() and mask.tolist() == same_mask.tolist()
 
 
@@ -130,27 +144,47 @@ def test_other_tokenizers_go_through_the_text() -> None:
     assert not token_cache.tokenizes_words_independently(bpe)
 
 
-def test_triples_are_distinct_whole_and_without_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triples_are_distinct_whole_and_without_leaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    rows = ["a 1\tb 1\tc 1", "a 1\tb 1\tc 1", "a 2\t\tc 2", "A LEAK\tb 3\tc 3", "a 4\tb 4\ta leak", " a  5\tb 5\tc 5", "a 6\tb 6\tc 6"]
+    rows = [
+        "a 1\tb 1\tc 1",
+        "a 1\tb 1\tc 1",
+        "a 2\t\tc 2",
+        "A LEAK\tb 3\tc 3",
+        "a 4\tb 4\ta leak",
+        " a  5\tb 5\tc 5",
+        "a 6\tb 6\tc 6",
+    ]
     (tmp_path / "t.tsv").write_text("one\ttwo\tthree\n" + "\n".join(rows) + "\n", encoding="utf-8")
     (tmp_path / "leaks.tsv").write_text("x\ty\nno\ta leak\n", encoding="utf-8")
 
-    def build(limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")) -> triples.Triples:
-        spec = recipe.TripleFiles(files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit)
+    def build(
+        limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")
+    ) -> triples.Triples:
+        spec = recipe.TripleFiles(
+            files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit
+        )
         return triples.build(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
 
     made = build()
-    assert [column.texts(range(len(made))) for column in made.columns] == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
+    assert [column.texts(range(len(made))) for column in made.columns] == [
+        [f"{c} {n}" for n in (1, 5, 6)] for c in "abc"
+    ]
     assert (made.read, made.leaked) == (7, 2)
-    assert [column.texts(range(2)) for column in build(limit=2).columns] == [[f"{c} {n}" for n in (1, 6)] for c in "abc"]
+    assert [column.texts(range(2)) for column in build(limit=2).columns] == [
+        [f"{c} {n}" for n in (1, 6)] for c in "abc"
+    ]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(UserError, match="a text file has no columns"):
         triples.build(recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples")
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"):
+    with pytest.raises(
+        UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"
+    ):
         build()
 
 
@@ -158,12 +192,20 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"]), Session(data=world.data), 0)
     words = make_tokenizer()
     cut = token_cache.tokenize(built, words.backend_tokenizer, 48, 0, QUIET)
-    stage = recipe.Stage.model_validate({"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}})
+    stage = recipe.Stage.model_validate(
+        {"name": "a", "objective": {"kind": "skd"}, "view": {"kind": "delete_one"}}
+    )
     made = text_batches.of_texts(
-        NumberedStage(stage, 0, 0), TokenizedCorpus(built, cut), StudentTokenizer(words, 48), None, Session(log=print)
+        NumberedStage(stage, 0, 0),
+        TokenizedCorpus(built, cut),
+        StudentTokenizer(words, 48),
+        None,
+        Session(log=print),
     )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
     assert own.tolist() == batching.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
-    assert all(set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True))
+    assert all(
+        set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True)
+    )
     assert made.batch(rows, np.ones(20, int))[0][1][0].tolist() != other.tolist()

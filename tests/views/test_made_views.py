@@ -41,11 +41,20 @@ def test_a_file_that_lacks_texts_is_refused_with_their_count(built: corpus.Corpu
     texts = built.texts(range(len(built)))
     spec = view_file(tmp_path, texts)
     made = (tmp_path / "views.tsv").read_text(encoding="utf-8")
-    (tmp_path / "views.tsv").write_text(made.replace("view 1 of it", " ").replace("view 4 of it", ""), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv"):
+    (tmp_path / "views.tsv").write_text(
+        made.replace("view 1 of it", " ").replace("view 4 of it", ""), encoding="utf-8"
+    )
+    with pytest.raises(
+        UserError,
+        match=rf"stages\[0\].view: 2 of the corpus' {len(texts)} texts have an empty view in views.tsv",
+    ):
         cached_views.build(spec, 0, built, QUIET, "stages[0].view")
     spec = view_file(tmp_path, texts[:2] + texts[5:])
-    with pytest.raises(UserError, match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of them"):
+    with pytest.raises(
+        UserError,
+        match=rf"stages\[0\].view: 3 of the corpus' {len(texts)} texts are not in views.tsv, the first of "
+        r"them",
+    ):
         cached_views.build(spec, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"no column 'text'|no column 'vew'"):
         cached_views.build(spec.model_copy(update={"view_column": "vew"}), 0, built, QUIET, "stages[0].view")
@@ -61,7 +70,13 @@ def make_masked_model(folder: Path) -> Path:
 
     words = make_tokenizer()
     torch.manual_seed(0)
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
+    shape = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+    }
     model = BertForMaskedLM(BertConfig(vocab_size=len(words), **shape))
     torch.nn.init.normal_(model.bert.embeddings.word_embeddings.weight)
     model.save_pretrained(folder)
@@ -69,7 +84,9 @@ def make_masked_model(folder: Path) -> Path:
     return folder
 
 
-def test_a_masked_model_refills_some_words_and_leaves_the_rest_letter_for_letter(world: World, masked_model: Path) -> None:
+def test_a_masked_model_refills_some_words_and_leaves_the_rest_letter_for_letter(
+    world: World, masked_model: Path
+) -> None:
     built = corpus.build(recipe.Files(texts=["texts.txt"], limit=60), Session(data=world.data), 0)
     spec = recipe.Mlm(kind="mlm", model=str(masked_model))
     made = cached_views.build(spec, 0, built, QUIET, "stages[0].view")
@@ -93,9 +110,20 @@ def make_translator(folder: Path) -> Path:
 
     words = make_tokenizer()
     torch.manual_seed(1)
-    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))}
+    sides = {
+        f"{side}_{name}": n
+        for side in ("encoder", "decoder")
+        for name, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 16))
+    }
     config = MarianConfig(
-        vocab_size=len(words), d_model=16, pad_token_id=0, eos_token_id=3, decoder_start_token_id=0, bos_token_id=2, init_std=1.0, **sides
+        vocab_size=len(words),
+        d_model=16,
+        pad_token_id=0,
+        eos_token_id=3,
+        decoder_start_token_id=0,
+        bos_token_id=2,
+        init_std=1.0,
+        **sides,
     )
     config.max_position_embeddings = 64
     MarianMTModel(config).save_pretrained(folder)
@@ -139,10 +167,15 @@ def test_there_and_back_once_for_the_corpus_and_shards_outlive_a_kill(
 
 def test_models_that_do_not_open_are_named(built: corpus.Corpus, world: World) -> None:
     spec = back_and_forth(world.teacher)
-    with pytest.raises(UserError, match=r"stages\[0\].view: .*teacher: does not open as AutoModelForSeq2SeqLM: "):
+    with pytest.raises(
+        UserError, match=r"stages\[0\].view: .*teacher: does not open as AutoModelForSeq2SeqLM: "
+    ):
         cached_views.build(spec, 0, built, QUIET, "stages[0].view")
     nowhere = spec.model_copy(update={"backward": recipe.Translator(model="owner/name")})
-    with pytest.raises(UserError, match=r"view.backward.model: no folder 'owner/name' here; .*set stages\[0\].view.backward.revision"):
+    with pytest.raises(
+        UserError,
+        match=r"view.backward.model: no folder 'owner/name' here; .*set stages\[0\].view.backward.revision",
+    ):
         cached_views.build(nowhere, 0, built, QUIET, "stages[0].view")
     with pytest.raises(UserError, match=r"stages\[0\].view.model: no folder 'owner/name' here"):
         cached_views.build(recipe.Mlm(kind="mlm", model="owner/name"), 0, built, QUIET, "stages[0].view")
@@ -175,6 +208,9 @@ def test_synonyms_take_the_place_of_words_that_have_one() -> None:
     rows, passes = np.arange(60), np.zeros(60, int)
     made = swap(rows, passes, texts)
     assert made == swap(rows, passes, texts) and swap(rows[5:6], passes[:1], texts[5:6]) == [made[5]]
-    assert all(new.endswith(", xyzzy.") and new != old and new[4].isupper() for old, new in zip(texts[::3], made[::3], strict=True))
+    assert all(
+        new.endswith(", xyzzy.") and new != old and new[4].isupper()
+        for old, new in zip(texts[::3], made[::3], strict=True)
+    )
     assert set(made[1::3]) == {"xyzzy qwfp"}
     assert all(new.split()[0] == "a" and new != texts[2] for new in made[2::3])

@@ -24,7 +24,11 @@ def test_the_same_corpus_gives_the_same_bytes(world: World) -> None:
     number = first.get_vocab()
     assert sorted(number.values()) == list(range(120))
     assert first.tokenize("The zzz!") == ["the", "[UNK]", "!"]
-    assert [number[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == sorted(first.all_special_ids) == [0, 1, 2, 3, 4]
+    assert (
+        [number[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")]
+        == sorted(first.all_special_ids)
+        == [0, 1, 2, 3, 4]
+    )
     assert first.tokenize("##a") == ["[UNK]", "[UNK]", "a"], "a letter inside a word is no special token"
     assert len(first("the")["input_ids"]) == 3
 

@@ -1,4 +1,5 @@
-"""Initial embeddings from translations: compared with the formula in plain loops, and with the teacher's rows."""
+"""Initial embeddings from translations: compared with the formula in plain loops, and with the teacher's
+rows."""
 
 from __future__ import annotations
 
@@ -25,11 +26,18 @@ STUDENT = {"kind": "recurrent", "layers": 2, "repeats": 1, "vocabulary_size": 60
 STAGES = [{"name": "teach", "objective": BOTH, "steps": 2, "batch": 8}]
 
 
-def opened(world: World, folder: Path, of: str) -> tuple[recipe.Recipe, Any, parallel_corpus.ParallelCorpus, Any]:
+def opened(
+    world: World, folder: Path, of: str
+) -> tuple[recipe.Recipe, Any, parallel_corpus.ParallelCorpus, Any]:
     """Recipe, teacher, pairs and the student's tokenizer."""
-    spec = recipe.parse(written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test")
+    spec = recipe.parse(
+        written(world, "assistant", student={**STUDENT, "embeddings": {"of": of}}, stages=STAGES), "test"
+    )
     assert isinstance(spec.corpus, recipe.Parallel)
-    asked, pairs = open_teacher(spec.teacher, Session(data=folder)), parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed)
+    asked, pairs = (
+        open_teacher(spec.teacher, Session(data=folder)),
+        parallel_corpus.build(spec.corpus, Session(data=folder), spec.seed),
+    )
     return spec, asked, pairs, student_tokenizer.build(spec, Models(asked), pairs, QUIET)
 
 
@@ -50,20 +58,39 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
         (pairs.source_side, words, len(own), 0),
         (pairs.target_side, words, len(own), 1),
     ]
-    held_counts = [translated_embeddings.token_counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held]
+    held_counts = [
+        translated_embeddings.token_counts(side, each, pieces)[index[:, at]]
+        for side, each, pieces, at in held
+    ]
     found = torch.from_numpy(translated_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
-    texts = [(pairs.source_side[first], pairs.target_side[second]) for first, second in pairs.index[: pairs.training_count]]
+    texts = [
+        (pairs.source_side[first], pairs.target_side[second])
+        for first, second in pairs.index[: pairs.training_count]
+    ]
     special = set(words.all_special_ids), set(asked.tokenizer.all_special_ids)
     theirs = [set(asked.tokenizer(first)["input_ids"]) - special[1] for first, _ in texts]
     mine = [[set(words(text)["input_ids"]) - special[0] for text in pair] for pair in texts]
-    english, first, second = (Counter(piece for ids in rows for piece in ids) for rows in (theirs, *zip(*mine, strict=True)))
-    together = Counter((piece, other) for (_, ids), others in zip(mine, theirs, strict=True) for piece in ids for other in others)
+    english, first, second = (
+        Counter(piece for ids in rows for piece in ids) for rows in (theirs, *zip(*mine, strict=True))
+    )
+    together = Counter(
+        (piece, other)
+        for (_, ids), others in zip(mine, theirs, strict=True)
+        for piece in ids
+        for other in others
+    )
     led = 0
     for piece in range(len(words)):
         if second[piece] < translated_embeddings.MIN_PAIRS:
-            assert torch.equal(found[piece], own[piece]), "a piece of no or of one translation is what its text message"
+            assert torch.equal(found[piece], own[piece]), (
+                "a piece of no or of one translation is what its text message"
+            )
             continue
-        score = {other: n**2 / second[piece] / english[other] for (seen, other), n in together.items() if seen == piece}
+        score = {
+            other: n**2 / second[piece] / english[other]
+            for (seen, other), n in together.items()
+            if seen == piece
+        }
         least = sorted(score.values())[-translated_embeddings.ASSOCIATES :][0]
         if sum(value >= least * (1 - 1e-6) for value in score.values()) > translated_embeddings.ASSOCIATES:
             continue  # several as good as the last of the best
@@ -72,22 +99,30 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
         assert isinstance(mean, torch.Tensor)
         length = sum(value * known[other].norm() for other, value in best.items()) / sum(best.values())
         share = second[piece] / (second[piece] + first[piece])
-        assert torch.allclose(found[piece], share * mean / mean.norm() * length + (1 - share) * own[piece], atol=1e-4)
+        assert torch.allclose(
+            found[piece], share * mean / mean.norm() * length + (1 - share) * own[piece], atol=1e-4
+        )
         led += 1
     assert led > 20
 
 
 def test_rows_are_fitted_together() -> None:
-    """Against the normal equations; and where texts say all there is to know, the rows they were made of come back."""
+    """Against the normal equations; and where texts say all there is to know, the rows they were made of come
+    back."""
     random = np.random.default_rng(0)
     texts = csr_matrix(random.poisson(0.4, (300, 20)).astype(np.float32))
     english = csr_matrix(random.poisson(0.4, (300, 15)).astype(np.float32))
-    rows, begun = random.standard_normal((15, 70)).astype(np.float32), random.standard_normal((20, 70)).astype(np.float32)
+    rows, begun = (
+        random.standard_normal((15, 70)).astype(np.float32),
+        random.standard_normal((20, 70)).astype(np.float32),
+    )
     mine, theirs = texts.toarray(), english.toarray()
     lengths, others = np.maximum(mine.sum(1), 1), np.maximum(theirs.sum(1), 1)
     means, wanted = mine / lengths[:, None], theirs / others[:, None] @ rows
     left = means.T @ (lengths[:, None] * means) + translated_embeddings.RIDGE * np.eye(20)
-    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + translated_embeddings.RIDGE * begun)
+    expected = np.linalg.solve(
+        left, means.T @ (lengths[:, None] * wanted) + translated_embeddings.RIDGE * begun
+    )
     assert np.allclose(translated_embeddings.fitted_rows(begun, rows, texts, english), expected, atol=1e-3)
     same = translated_embeddings.fitted_rows(
         np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr()
@@ -99,7 +134,11 @@ def test_a_word_starts_close_to_its_translation(world: World, data: Path) -> Non
     _, asked, _, words = opened(world, data, "translations")
     mine, theirs = words.get_vocab(), asked.tokenizer.get_vocab()
     spoken = {word for kind in WORDS.values() for phrase in kind for word in phrase.split()}
-    both = [(mine[word[::-1]], theirs[word]) for word in spoken if word[::-1] in mine and word in theirs and len(word) > 3]
+    both = [
+        (mine[word[::-1]], theirs[word])
+        for word in spoken
+        if word[::-1] in mine and word in theirs and len(word) > 3
+    ]
     known, near = asked.module.model.get_input_embeddings().weight.detach().numpy(), {}
     for of in ("token_embeddings", "translations"):
         rows = table(world, data, of)
@@ -110,8 +149,14 @@ def test_a_word_starts_close_to_its_translation(world: World, data: Path) -> Non
 def test_of_pairs_and_of_a_teacher_alone(world: World) -> None:
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "steps": 2, "batch": 8}
     for changes, message in (
-        ({"student": {**STUDENT, "embeddings": {"of": "translations"}}}, "translations need a corpus of kind parallel"),
-        ({"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}}, "`of: translations` takes them from the"),
+        (
+            {"student": {**STUDENT, "embeddings": {"of": "translations"}}},
+            "translations need a corpus of kind parallel",
+        ),
+        (
+            {"student": {**STUDENT, "embeddings": {"from": "random", "of": "translations"}}},
+            "`of: translations` takes them from the",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             recipe.parse(world.recipe(stages=[stage], **changes), "test")

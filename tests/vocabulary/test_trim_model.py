@@ -1,4 +1,5 @@
-"""A trimmed model folder: kept texts keep their embeddings, other libraries open it, and nothing is half written."""
+"""A trimmed model folder: kept texts keep their embeddings, other libraries open it, and nothing is half
+written."""
 
 from __future__ import annotations
 
@@ -39,12 +40,19 @@ def texts(tmp_path: Path) -> Path:
 
 
 def vectors(folder: Path, given: list[str], pooling: str | None = None) -> np.ndarray:
-    return teachers.TeacherEncoder(recipe.Teacher(model=str(folder), pooling=pooling, max_tokens=32, dtype="fp32")).embed(given)  # type: ignore[arg-type]
+    return teachers.TeacherEncoder(
+        recipe.Teacher(model=str(folder), pooling=pooling, max_tokens=32, dtype="fp32")
+    ).embed(given)  # type: ignore[arg-type]
 
 
 def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "small"
-    found = trim_model.trim(str(world.teacher), trim_model.TrimCorpus(["kept.txt"], ["others.tsv:de"]), out, Session(data=texts, log=quiet))
+    found = trim_model.trim(
+        str(world.teacher),
+        trim_model.TrimCorpus(["kept.txt"], ["others.tsv:de"]),
+        out,
+        Session(data=texts, log=quiet),
+    )
     kept = sentences(12, seed=2)
     assert np.abs(vectors(out, kept) - vectors(world.teacher, kept)).max() < 1e-6
     assert vectors(out, kept)[0] @ vectors(out, kept)[1] < 0.999
@@ -63,7 +71,9 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
         *{path.name for path in world.teacher.rglob("*") if path.is_file()},
         *{"special_tokens_map.json", "trim.json"},
     }
-    assert "of 200 tokens" in trim_report.summary(found) and "others.tsv:de: 30 texts, " in trim_report.summary(found)
+    assert "of 200 tokens" in trim_report.summary(
+        found
+    ) and "others.tsv:de: 30 texts, " in trim_report.summary(found)
 
 
 def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
@@ -71,7 +81,10 @@ def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
 
     trim_model.trim(str(world.teacher), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(12, seed=2)
-    before, after = (SentenceTransformer(str(folder), device="cpu").encode(kept) for folder in (world.teacher, tmp_path / "small"))
+    before, after = (
+        SentenceTransformer(str(folder), device="cpu").encode(kept)
+        for folder in (world.teacher, tmp_path / "small")
+    )
     assert np.abs(before - after).max() < 1e-6
 
 
@@ -79,19 +92,32 @@ def plain(folder: Path, kind: str, words: Any, **sizes: Any) -> Path:
     """A plain AutoModel folder, its tensors named as a checkpoint with a head names them."""
     from transformers import AutoConfig, AutoModel
 
-    own = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 40}
-    config = AutoConfig.for_model(kind, vocab_size=len(words), pad_token_id=words.pad_token_id, **{**own, **sizes})
+    own = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+    }
+    config = AutoConfig.for_model(
+        kind, vocab_size=len(words), pad_token_id=words.pad_token_id, **{**own, **sizes}
+    )
     model = spread(AutoModel.from_config(config, add_pooling_layer=False))
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     tensors = {f"roberta.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
-    tensors |= {"lm_head.decoder.weight": torch.randn(len(words), 16), "lm_head.bias": torch.arange(len(words)).float()}
+    tensors |= {
+        "lm_head.decoder.weight": torch.randn(len(words), 16),
+        "lm_head.bias": torch.arange(len(words)).float(),
+    }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
 @pytest.mark.parametrize(("kind", "make"), [("xlm-roberta", unigram), ("roberta", byte_bpe)])
-def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, texts: Path, tmp_path: Path) -> None:
+def test_a_plain_model_that_counts_positions_from_padding(
+    kind: str, make: Any, texts: Path, tmp_path: Path
+) -> None:
     source, out, kept = plain(tmp_path / "model", kind, make()), tmp_path / "small", sentences(12, seed=2)
     found = trim_model.trim(str(source), KEPT, out, Session(data=texts, log=quiet))
     assert np.abs(vectors(out, kept, "mean") - vectors(source, kept, "mean")).max() < 1e-6
@@ -100,29 +126,42 @@ def test_a_plain_model_that_counts_positions_from_padding(kind: str, make: Any, 
     ids = after["lm_head.bias"].long()
     assert len(ids) == found["tokens"]["after"]
     assert torch.equal(after["lm_head.decoder.weight"], before["lm_head.decoder.weight"][ids])
-    assert torch.equal(after["roberta.embeddings.position_embeddings.weight"], before["roberta.embeddings.position_embeddings.weight"])
+    assert torch.equal(
+        after["roberta.embeddings.position_embeddings.weight"],
+        before["roberta.embeddings.position_embeddings.weight"],
+    )
     assert files.read_json(out / "config.json")["pad_token_id"] == 1
 
 
 def test_weights_of_an_old_format_become_safetensors(texts: Path, tmp_path: Path) -> None:
     source = plain(tmp_path / "model", "roberta", byte_bpe())
-    torch.save({name: value.half() for name, value in load_file(source / "model.safetensors").items()}, source / "pytorch_model.bin")
+    torch.save(
+        {name: value.half() for name, value in load_file(source / "model.safetensors").items()},
+        source / "pytorch_model.bin",
+    )
     (source / "model.safetensors").unlink()
     trim_model.trim(str(source), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
-    assert {value.dtype for value in load_file(tmp_path / "small" / "model.safetensors").values()} == {torch.float16}
+    assert {value.dtype for value in load_file(tmp_path / "small" / "model.safetensors").values()} == {
+        torch.float16
+    }
     assert not (tmp_path / "small" / "pytorch_model.bin").exists()
 
 
 def test_prompts_are_kept_too(world: World, texts: Path, tmp_path: Path) -> None:
     source = tmp_path / "prompted"
     shutil.copytree(world.teacher, source)
-    files.write_json(source / "config_sentence_transformers.json", {"prompts": {"query": "zebra: "}, "default_prompt_name": "query"})
+    files.write_json(
+        source / "config_sentence_transformers.json",
+        {"prompts": {"query": "zebra: "}, "default_prompt_name": "query"},
+    )
     trim_model.trim(str(source), KEPT, tmp_path / "small", Session(data=texts, log=quiet))
     kept = sentences(4, seed=2)
     assert np.abs(vectors(tmp_path / "small", kept) - vectors(source, kept)).max() < 1e-6
 
 
-def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_and_that_nothing_is_left(
+    world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(
         message: str,
         corpus: trim_model.TrimCorpus = KEPT,
@@ -140,18 +179,27 @@ def test_what_is_refused_and_that_nothing_is_left(world: World, texts: Path, tmp
     refused("--corpus: no file matches 'lost.txt'", trim_model.TrimCorpus(["lost.txt"]))
     absolute = trim_model.TrimCorpus([str(texts / "kept.txt")], ["kept.txt"])
     refused("--report: no file matches 'kept.txt' in .; check the pattern and --data", absolute, data=None)
-    refused(r"no column 'fr'; .*\(de, en\); set --corpus GLOB:COLUMN", trim_model.TrimCorpus(["others.tsv:fr"]))
+    refused(
+        r"no column 'fr'; .*\(de, en\); set --corpus GLOB:COLUMN", trim_model.TrimCorpus(["others.tsv:fr"])
+    )
     refused("nowhere/at: no such folder; if it is a hub id, add --revision", model="nowhere/at")
     refused("nano: a bundle; trim needs a model folder or a hub id", model="nano")
     refused("min_count: no token occurs 5,000 times", trim_model.TrimCorpus(["kept.txt"], min_count=5000))
     (texts / "empty.txt").write_text("")
     refused("corpus: no texts", trim_model.TrimCorpus(["empty.txt"]))
-    monkeypatch.setattr(trim_model, "_trimmed_tensors", lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)))
+    monkeypatch.setattr(
+        trim_model,
+        "_trimmed_tensors",
+        lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)),
+    )
     refused("was not written: token embeddings of an unchanged text differ by", kind=CheckFailed)
 
 
 def test_runs_and_bundles_are_refused_with_a_way_out(world: World, texts: Path, tmp_path: Path) -> None:
-    for name, message in (("run.json", "a run, which a recipe trims: student: "), ("manifest.json", "a bundle; trim needs a model folder")):
+    for name, message in (
+        ("run.json", "a run, which a recipe trims: student: "),
+        ("manifest.json", "a bundle; trim needs a model folder"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("{}", encoding="utf-8")
         with pytest.raises(UserError, match=message):
@@ -184,7 +232,11 @@ def test_files_are_found_from_here_and_many_are_reported_together(
     lines: list[str] = []
     corpus = trim_model.TrimCorpus(["*.txt", "others.tsv:de"], ["many/*.txt"])
     found = trim_model.trim(str(world.teacher), corpus, tmp_path / "small", Session(log=lines.append))
-    assert [source["name"] for source in found["sources"]] == ["kept.txt", "others.tsv:de", "many/*.txt (25 files)"]
+    assert [source["name"] for source in found["sources"]] == [
+        "kept.txt",
+        "others.tsv:de",
+        "many/*.txt (25 files)",
+    ]
     assert found["sources"][2]["texts"] == 25 and trim_report.summary(found).count("\n") == 3
     assert lines == [f"{world.teacher}: counting the tokens of 2 file(s)"]
 
@@ -194,9 +246,19 @@ def test_a_module_that_does_not_open_is_not_copied(world: World, texts: Path, tm
     source = tmp_path / "source"
     shutil.copytree(world.teacher, source)
     modules = files.read_json(source / "modules.json")
-    dense = {"idx": len(modules), "name": "dense", "path": "9_Dense", "type": "sentence_transformers.models.Dense"}
-    files.write_json(source / "modules.json", [*[each for each in modules if not each["type"].endswith("Normalize")], dense])
-    files.write_json(source / "9_Dense" / "config.json", {"in_features": 32, "out_features": 32, "bias": True})
+    dense = {
+        "idx": len(modules),
+        "name": "dense",
+        "path": "9_Dense",
+        "type": "sentence_transformers.models.Dense",
+    }
+    files.write_json(
+        source / "modules.json",
+        [*[each for each in modules if not each["type"].endswith("Normalize")], dense],
+    )
+    files.write_json(
+        source / "9_Dense" / "config.json", {"in_features": 32, "out_features": 32, "bias": True}
+    )
     (source / "9_Dense" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(UserError, match="model.safetensors is a pointer of Git LFS"):
         trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))

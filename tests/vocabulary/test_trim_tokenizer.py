@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from edgedistill.errors import UserError
@@ -19,7 +28,9 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def fast(raw: Tokenizer, **names: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **(names or {"unk_token": "<unk>", "pad_token": "<pad>"}))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, **(names or {"unk_token": "<unk>", "pad_token": "<pad>"})
+    )
 
 
 def wordpiece() -> Any:
@@ -30,7 +41,9 @@ def unigram(byte_fallback: bool = False) -> Any:
     raw = Tokenizer(models.Unigram())
     raw.normalizer = normalizers.NFKC()
     raw.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=160, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=160, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
     raw.train_from_iterator(sentences(300, seed=1), trainer)
     if byte_fallback:
         data = json.loads(raw.to_str())
@@ -47,10 +60,15 @@ def byte_bpe() -> Any:
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=420, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=420,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     raw.train_from_iterator(sentences(300, seed=1), trainer)
-    raw.post_processor = processors.RobertaProcessing(("</s>", raw.token_to_id("</s>")), ("<s>", raw.token_to_id("<s>")))
+    raw.post_processor = processors.RobertaProcessing(
+        ("</s>", raw.token_to_id("</s>")), ("<s>", raw.token_to_id("<s>"))
+    )
     raw.decoder = decoders.ByteLevel()
     return fast(raw)
 
@@ -60,7 +78,8 @@ def word_bpe(**marks: str) -> Any:
     raw.normalizer = normalizers.Lowercase()
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     raw.train_from_iterator(
-        sentences(300, seed=1), trainers.BpeTrainer(vocab_size=220, special_tokens=SPECIAL, show_progress=False, **marks)
+        sentences(300, seed=1),
+        trainers.BpeTrainer(vocab_size=220, special_tokens=SPECIAL, show_progress=False, **marks),
     )
     return fast(raw)
 
@@ -93,7 +112,10 @@ def source(name: str, texts: list[str]) -> trim_report.NamedTexts:
 def scrambled(count: int, seed: int) -> list[str]:
     """Texts of odd words: letters of the sentences in any order, and some that no vocabulary has."""
     draw = random.Random(seed)
-    return [" ".join("".join(draw.choices("abcdefghilnoprstwy.ßж🙂", k=draw.randint(1, 9))) for _ in range(5)) for _ in range(count)]
+    return [
+        " ".join("".join(draw.choices("abcdefghilnoprstwy.ßж🙂", k=draw.randint(1, 9))) for _ in range(5))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -125,8 +147,15 @@ def test_a_saved_one_opens_as_it_was(name: str, tmp_path: Any) -> None:
 
     tokenizer = trim_tokenizer.trimmed(MAKE[name](), [source("chosen", sentences(12, seed=2))], []).tokenizer
     tokenizer.save_pretrained(tmp_path)
-    opened, raw = AutoTokenizer.from_pretrained(tmp_path), Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert (opened.pad_token, opened.unk_token, opened.pad_token_id) == (tokenizer.pad_token, tokenizer.unk_token, tokenizer.pad_token_id)
+    opened, raw = (
+        AutoTokenizer.from_pretrained(tmp_path),
+        Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+    )
+    assert (opened.pad_token, opened.unk_token, opened.pad_token_id) == (
+        tokenizer.pad_token,
+        tokenizer.unk_token,
+        tokenizer.pad_token_id,
+    )
     for text in [*sentences(6, seed=2), "жaß 🙂 zzz"]:
         assert opened(text)["input_ids"] == tokenizer(text)["input_ids"] == raw.encode(text).ids
 
@@ -135,16 +164,24 @@ def test_a_saved_one_opens_as_it_was(name: str, tmp_path: Any) -> None:
 def test_special_tokens_keep_their_ids(name: str) -> None:
     tokenizer = MAKE[name]()
     made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [])
-    first = [token for token in tokenizer.all_special_tokens if tokenizer.convert_tokens_to_ids(token) < len(SPECIAL)]
+    first = [
+        token
+        for token in tokenizer.all_special_tokens
+        if tokenizer.convert_tokens_to_ids(token) < len(SPECIAL)
+    ]
     assert len(first) >= 2
-    assert [made.tokenizer.convert_tokens_to_ids(token) for token in first] == [tokenizer.convert_tokens_to_ids(token) for token in first]
+    assert [made.tokenizer.convert_tokens_to_ids(token) for token in first] == [
+        tokenizer.convert_tokens_to_ids(token) for token in first
+    ]
     assert set(tokenizer.all_special_tokens) <= made.tokenizer.get_vocab().keys()
 
 
 def test_bytes_stay_so_that_nothing_becomes_unknown() -> None:
     for make in (byte_bpe, fallback_bpe, lambda: unigram(byte_fallback=True)):
         tokenizer = make()
-        made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["the cat"])], [source("odd", ["жир 🙂 ß"])])
+        made = trim_tokenizer.trimmed(
+            tokenizer, [source("chosen", ["the cat"])], [source("odd", ["жир 🙂 ß"])]
+        )
         odd = made.report["sources"][1]
         assert odd["kept"]["unknown"]["after"] in (0, None)
         assert odd["dropped"]["unknown"]["after"] in (0, None)
@@ -174,8 +211,17 @@ def test_an_unknown_word_stays_unknown() -> None:
 
 
 def test_what_an_unknown_character_costs_stays() -> None:
-    """`bc de` at −30 beats an unknown b and `cde` at −31; with the least likely piece gone, unknown would cost 25 and win."""
-    vocab = [("[PAD]", 0.0), ("[UNK]", 0.0), ("cde", -1.0), ("bc", -15.0), ("de", -15.0), ("zz", -20.0), ("yy", -3.0)]
+    """`bc de` at −30 beats an unknown b and `cde` at −31; with the least likely piece gone, unknown would
+    cost 25 and win."""
+    vocab = [
+        ("[PAD]", 0.0),
+        ("[UNK]", 0.0),
+        ("cde", -1.0),
+        ("bc", -15.0),
+        ("de", -15.0),
+        ("zz", -20.0),
+        ("yy", -3.0),
+    ]
     tokenizer = plain(models.Unigram(vocab, unk_id=1))
     assert cut(tokenizer, "bcde") == ["bc", "de"]
     made = trim_tokenizer.trimmed(tokenizer, [source("chosen", ["bcde", "cde"])], [])
@@ -198,20 +244,30 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     pieces = ["[PAD]", "[UNK]", "a", "##b", "ab", "b", "q"]
     tokenizer = plain(models.WordPiece({piece: at for at, piece in enumerate(pieces)}, unk_token="[UNK]"))
     made = trim_tokenizer.trimmed(
-        tokenizer, [source("chosen", ["a b", "a", "a b"])], [source("others", ["ab a", "q", "a z", ""])], min_count=2
+        tokenizer,
+        [source("chosen", ["a b", "a", "a b"])],
+        [source("others", ["ab a", "q", "a z", ""])],
+        min_count=2,
     )
     assert made.report["tokens"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
     chosen, others = made.report["sources"]
     assert (chosen["texts"], chosen["identical"], chosen["dropped"]["texts"]) == (3, 1.0, 0)
     assert others["identical"] == 0.5
-    assert others["kept"] == {"texts": 2, "tokens_mean": {"before": 1.0, "after": 1.0}, "unknown": {"before": 0.5, "after": 0.5}}
+    assert others["kept"] == {
+        "texts": 2,
+        "tokens_mean": {"before": 1.0, "after": 1.0},
+        "unknown": {"before": 0.5, "after": 0.5},
+    }
     assert others["dropped"] == {
         "texts": 2,
         "tokens_mean": {"before": 1.5, "after": 2.0},
         "unknown": {"before": 0.0, "after": 0.25},
     }
     assert made.examples == ["a b", "a", "a b", "a z", ""]
-    assert trim_report.summary_line(made.report) == "5 of 7 tokens kept; tokenized as before: 100.0% of chosen, 50.0% of others"
+    assert (
+        trim_report.summary_line(made.report)
+        == "5 of 7 tokens kept; tokenized as before: 100.0% of chosen, 50.0% of others"
+    )
 
 
 def test_what_cannot_be_trimmed() -> None:
@@ -223,9 +279,18 @@ def test_what_cannot_be_trimmed() -> None:
     refused(table, ["a"], r"tokenizer: no model to trim 'WordLevel'; .*\(BPE, Unigram, WordPiece\)")
     refused(wordpiece(), [], "corpus: no texts, so the tokens to keep cannot be determined; give some")
     refused(wordpiece(), ["the"], "min_count: no token occurs 9 times in the corpus; lower it", min_count=9)
-    refused(wordpiece(), ["the"], "the model pads with id 100000, which is not in its vocabulary", keep_ids=[100_000])
+    refused(
+        wordpiece(),
+        ["the"],
+        "the model pads with id 100000, which is not in its vocabulary",
+        keep_ids=[100_000],
+    )
     lacking = Tokenizer(models.WordPiece({"[PAD]": 0, "a": 1}, unk_token="[UNK]"))
-    refused(fast(lacking, pad_token="[PAD]"), ["a"], r"its unknown token '\[UNK\]' is not in its vocabulary; correct tokenizer.json")
+    refused(
+        fast(lacking, pad_token="[PAD]"),
+        ["a"],
+        r"its unknown token '\[UNK\]' is not in its vocabulary; correct tokenizer.json",
+    )
 
 
 def test_ids_to_keep_stay_where_they_are() -> None:

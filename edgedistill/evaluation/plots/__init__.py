@@ -1,1 +1,2 @@
-"""Plots of reports as SVG: accuracy against latency, latency distributions, scores retained; and the README's plot."""
+"""Plots of reports as SVG: accuracy against latency, latency distributions, scores retained; and the README's
+plot."""

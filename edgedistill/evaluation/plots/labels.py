@@ -13,7 +13,8 @@ LEADER_FROM = 12.0  # distance from which a line connects label and point
 
 
 class Label(NamedTuple):
-    """Text next to a point: `name` in bold and `detail` on the first line, `note` below. `note` may be empty."""
+    """Text next to a point: `name` in bold and `detail` on the first line, `note` below. `note` may be
+    empty."""
 
     point: Circle
     name: str
@@ -55,8 +56,17 @@ def _cheapest(label: Label, surroundings: Surroundings) -> Box:
             mx = px + cx * (radius + distance) + wide / 2 * max(-1.0, min(1.0, 1.7 * cx))
             my = py + cy * (radius + distance) + high / 2 * max(-1.0, min(1.0, 1.7 * cy))
             box = Box(mx - wide / 2, my - high / 2, mx + wide / 2, my + high / 2)
-            hidden = sum(box.overlap(other, 3) for other in drawn) * 4 + sum(box.overlap(point.box, 1) for point in points) * 2
-            cost = box.outside(frame) * 400 + hidden + distance * 1.5 + (0 if abs(cx) > 0.9 else 3) + (2 if cx < 0 else 0)
+            hidden = (
+                sum(box.overlap(other, 3) for other in drawn) * 4
+                + sum(box.overlap(point.box, 1) for point in points) * 2
+            )
+            cost = (
+                box.outside(frame) * 400
+                + hidden
+                + distance * 1.5
+                + (0 if abs(cx) > 0.9 else 3)
+                + (2 if cx < 0 else 0)
+            )
             if cost < least:
                 best, least = box, cost
     return best
@@ -72,7 +82,11 @@ def draw(label: Label, box: Box) -> str:
         reach = radius / math.hypot(ex - px, ey - py)
         start = f'x1="{px + (ex - px) * reach:.1f}" y1="{py + (ey - py) * reach:.1f}"'
         parts.append(f'<line class="leader" {start} x2="{ex:.1f}" y2="{ey:.1f}"/>')
-    name = f'<tspan class="name">{escape(label.name)}{" " if label.name and label.detail else ""}</tspan>' if label.name else ""
+    name = (
+        f'<tspan class="name">{escape(label.name)}{" " if label.name and label.detail else ""}</tspan>'
+        if label.name
+        else ""
+    )
     anchor = f'x="{box.right - 2:.1f}" text-anchor="end"' if box.right < px else f'x="{box.left + 2:.1f}"'
     parts.append(f'<text class="label" {anchor} y="{box.top + 11.5:.1f}">{name}{escape(label.detail)}</text>')
     if label.note:

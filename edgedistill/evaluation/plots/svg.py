@@ -33,7 +33,12 @@ class Box(NamedTuple):
 
     def outside(self, frame: Box) -> float:
         """By how much it sticks out of a frame, summed over the four sides."""
-        sides = (frame.left - self.left, self.right - frame.right, frame.top - self.top, self.bottom - frame.bottom)
+        sides = (
+            frame.left - self.left,
+            self.right - frame.right,
+            frame.top - self.top,
+            self.bottom - frame.bottom,
+        )
         return sum(max(0, side) for side in sides)
 
 
@@ -61,28 +66,36 @@ def drawing(wide: float, high: float, caption: Caption, parts: list[str]) -> str
     """A whole <svg> for a page; its colours come from the page's style sheet."""
     name, title, description = caption
     return (
-        f'<svg viewBox="0 0 {wide:g} {high:g}" role="img" aria-labelledby="{name}t {name}d"><title id="{name}t">{escape(title)}</title>'
+        f'<svg viewBox="0 0 {wide:g} {high:g}" role="img" aria-labelledby="{name}t {name}d"><title '
+        f'id="{name}t">{escape(title)}</title>'
         f'<desc id="{name}d">{escape(description)}</desc>{"".join(parts)}</svg>'
     )
 
 
 def latency_axes(frame: Box, measure: str, baseline: float, hint: float) -> str:
-    """The titles of latency below and of an accuracy measure beside a plot, and where it is better. baseline, hint: their y."""
+    """The titles of latency below and of an accuracy measure beside a plot, and where it is better. baseline,
+    hint: their y."""
     middle_x, middle_y = frame.centre
     return (
-        f'<text class="axis" x="{middle_x:g}" y="{baseline:g}" text-anchor="middle">milliseconds per text, p50, log scale</text>'
-        f'<text class="axis" transform="translate(16 {middle_y:g}) rotate(-90)" text-anchor="middle">{escape(measure)}</text>'
+        f'<text class="axis" x="{middle_x:g}" y="{baseline:g}" text-anchor="middle">milliseconds per text, '
+        "p50, log scale</text>"
+        f'<text class="axis" transform="translate(16 {middle_y:g}) rotate(-90)" '
+        f'text-anchor="middle">{escape(measure)}</text>'
         f'<text class="hint" x="{frame.left:g}" y="{hint:g}">↖ better and faster</text>'
     )
 
 
 def line(kind: str, box: Box) -> str:
     """A line of a style-sheet class from (left, top) to (right, bottom)."""
-    return f'<line class="{kind}" x1="{box.left:.1f}" y1="{box.top:.1f}" x2="{box.right:.1f}" y2="{box.bottom:.1f}"/>'
+    return (
+        f'<line class="{kind}" x1="{box.left:.1f}" y1="{box.top:.1f}" x2="{box.right:.1f}" '
+        f'y2="{box.bottom:.1f}"/>'
+    )
 
 
 def log_ends(values: list[float]) -> tuple[float, float]:
-    """The ends of a log scale, as values: of the range of positive values, or of MIN_DECADES around its middle."""
+    """The ends of a log scale, as values: of the range of positive values, or of MIN_DECADES around its
+    middle."""
     low, high = math.log10(min(values)), math.log10(max(values))
     wider = max(0.0, MIN_DECADES - (high - low)) / 2
     return 10 ** (low - wider), 10 ** (high + wider)
@@ -95,9 +108,14 @@ def log_scale(values: list[float], left: float, right: float) -> Scale:
 
 
 def log_ticks(values: list[float]) -> list[float]:
-    """Round values from half the smallest to twice the largest; closer together where the range is below 12 to 1."""
+    """Round values from half the smallest to twice the largest; closer together where the range is below 12
+    to 1."""
     fine = max(values) / min(values) < 12
-    steps = [base * 10.0**power for power in range(-4, 6) for base in ((1, 1.5, 2, 3, 4, 5, 7) if fine else (1, 2, 5))]
+    steps = [
+        base * 10.0**power
+        for power in range(-4, 6)
+        for base in ((1, 1.5, 2, 3, 4, 5, 7) if fine else (1, 2, 5))
+    ]
     low, high = min(values) / 1.9, max(values) * 1.9
     return [step for step in steps if low <= step <= high]
 
@@ -121,10 +139,18 @@ def grid(x: Scale, x_ticks: list[float], y: Scale, y_ticks: list[float], frame: 
     lines = []
     for tick in x_ticks:
         if left <= x(tick) <= right:
-            lines.append(f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{bottom}"/>')
-            lines.append(f'<text class="tick" x="{x(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>')
+            lines.append(
+                f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{bottom}"/>'
+            )
+            lines.append(
+                f'<text class="tick" x="{x(tick):.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>'
+            )
     for tick in y_ticks:
         if top <= y(tick) <= bottom:
-            lines.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-            lines.append(f'<text class="tick" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+            lines.append(
+                f'<line class="grid" x1="{left}" x2="{right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            )
+            lines.append(
+                f'<text class="tick" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
+            )
     return "".join(lines) + f'<line class="base" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'

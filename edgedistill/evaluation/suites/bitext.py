@@ -1,4 +1,5 @@
-"""Bitext retrieval: is a text's nearest neighbour among all translations its own? (Artetxe and Schwenk 2019, Tatoeba)."""
+"""Bitext retrieval: is a text's nearest neighbour among all translations its own? (Artetxe and Schwenk 2019,
+Tatoeba)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Bitext:
 def read(spec: BitextSuite, find: Find) -> tuple[list[str], dict[str, Bitext]]:
     """Returns (every distinct text of the suite once, each task by name)."""
     tasks = {part.name: _read_bitext(part, find) for part in spec.tasks}
-    return list(dict.fromkeys(text for task in tasks.values() for side in (task.first, task.second) for text in side)), tasks
+    return list(
+        dict.fromkeys(text for task in tasks.values() for side in (task.first, task.second) for text in side)
+    ), tasks
 
 
 def score(texts: list[str], tasks: dict[str, Bitext], encode: Encode) -> dict[str, dict[str, Any]]:
@@ -55,18 +58,33 @@ def score(texts: list[str], tasks: dict[str, Bitext], encode: Encode) -> dict[st
 def _score_bitext(task: Bitext, encode: Encode) -> dict[str, Any]:
     first, second = (unit(encoded(encode, side)) for side in (task.first, task.second))
     forward, backward = _accuracy(first, second, task.second), _accuracy(second, first, task.first)
-    return {"accuracy": (forward + backward) / 2, "forward": forward, "backward": backward, "pairs": len(task.first)}
+    return {
+        "accuracy": (forward + backward) / 2,
+        "forward": forward,
+        "backward": backward,
+        "pairs": len(task.first),
+    }
 
 
 def _accuracy(queries: Floats, candidates: Floats, texts: list[str]) -> float:
-    """Share of rows whose nearest candidate is that of the same row, or an equal text; the first of equal cosines counts."""
-    nearest = [(queries[start : start + BLOCK] @ candidates.T).argmax(1) for start in range(0, len(queries), BLOCK)]
-    return float(np.mean([texts[at] == texts[row] for row, at in enumerate(np.concatenate(nearest).tolist())]))
+    """Share of rows whose nearest candidate is that of the same row, or an equal text; the first of equal
+    cosines counts."""
+    nearest = [
+        (queries[start : start + BLOCK] @ candidates.T).argmax(1) for start in range(0, len(queries), BLOCK)
+    ]
+    return float(
+        np.mean([texts[at] == texts[row] for row, at in enumerate(np.concatenate(nearest).tolist())])
+    )
 
 
 def _read_bitext(part: BitextFile, find: Find) -> Bitext:
     path = find(part.file)
-    rows = [(clean(cells[part.first]), clean(cells[part.second])) for _, cells in tsv(path, [part.first, part.second], [])]
+    rows = [
+        (clean(cells[part.first]), clean(cells[part.second]))
+        for _, cells in tsv(path, [part.first, part.second], [])
+    ]
     if len(rows) < 2:
-        raise UserError(f"{path}: {len(rows)} pairs, retrieval needs at least 2; give a table of translations")
+        raise UserError(
+            f"{path}: {len(rows)} pairs, retrieval needs at least 2; give a table of translations"
+        )
     return Bitext([first for first, _ in rows], [second for _, second in rows])

@@ -19,7 +19,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def encoded(encode: Encode, texts: list[str]) -> Floats:
-    """Encode each distinct text once. Returns (n, d), a row per text. Raises ValueError where the encoder returns another shape."""
+    """Encode each distinct text once. Returns (n, d), a row per text. Raises ValueError where the encoder
+    returns another shape."""
     distinct = dict.fromkeys(texts)
     rows = {text: row for row, text in enumerate(distinct)}
     embeddings = np.asarray(encode(list(distinct)))
@@ -29,7 +30,8 @@ def encoded(encode: Encode, texts: list[str]) -> Floats:
 
 
 def unit(embeddings: Floats) -> Floats:
-    """Scale rows (n, d) to unit length; rows without a direction (zero, NaN) become zero, so that their cosines are 0."""
+    """Scale rows (n, d) to unit length; rows without a direction (zero, NaN) become zero, so that their
+    cosines are 0."""
     return unit_rows(np.nan_to_num(np.asarray(embeddings, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0))
 
 
@@ -40,7 +42,8 @@ def dot(x: Floats, y: Floats) -> Floats:
 
 
 def spearman(x: Floats, y: Floats) -> float | None:
-    """Spearman's rank correlation of x and y (n,); None where it is undefined: fewer than two points, or one of them constant.
+    """Spearman's rank correlation of x and y (n,); None where it is undefined: fewer than two points, or one
+    of them constant.
 
     Equals scipy.stats.spearmanr, which is not used because importing it takes longer than opening a bundle.
     """

@@ -1,4 +1,5 @@
-"""A labelled task for a fine-tuned bundle: accuracy and F1 of its predicted labels. It takes `classify` in place of an encoder."""
+"""A labelled task for a fine-tuned bundle: accuracy and F1 of its predicted labels. It takes `classify` in
+place of an encoder."""
 
 from __future__ import annotations
 
@@ -26,9 +27,13 @@ class TaskTable(Part):
 
     name: str = Field(description="of the task")
     file: str = Field(description="next to suite.yaml, else under --data")
-    texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair")
+    texts: list[str] = Field(
+        ["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair"
+    )
     label: str = "label"
-    positive: str | None = Field(None, description="the label whose F1 is computed; default, of two labels: the last")
+    positive: str | None = Field(
+        None, description="the label whose F1 is computed; default, of two labels: the last"
+    )
 
 
 class TaskSuite(Part):
@@ -55,12 +60,16 @@ class TaskTestRows:
 
 def read(spec: TaskSuite, find: Find) -> tuple[list[str], dict[str, TaskTestRows]]:
     """Returns (no texts, because nothing is embedded; each task by name)."""
-    found = {part.name: (part, labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name)) for part in spec.tasks}
+    found = {
+        part.name: (part, labelled_tasks.read_table(find(part.file), part.texts, part.label, part.name))
+        for part in spec.tasks
+    }
     return [], {name: TaskTestRows(rows, part.positive) for name, (part, rows) in found.items()}
 
 
 def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, TaskTestRows]:
-    """The test rows of the task that a bundle's recipe names or, with `file`, that table read by the task's columns.
+    """The test rows of the task that a bundle's recipe names or, with `file`, that table read by the task's
+    columns.
 
     Raises UserError: the recipe names no test split, or there is no such file.
     """
@@ -70,17 +79,25 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
         path = Path(file) if Path(file).is_file() or data is None else data / file
         if not path.is_file():
             raise UserError(
-                f"--suite task:{file}: no such file; give a table with the columns {', '.join([*stage.task.texts, stage.task.label])}"
+                f"--suite task:{file}: no such file; give a table with the columns "
+                f"{', '.join([*stage.task.texts, stage.task.label])}"
             )
         return {
             path.name: TaskTestRows(
-                labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"), stage.positive_label
+                labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"),
+                stage.positive_label,
             )
         }
     if stage.task.test is None:
-        raise UserError("--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE")
+        raise UserError(
+            "--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE"
+        )
     recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
-    return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label)}
+    return {
+        "test": TaskTestRows(
+            labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label
+        )
+    }
 
 
 def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
@@ -89,7 +106,8 @@ def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
         unknown = sorted(set(task.rows.labels) - set(labels))
         if unknown:
             raise UserError(
-                f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(labels)}); give the task it was fine-tuned for"
+                f"{name}: label {unknown[0]!r} is not among the bundle's ({', '.join(labels)}); give the "
+                "task it was fine-tuned for"
             )
 
 
@@ -102,5 +120,11 @@ def _score_task(task: TaskTestRows, classify: Classify) -> dict[str, Any]:
     predicted, _ = classify(task.items)
     names = labelled_tasks.ordered_labels(task.rows.labels + predicted, "the task's and the predicted labels")
     index = {name: at for at, name in enumerate(names)}
-    predicted_ids, gold = (np.array([index[label] for label in labels]) for labels in (predicted, task.rows.labels))
-    return {**classification_metrics.scores(predicted_ids, gold, names, task.positive), "rows": len(gold), "labels": len(names)}
+    predicted_ids, gold = (
+        np.array([index[label] for label in labels]) for labels in (predicted, task.rows.labels)
+    )
+    return {
+        **classification_metrics.scores(predicted_ids, gold, names, task.positive),
+        "rows": len(gold),
+        "labels": len(names),
+    }

@@ -15,19 +15,22 @@ from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded,
 from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, jsonl, tsv
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded and scored at a time: bounds the memory
-POOL = 100  # candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
+# candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
+POOL = 100
 
 
 class RetrievalFolder(Part):
-    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another split than test:
-    qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
+    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another
+    split than test: qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
     """
 
     name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
     same_ids: bool = Field(
-        False, description="queries are texts of the corpus under the same id; a query's own text is excluded from its ranking"
+        False,
+        description="queries are texts of the corpus under the same id; a query's own text is excluded from "
+        "its ranking",
     )
 
 
@@ -65,7 +68,8 @@ class Collection:
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
-    """nDCG@k with linear gain, as trec_eval's ndcg_cut. grades: of the ranked texts, best first; relevant: all grades of the query."""
+    """nDCG@k with linear gain, as trec_eval's ndcg_cut. grades: of the ranked texts, best first; relevant:
+    all grades of the query."""
     discount = 1 / np.log2(np.arange(2, k + 2))
     gained = np.maximum(np.array(grades[:k], dtype=float), 0)
     ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:k]
@@ -90,7 +94,8 @@ def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
 
 
 def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
-    """Returns (nDCG@10 of every query, number of ranked texts). Memory is bounded: per query only the best POOL are kept between chunks."""
+    """Returns (nDCG@10 of every query, number of ranked texts). Memory is bounded: per query only the best
+    POOL are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
     best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
     rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
@@ -101,20 +106,39 @@ def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int
         ids += names
         own_text = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
         blocks = [
-            _best(best[q], rows[q], queries[q] @ embeddings.T, chunk, [own_text.get(name) for name in collection.query_ids[q]])
-            for q in (slice(start, start + CHUNK_TEXTS // 4) for start in range(0, len(queries), CHUNK_TEXTS // 4))
+            _best(
+                best[q],
+                rows[q],
+                queries[q] @ embeddings.T,
+                chunk,
+                [own_text.get(name) for name in collection.query_ids[q]],
+            )
+            for q in (
+                slice(start, start + CHUNK_TEXTS // 4) for start in range(0, len(queries), CHUNK_TEXTS // 4)
+            )
         ]
-        best, rows = np.concatenate([block[0] for block in blocks]), np.concatenate([block[1] for block in blocks])
+        best, rows = (
+            np.concatenate([block[0] for block in blocks]),
+            np.concatenate([block[1] for block in blocks]),
+        )
     values = []
     for q, relevance in enumerate(collection.relevance):
-        ranked = sorted(((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)), reverse=True)
-        grades = [relevance.get(name, 0) for score, name in ranked if score > -np.inf]  # ties: the higher id first, as trec_eval
+        ranked = sorted(
+            ((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)),
+            reverse=True,
+        )
+        grades = [
+            relevance.get(name, 0) for score, name in ranked if score > -np.inf
+        ]  # ties: the higher id first, as trec_eval
         values.append(ndcg(grades, list(relevance.values())))
     return values, len(ids)
 
 
-def _best(best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]) -> tuple[Floats, Ints]:
-    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, unordered. excluded: a column per query, or None."""
+def _best(
+    best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]
+) -> tuple[Floats, Ints]:
+    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, unordered. excluded: a
+    column per query, or None."""
     for q, column in enumerate(excluded):
         if column is not None:
             scores[q, column] = -np.inf
@@ -133,14 +157,21 @@ def _read_collection(folder: Path, part: RetrievalFolder) -> Collection:
         try:
             relevance.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
         except ValueError:
-            raise UserError(f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line") from None
-    queries_file = either(folder, *(f"{name}{end}" for name in (f"queries_{part.split}", "queries") for end in (".jsonl", ".jsonl.gz")))
+            raise UserError(
+                f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line"
+            ) from None
+    queries_file = either(
+        folder,
+        *(f"{name}{end}" for name in (f"queries_{part.split}", "queries") for end in (".jsonl", ".jsonl.gz")),
+    )
     queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(queries_file)}
     queries = {name: text for name, text in queries.items() if name in relevance}
     if not queries or len(queries) < len(relevance):
         lost = next((name for name in relevance if name not in queries), None)
         _no_query(qrels, lost)
-    return Collection(corpus, list(queries), list(queries.values()), [relevance[name] for name in queries], part.same_ids)
+    return Collection(
+        corpus, list(queries), list(queries.values()), [relevance[name] for name in queries], part.same_ids
+    )
 
 
 def _no_query(qrels: Path, name: str | None) -> NoReturn:

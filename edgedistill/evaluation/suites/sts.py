@@ -1,4 +1,5 @@
-"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score; alignment and uniformity of the embeddings."""
+"""Graded similarity (STS-B, STS2017, …): Spearman correlation of cosine and score; alignment and uniformity
+of the embeddings."""
 
 from __future__ import annotations
 
@@ -25,11 +26,15 @@ class StsFile(Part):
 
     name: str = Field(description="of the task")
     file: str = Field(description="next to suite.yaml, else under --data")
-    translation: str | None = Field(None, description="the same pairs in another language, row by row; sentence2 is read from there")
+    translation: str | None = Field(
+        None, description="the same pairs in another language, row by row; sentence2 is read from there"
+    )
     sentence1: str = "sentence1"
     sentence2: str = "sentence2"
     score: str = "score"
-    subset_column: str | None = Field(None, description="the column with a pair's subset; default: `subset`, where there is one")
+    subset_column: str | None = Field(
+        None, description="the column with a pair's subset; default: `subset`, where there is one"
+    )
     subset: list[str] | str | None = Field(None, description="only pairs of these subsets")
 
 
@@ -60,18 +65,21 @@ def read(spec: StsSuite, find: Find) -> tuple[list[str], dict[str, ScoredPairs]]
 
 
 def score(texts: list[str], tasks: dict[str, ScoredPairs], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs), `alignment`, `uniformity`."""
+    """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
+    `alignment`, `uniformity`."""
     embeddings = unit(encoded(encode, texts))
     return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
 
 
 def alignment(x: Floats, y: Floats) -> float | None:
-    """Mean ‖x − y‖² over paraphrases. x, y (n, d) unit rows; None without rows. Lower is better (Wang and Isola 2020, eq. 1)."""
+    """Mean ‖x − y‖² over paraphrases. x, y (n, d) unit rows; None without rows. Lower is better (Wang and
+    Isola 2020, eq. 1)."""
     return float(((x.astype(np.float64) - y) ** 2).sum(1).mean()) if len(x) else None
 
 
 def uniformity(x: Floats) -> float | None:
-    """log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is better (Wang and Isola 2020, eq. 2)."""
+    """log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is better (Wang
+    and Isola 2020, eq. 2)."""
     if len(x) < 2:
         return None
     squares, total = (x**2).sum(1), 0.0
@@ -104,7 +112,8 @@ def _score_pairs(pairs: ScoredPairs, embeddings: Floats) -> dict[str, Any]:
 
 
 def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> ScoredPairs:
-    """Read a table of pairs; new texts are added to `rows` (text -> index). Pairs without a score are dropped."""
+    """Read a table of pairs; new texts are added to `rows` (text -> index). Pairs without a score are
+    dropped."""
     path = find(part.file)
     wanted = {part.subset} if isinstance(part.subset, str) else set(part.subset or ())
     column = part.subset_column or "subset"
@@ -124,20 +133,30 @@ def _read_pairs(part: StsFile, find: Find, rows: dict[str, int]) -> ScoredPairs:
     if missing or not gold:
         fact = f"no pairs of subset {', '.join(missing)}" if missing else "no pair has a score"
         raise UserError(f"{path}: {fact}; check the suite, or give another --data")
-    return ScoredPairs(np.array(first, np.int64), np.array(second, np.int64), np.array(gold), np.array(subset, dtype=np.str_))
+    return ScoredPairs(
+        np.array(first, np.int64), np.array(second, np.int64), np.array(gold), np.array(subset, dtype=np.str_)
+    )
 
 
-def _translated(path: Path, table: Iterator[tuple[int, Any]], other: Path, part: StsFile) -> Iterator[tuple[int, dict[str, str]]]:
-    """The table's rows with sentence2 from `other`. Raises UserError where the two are not aligned: rows and scores must match."""
+def _translated(
+    path: Path, table: Iterator[tuple[int, Any]], other: Path, part: StsFile
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The table's rows with sentence2 from `other`. Raises UserError where the two are not aligned: rows and
+    scores must match."""
     way_out = "take both from the same release"
     for here, there in zip_longest(table, tsv(other, [part.sentence2, part.score], [])):
         if here is None or there is None:
             longer, shorter = (path, other) if there is None else (other, path)
-            raise UserError(f"{shorter}: has fewer rows than {longer}, but must be its translation row by row; {way_out}")
+            raise UserError(
+                f"{shorter}: has fewer rows than {longer}, but must be its translation row by row; {way_out}"
+            )
         (number, cells), (line, theirs) = here, there
         scores = [cells[part.score].strip(), theirs[part.score].strip()]
         if scores[0] != scores[1] and _number(scores[0], path, number) != _number(scores[1], other, line):
-            raise UserError(f"{other}: line {line}: score {scores[1]}, but {path} has {scores[0]} there: not its translation; {way_out}")
+            raise UserError(
+                f"{other}: line {line}: score {scores[1]}, but {path} has {scores[0]} there: not its "
+                f"translation; {way_out}"
+            )
         yield number, {**cells, part.sentence2: theirs[part.sentence2]}
 
 

@@ -21,7 +21,8 @@ class Part(BaseModel):
 
 
 def locate(suite_path: Path, name: str, data: Path | None) -> Path:
-    """Find a suite's file or folder: next to suite.yaml, else under the data folder. Raises UserError where it is not there."""
+    """Find a suite's file or folder: next to suite.yaml, else under the data folder. Raises UserError where
+    it is not there."""
     neighbour = suite_path.parent / name
     if neighbour.exists():
         return neighbour
@@ -30,7 +31,9 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
     if not data.is_dir():
         raise UserError(f"{data}: no such folder; give --data DIR or set EDGEDISTILL_DATA")
     if not (data / name).exists():
-        raise UserError(f"{data / name}: no such file, but {suite_path} needs it; give --data DIR or set EDGEDISTILL_DATA")
+        raise UserError(
+            f"{data / name}: no such file, but {suite_path} needs it; give --data DIR or set EDGEDISTILL_DATA"
+        )
     return data / name
 
 
@@ -43,20 +46,26 @@ def either(folder: Path, *names: str) -> Path:
 
 
 def tsv(path: Path, columns: list[str], optional: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line number, cells of the named columns) of a .tsv or .csv file with a header; `optional` columns may be missing."""
+    """Yields (line number, cells of the named columns) of a .tsv or .csv file with a header; `optional`
+    columns may be missing."""
     numbered = readers.numbered_rows(path)
     if numbered is None:
         raise UserError(f"{path}: no table with tabs or commas; name a .tsv or .csv file in suite.yaml")
     _, header = next(numbered, (0, []))
     for column in columns:
         if column not in header:
-            raise UserError(f"{path}: {unknown_name('column', column, header)}; name the column in suite.yaml, or give another --data")
+            raise UserError(
+                f"{path}: {unknown_name('column', column, header)}; name the column in suite.yaml, or give "
+                "another --data"
+            )
     at = {column: header.index(column) for column in [*columns, *optional] if column in header}
     for number, cells in numbered:
         if cells == [""]:
             continue
         if len(cells) < len(header):
-            raise UserError(f"{path}: line {number}: {len(cells)} cells, the header has {len(header)}; fix the line")
+            raise UserError(
+                f"{path}: line {number}: {len(cells)} cells, the header has {len(header)}; fix the line"
+            )
         yield number, {column: cells[i] for column, i in at.items()}
 
 
@@ -67,7 +76,10 @@ def jsonl(path: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
         for column in ("_id", "title", "text"):
             if column != "_id" and not isinstance(row.get(column, ""), str | None):
-                raise UserError(f"{path}: line {number}: {column} holds {type(row[column]).__name__}, not text; fix the line")
+                raise UserError(
+                    f"{path}: line {number}: {column} holds {type(row[column]).__name__}, not text; fix the "
+                    "line"
+                )
             readers.checked(str(row.get(column)), str(path), number, input_file.MAX_LINE_BYTES)
         yield row
 

@@ -55,7 +55,9 @@ def parse(path: Path) -> Description:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise UserError(f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml")
+        raise UserError(
+            f"{path}: a suite is a mapping, this is a {type(data).__name__}; see bench/suites/sts7/suite.yaml"
+        )
     if data.get("kind") not in FAMILIES:
         raise UserError(f"{path}: kind: {unknown_name('kind of suite', data.get('kind', ''), FAMILIES)}")
     try:

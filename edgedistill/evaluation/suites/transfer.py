@@ -1,4 +1,5 @@
-"""Transfer: logistic regression on frozen embeddings, by SentEval's protocol (Conneau and Kiela 2018). Needs scikit-learn."""
+"""Transfer: logistic regression on frozen embeddings, by SentEval's protocol (Conneau and Kiela 2018). Needs
+scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from edgedistill.errors import UserError, require
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, tsv
 
-# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six give the same classifier.
+# C, the inverse of the L2 penalty. SentEval's 2⁻² to 2³ hardly penalise: on our students' embeddings all six
+# give the same classifier.
 STRENGTHS = tuple(4.0**t for t in range(-5, 1))
 SEED = 1111  # of the folds; SentEval's
 SPLITS = ("train", "dev", "test")
@@ -28,10 +30,16 @@ class TransferFolder(Part):
     name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
     label: str = "label"
-    texts: list[str] = Field(["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair")
-    folds: int | None = Field(None, ge=3, description="cross-validate over all files together, for sets without an official split")
+    texts: list[str] = Field(
+        ["sentence"], min_length=1, max_length=2, description="the column of the text, or the two of a pair"
+    )
+    folds: int | None = Field(
+        None, ge=3, description="cross-validate over all files together, for sets without an official split"
+    )
     refit: bool = Field(
-        False, description="after choosing C on dev, train on train and dev together; for sets whose dev was split off the official train"
+        False,
+        description="after choosing C on dev, train on train and dev together; for sets whose dev was split "
+        "off the official train",
     )
 
     @model_validator(mode="after")
@@ -69,15 +77,17 @@ def read(spec: TransferSuite, find: Find) -> tuple[list[str], dict[str, Labelled
 
 
 def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation each fold's accuracy in `folds`."""
+    """Per task `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation each
+    fold's accuracy in `folds`."""
     return {name: _score_task(task, encode) for name, task in tasks.items()}
 
 
 def features(embeddings: Floats, rows: Ints) -> Floats:
-    """The classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v concatenated (n, 2d).
+    """The classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v concatenated (n,
+    2d).
 
-    Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has the same effect on
-    all, and products weigh as much as differences.
+    Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has
+    the same effect on all, and products weigh as much as differences.
     """
     embeddings = unit(embeddings) * np.float32(embeddings.shape[1] ** 0.5)
     if rows.shape[1] == 1:
@@ -101,7 +111,8 @@ def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
 def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Yields (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
 
-    SentEval chooses C by a nested cross-validation of ten folds: a hundred times the work for the same few penalties.
+    SentEval chooses C by a nested cross-validation of ten folds: a hundred times the work for the same few
+    penalties.
     """
     selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
     cut = selection.StratifiedKFold(n_splits=count, shuffle=True, random_state=SEED)
@@ -111,8 +122,11 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
         yield np.setdiff1d(np.arange(len(labels)), np.concatenate([dev, test])), dev, test
 
 
-def _fit_and_test(x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool) -> tuple[float, float]:
-    """Returns (accuracy on test, the C with the best accuracy on dev; of equals the smallest, the strongest penalty)."""
+def _fit_and_test(
+    x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool
+) -> tuple[float, float]:
+    """Returns (accuracy on test, the C with the best accuracy on dev; of equals the smallest, the strongest
+    penalty)."""
     models = {strength: _fit(x[train], labels[train], strength) for strength in STRENGTHS}
     best = max(models, key=lambda strength: (models[strength].score(x[dev], labels[dev]), -strength))
     rows = np.concatenate([train, dev])
@@ -126,7 +140,8 @@ def _fit(x: Floats, labels: Labels, strength: float) -> Any:
 
 
 def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
-    """Read the splits of a task. Raises UserError: a missing file or column, no rows, labels that no classifier can be trained on."""
+    """Read the splits of a task. Raises UserError: a missing file or column, no rows, labels that no
+    classifier can be trained on."""
     require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
     known: dict[str, int] = {}
     rows: list[list[int]] = []
@@ -145,21 +160,40 @@ def _read_folder(part: TransferFolder, folder: Path) -> Labelled:
             _check_labels(path, labels[before:], labels[: split.count(0)])
     if part.folds is not None:
         _check_folds(folder, labels, part.folds)
-    return Labelled(list(known), np.array(rows, np.int64), np.array(labels), np.array(split, np.int64), part.folds, part.refit)
+    return Labelled(
+        list(known),
+        np.array(rows, np.int64),
+        np.array(labels),
+        np.array(split, np.int64),
+        part.folds,
+        part.refit,
+    )
 
 
 def _check_labels(path: Path, labels: list[str], trained: list[str]) -> None:
     if len(set(trained)) < 2:
-        raise UserError(f"{path}: all {len(trained):,} rows have the label {trained[0]!r}, a classifier needs two; fix the set")
+        raise UserError(
+            f"{path}: all {len(trained):,} rows have the label {trained[0]!r}, a classifier needs two; fix "
+            "the set"
+        )
     unknown = sorted(set(labels) - set(trained))
     if unknown:
-        raise UserError(f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); fix the set")
+        raise UserError(
+            f"{path}: label {unknown[0]!r} is not among those of train ({', '.join(sorted(set(trained)))}); "
+            "fix the set"
+        )
 
 
 def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
     names, counts = np.unique(labels, return_counts=True)
     if len(names) < 2:
-        raise UserError(f"{folder}: all {len(labels):,} rows have the label {labels[0]!r}, a classifier needs two; fix the set")
+        raise UserError(
+            f"{folder}: all {len(labels):,} rows have the label {labels[0]!r}, a classifier needs two; fix "
+            "the set"
+        )
     if counts.min() < folds:
         rare = names[counts.argmin()]
-        raise UserError(f"{folder}: label {str(rare)!r} has {counts.min()} rows, {folds} folds need one each; give fewer folds")
+        raise UserError(
+            f"{folder}: label {str(rare)!r} has {counts.min()} rows, {folds} folds need one each; give fewer "
+            "folds"
+        )

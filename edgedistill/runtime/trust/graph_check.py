@@ -1,7 +1,9 @@
-"""What is checked in an ONNX file before onnxruntime opens it: its own bytes alone, known operators, tensors of the size they claim.
+"""What is checked in an ONNX file before onnxruntime opens it: its own bytes alone, known operators, tensors
+of the size they claim.
 
-A graph that passes reads no other file, runs no other code than onnxruntime's kernels, divides no integer in a way that ends the process,
-and is opened in seconds. How long a run takes, and how much memory, is not decided here.
+A graph that passes reads no other file, runs no other code than onnxruntime's kernels, divides no integer in
+a way that ends the process, and is opened in seconds. How long a run takes, and how much memory, is not
+decided here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ MOST_PROBLEMS = 20  # reported
 FLOAT, INT64 = 1, 7  # of TensorProto.DataType
 INT64_MAX = 2**63 - 1
 
-# TensorProto.DataType: (bits per element, the field of elements that are not in raw_data). No strings, complex numbers or float8.
+# TensorProto.DataType: (bits per element, the field of elements that are not in raw_data). No strings,
+# complex numbers or float8.
 ELEMENTS = {
     1: (32, "float_data"),
     2: (8, "int32_data"),
@@ -48,8 +51,22 @@ ELEMENTS = {
     21: (4, "int32_data"),
     22: (4, "int32_data"),
 }
-FLOATS = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<u2"}  # of these; numpy has no bfloat16, the upper half of a float32
-INTEGERS = {2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 12: "<u4", 13: "<u8"}  # TensorProto.DataType: numpy's name
+FLOATS = {
+    1: "<f4",
+    10: "<f2",
+    11: "<f8",
+    16: "<u2",
+}  # of these; numpy has no bfloat16, the upper half of a float32
+INTEGERS = {
+    2: "u1",
+    3: "i1",
+    4: "<u2",
+    5: "<i2",
+    6: "<i4",
+    7: "<i8",
+    12: "<u4",
+    13: "<u8",
+}  # TensorProto.DataType: numpy's name
 TYPED_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 REFUSED_IN = {  # {message: fields that hold a graph, code or data of a kind that no bundle needs}
     "model": ("training_info", "functions"),
@@ -59,14 +76,16 @@ REFUSED_IN = {  # {message: fields that hold a graph, code or data of a kind tha
 
 
 class TensorType(NamedTuple):
-    """The type of a graph's input or output. element: a TensorProto.DataType; shape: None for a dimension that may vary."""
+    """The type of a graph's input or output. element: a TensorProto.DataType; shape: None for a dimension
+    that may vary."""
 
     element: int
     shape: list[int | None]
 
 
 class GraphSummary(NamedTuple):
-    """operators: full names, sorted; opsets: {domain: version}; inputs, outputs: {name: type}, without initializers.
+    """operators: full names, sorted; opsets: {domain: version}; inputs, outputs: {name: type}, without
+    initializers.
 
     rows: of the smallest table in which token ids are looked up, None where there is none.
     """
@@ -79,7 +98,8 @@ class GraphSummary(NamedTuple):
 
 
 def check(path: Path, manifest: dict[str, Any]) -> GraphSummary:
-    """Check a bundle's graph, and its inputs and output against the manifest. Raises CheckFailed with all that is wrong."""
+    """Check a bundle's graph, and its inputs and output against the manifest. Raises CheckFailed with all
+    that is wrong."""
     found = read(path)
     problems = [f"{path}: {problem}" for problem in _interface_problems(found, manifest)]
     if problems:
@@ -88,10 +108,13 @@ def check(path: Path, manifest: dict[str, Any]) -> GraphSummary:
 
 
 def read(path: Path) -> GraphSummary:
-    """Check an ONNX file by itself, and summarize it. Raises CheckFailed with all that is wrong, and for a file that is no ONNX graph."""
+    """Check an ONNX file by itself, and summarize it. Raises CheckFailed with all that is wrong, and for a
+    file that is no ONNX graph."""
     size = path.stat().st_size
     if not 0 < size <= LARGEST_BYTES:
-        raise CheckFailed(f"{path}: {size} bytes, an ONNX graph has 1 to {LARGEST_BYTES}; copy the bundle again")
+        raise CheckFailed(
+            f"{path}: {size} bytes, an ONNX graph has 1 to {LARGEST_BYTES}; copy the bundle again"
+        )
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _GraphReader(data)
         try:
@@ -118,8 +141,13 @@ def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> list[s
     width = len(manifest["labels"]) if manifest.get("labels") else manifest["dims"][0]
     if output is None:
         problems.append(f"no output {manifest['output']!r}, which the manifest names; {GET_AGAIN}")
-    elif output.element != FLOAT or (output.shape and (len(output.shape) != 2 or output.shape[1] not in (None, width))):
-        problems.append(f"output {manifest['output']!r} is not float32 (batch, {width}), as the manifest has it; {GET_AGAIN}")
+    elif output.element != FLOAT or (
+        output.shape and (len(output.shape) != 2 or output.shape[1] not in (None, width))
+    ):
+        problems.append(
+            f"output {manifest['output']!r} is not float32 (batch, {width}), as the manifest has it; "
+            f"{GET_AGAIN}"
+        )
     return problems
 
 
@@ -138,13 +166,28 @@ class _GraphReader(WireReader):
         graph = self._read(model["graph"], onnx_messages.GRAPH, "graph")
         nodes, tensors = graph.get("node", []), graph.get("initializer", [])
         if len(nodes) > MOST_NODES or len(tensors) > MOST_TENSORS:
-            raise MalformedMessage(f"{len(nodes)} nodes and {len(tensors)} tensors; {MOST_NODES} of each at most")
-        described = [*model.get("metadata_props", []), *graph.get("metadata_props", []), *graph.get("value_info", [])]
-        if len(described) > MOST_METADATA + MOST_NODES or sum(end - start for start, end in described) > MOST_DESCRIPTION_BYTES:
-            raise MalformedMessage(f"{len(described)} entries of metadata, above {MOST_METADATA}, or {MOST_DESCRIPTION_BYTES} bytes")
+            raise MalformedMessage(
+                f"{len(nodes)} nodes and {len(tensors)} tensors; {MOST_NODES} of each at most"
+            )
+        described = [
+            *model.get("metadata_props", []),
+            *graph.get("metadata_props", []),
+            *graph.get("value_info", []),
+        ]
+        if (
+            len(described) > MOST_METADATA + MOST_NODES
+            or sum(end - start for start, end in described) > MOST_DESCRIPTION_BYTES
+        ):
+            raise MalformedMessage(
+                f"{len(described)} entries of metadata, above {MOST_METADATA}, or {MOST_DESCRIPTION_BYTES} "
+                "bytes"
+            )
         initializers = dict(self._tensor(tensor) for tensor in tensors)
         inputs = dict(self._value_type(value) for value in graph.get("input", []))
-        values, found = GraphValues(initializers, [name for name in inputs if name not in initializers]), set()
+        values, found = (
+            GraphValues(initializers, [name for name in inputs if name not in initializers]),
+            set(),
+        )
         for span in nodes:
             domain, node = self._node(span)
             found.add((domain, node.kind))
@@ -165,7 +208,10 @@ class _GraphReader(WireReader):
         found = self.message(span, schema, what)
         for field in REFUSED_IN.get(what, ()):
             if field in found:
-                self._problem(f"the {what} at byte {span[0]} has {field}, which no bundle needs; open it only if you know who wrote it")
+                self._problem(
+                    f"the {what} at byte {span[0]} has {field}, which no bundle needs; open it only if you "
+                    "know who wrote it"
+                )
         return found
 
     def _node(self, span: Span) -> tuple[str, Node]:
@@ -177,8 +223,13 @@ class _GraphReader(WireReader):
                 found["tensor"] = self._tensor(tensor)[1]
             attributes[self.text(found.get("name"))] = found
         domain = self.text(node.get("domain"))
-        inputs, outputs = [self.text(each) for each in node.get("input", [])], [self.text(each) for each in node.get("output", [])]
-        return "" if domain == "ai.onnx" else domain, Node(self.text(node.get("op_type")), inputs, outputs, attributes)
+        inputs, outputs = (
+            [self.text(each) for each in node.get("input", [])],
+            [self.text(each) for each in node.get("output", [])],
+        )
+        return "" if domain == "ai.onnx" else domain, Node(
+            self.text(node.get("op_type")), inputs, outputs, attributes
+        )
 
     def _refuse_unknown(self, operators: list[tuple[str, str]]) -> None:
         unknown = [full_name(*operator) for operator in operators if operator not in ALLOWED]
@@ -190,7 +241,11 @@ class _GraphReader(WireReader):
     def _tensor(self, span: Span) -> tuple[str, Tensor]:
         """A tensor and its name. Its data must be here, and as long as its dimensions ask for."""
         tensor = self.message(span, onnx_messages.TENSOR, "tensor")
-        name, element, dims = self.text(tensor.get("name")), tensor.get("data_type", 0), tensor.get("dims", [])
+        name, element, dims = (
+            self.text(tensor.get("name")),
+            tensor.get("data_type", 0),
+            tensor.get("dims", []),
+        )
         integers = None
         if tensor.get("data_location", 0) or "external_data" in tensor:
             self._problem(f"tensor {name!a} has its data in another file; {GET_AGAIN}")
@@ -207,12 +262,18 @@ class _GraphReader(WireReader):
         if "raw_data" in tensor:
             start, end = tensor["raw_data"]
             return [int(value) for value in np.frombuffer(bytes(self.data[start:end]), INTEGERS[element])]
-        numbers: Sequence[int] = self.message(span, onnx_messages.FEW_INTEGERS, "tensor").get(ELEMENTS[element][1], [])
+        numbers: Sequence[int] = self.message(span, onnx_messages.FEW_INTEGERS, "tensor").get(
+            ELEMENTS[element][1], []
+        )
         return [number - 2**64 if number >> 63 and element != 13 else number for number in numbers]
 
     def _row_not_finite(self, tensor: dict[str, Any]) -> int | None:
-        """The first row of a tensor with a number that is not finite: golden texts do not reach all rows. A single −∞ is a mask."""
-        kind, (start, end) = np.dtype(FLOATS.get(tensor.get("data_type", 0), "V1")), tensor.get("raw_data", (0, 0))
+        """The first row of a tensor with a number that is not finite: golden texts do not reach all rows. A
+        single −∞ is a mask."""
+        kind, (start, end) = (
+            np.dtype(FLOATS.get(tensor.get("data_type", 0), "V1")),
+            tensor.get("raw_data", (0, 0)),
+        )
         if kind == "V1" or start == end:
             return None
         numbers = np.frombuffer(self.data, kind, (end - start) // kind.itemsize, start)
@@ -230,7 +291,9 @@ class _GraphReader(WireReader):
         tensor = self.message(kind.get("tensor_type", (0, 0)), onnx_messages.TENSOR_TYPE, "tensor type")
         shape = self.message(tensor.get("shape", (0, 0)), onnx_messages.SHAPE, "shape")
         dims = [self.message(each, onnx_messages.DIMENSION, "dimension") for each in shape.get("dim", [])]
-        return self.text(value.get("name")), TensorType(tensor.get("elem_type", 0), [dim.get("dim_value") for dim in dims])
+        return self.text(value.get("name")), TensorType(
+            tensor.get("elem_type", 0), [dim.get("dim_value") for dim in dims]
+        )
 
     def _problem(self, problem: str) -> None:
         if len(self.problems) < MOST_PROBLEMS and problem not in self.problems:
@@ -254,5 +317,8 @@ def _size_problem(tensor: dict[str, Any]) -> str | None:
         found, expected = tensor.get(field, 0), (elements + 1) // 2 if bits == 4 else elements
         others = [name for name in TYPED_DATA if name in tensor and name != field]
     if found != expected or others:
-        return f"{found} {'bytes' if 'raw_data' in tensor else 'elements'} of data where its dimensions need {expected}"
+        return (
+            f"{found} {'bytes' if 'raw_data' in tensor else 'elements'} of data where its dimensions need "
+            f"{expected}"
+        )
     return None

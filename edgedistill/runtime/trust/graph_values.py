@@ -1,8 +1,9 @@
-"""What is known of a graph's values before it runs: which are constants, of what shape, and which are floating point.
+"""What is known of a graph's values before it runs: which are constants, of what shape, and which are
+floating point.
 
-It answers two questions about a stranger's nodes. What does onnxruntime compute while it opens the graph, from constants alone: layout,
-casts and arithmetic of bounded size, which is all that exports leave to it. Can a division of integers be by 0, or the smallest by −1:
-the processor stops a process for either.
+It answers two questions about a stranger's nodes. What does onnxruntime compute while it opens the graph,
+from constants alone: layout, casts and arithmetic of bounded size, which is all that exports leave to it. Can
+a division of integers be by 0, or the smallest by −1: the processor stops a process for either.
 """
 
 from __future__ import annotations
@@ -16,20 +17,31 @@ import numpy as np
 from edgedistill.runtime.trust import GET_AGAIN
 
 FLOATS = {1, 10, 11, 16}  # of TensorProto.DataType
-MOST_FOLDED = 2**30  # elements computed while the graph is opened; a table of 250,000 rows of 1,024 twice is half of it
+MOST_FOLDED = (
+    2**30
+)  # elements computed while the graph is opened; a table of 250,000 rows of 1,024 twice is half of it
 MOST_BATCH_DIMS = 8
 MOST_STEP = 4_096  # of a convolution: its kernel, stride, dilation, padding
 SAME = set("Cast Identity Neg Abs DequantizeLinear CastLike".split())  # the shape of the first input
 BROADCAST = set("Add Sub Mul Div Mod BitShift BitwiseAnd BitwiseOr BitwiseXor".split())
-LAYOUT = set("Concat Flatten Reshape Slice Split Squeeze Transpose Unsqueeze Shape Size".split())  # no more elements than the inputs have
+LAYOUT = set(
+    "Concat Flatten Reshape Slice Split Squeeze Transpose Unsqueeze Shape Size".split()
+)  # no more elements than the inputs have
 FLOAT_RESULTS = set(  # whatever the first input is
-    "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul EmbedLayerNormalization GatherBlockQuantized MatMulIntegerToFloat".split()
+    "DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul EmbedLayerNormalization GatherBlockQuantized "
+    "MatMulIntegerToFloat".split()
 )
 OTHER_RESULTS = set(  # not floating point, though the first input may be
-    "And ArgMax ArgMin DynamicQuantizeLinear Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual MatMulInteger NonZero Not Or "
+    "And ArgMax ArgMin DynamicQuantizeLinear Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual "
+    "MatMulInteger NonZero Not Or "
     "QLinearMatMul QuantizeLinear Shape Size Xor".split()
 )
-ALL_RESULTS = {"DynamicQuantizeLSTM", "GRU", "LSTM", "Split"}  # whose other outputs are of the first one's type
+ALL_RESULTS = {
+    "DynamicQuantizeLSTM",
+    "GRU",
+    "LSTM",
+    "Split",
+}  # whose other outputs are of the first one's type
 SAME_IDS = set("Cast Flatten Identity Mul Reshape Squeeze Transpose Unsqueeze".split())
 TYPE_OF_INPUT = {"CastLike": 1, "Where": 1}  # the input whose type the result has, where it is not the first
 IDS = ("input_ids", "input_ids_2")
@@ -53,7 +65,8 @@ class Node(NamedTuple):
 
 
 class GraphValues:
-    """Takes the nodes of a graph in order. rows: of the smallest table in which token ids are looked up, None where there is none.
+    """Takes the nodes of a graph in order. rows: of the smallest table in which token ids are looked up, None
+    where there is none.
 
     A value that no node before gives counts as a constant: nodes out of order hide nothing.
     """
@@ -68,12 +81,24 @@ class GraphValues:
 
     def problems(self, node: Node) -> Iterator[str]:
         """What is wrong with the next node; its outputs are known afterwards."""
-        if node.kind in ("Div", "Mod") and not self._floats & set(node.inputs[:2]) and not self._is_safe(node.inputs[1:2]):
-            yield f"{node.kind} of integers by what is not a constant other than 0 and -1, which can end the process; {GET_AGAIN}"
-        if node.attributes.get("batch_dims", {}).get("i", 0) > MOST_BATCH_DIMS:  # as read here, a negative number is a huge one
+        if (
+            node.kind in ("Div", "Mod")
+            and not self._floats & set(node.inputs[:2])
+            and not self._is_safe(node.inputs[1:2])
+        ):
+            yield (
+                f"{node.kind} of integers by what is not a constant other than 0 and -1, which can end the "
+                f"process; {GET_AGAIN}"
+            )
+        if (
+            node.attributes.get("batch_dims", {}).get("i", 0) > MOST_BATCH_DIMS
+        ):  # as read here, a negative number is a huge one
             yield f"{node.kind} with batch_dims that no tensor has, which can end the process; {GET_AGAIN}"
         if node.kind == "Conv" and not self._is_convolution(node):
-            yield f"Conv without a constant kernel, or with sizes that are not between 1 and {MOST_STEP}, which may never end; {GET_AGAIN}"
+            yield (
+                f"Conv without a constant kernel, or with sizes that are not between 1 and {MOST_STEP}, "
+                f"which may never end; {GET_AGAIN}"
+            )
         if node.kind == "Constant":
             self._constant(node)
         elif self._dynamic.isdisjoint(node.inputs):
@@ -89,12 +114,22 @@ class GraphValues:
         return tensor is not None and bool(tensor.integers) and not {0, -1} & set(tensor.integers or ())
 
     def _is_convolution(self, node: Node) -> bool:
-        """Whether a Conv has sizes that onnxruntime computes with: with a kernel of no elements it does not end."""
+        """Whether a Conv has sizes that onnxruntime computes with: with a kernel of no elements it does not
+        end."""
         kernel = self.tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        if kernel is None or len(kernel.dims) < 3 or not all(1 <= size <= MOST_STEP for size in kernel.dims[2:]):
+        if (
+            kernel is None
+            or len(kernel.dims) < 3
+            or not all(1 <= size <= MOST_STEP for size in kernel.dims[2:])
+        ):
             return False
         axes = len(kernel.dims) - 2
-        for name, least, count in (("kernel_shape", 1, axes), ("strides", 1, axes), ("dilations", 1, axes), ("pads", 0, 2 * axes)):
+        for name, least, count in (
+            ("kernel_shape", 1, axes),
+            ("strides", 1, axes),
+            ("dilations", 1, axes),
+            ("pads", 0, 2 * axes),
+        ):
             given = node.attributes.get(name, {}).get("ints", [1] * count)
             if len(given) != count or not all(least <= size <= MOST_STEP for size in given):
                 return False
@@ -106,10 +141,16 @@ class GraphValues:
             return node.attributes.get("to", {}).get("i") in FLOATS
         if node.kind in ("Constant", "ConstantOfShape"):
             held = [field["tensor"].element for field in node.attributes.values() if "tensor" in field]
-            return held[0] in FLOATS if held else not any(name.startswith("value_int") for name in node.attributes)
+            return (
+                held[0] in FLOATS
+                if held
+                else not any(name.startswith("value_int") for name in node.attributes)
+            )
         at = TYPE_OF_INPUT.get(node.kind, 0)
         carrier = node.inputs[at : at + 1]
-        return node.kind in FLOAT_RESULTS or (node.kind not in OTHER_RESULTS and not self._floats.isdisjoint(carrier))
+        return node.kind in FLOAT_RESULTS or (
+            node.kind not in OTHER_RESULTS and not self._floats.isdisjoint(carrier)
+        )
 
     def _constant(self, node: Node) -> None:
         for field in node.attributes.values():
@@ -117,10 +158,13 @@ class GraphValues:
             for name in node.outputs:
                 if tensor is not None:
                     self.tensors[name] = tensor
-                self._shapes[name] = tuple(tensor.dims) if tensor is not None else (-max(1, len(field.get("ints", [0]))),)
+                self._shapes[name] = (
+                    tuple(tensor.dims) if tensor is not None else (-max(1, len(field.get("ints", [0]))),)
+                )
 
     def _fold(self, node: Node) -> Iterator[str]:
-        """Follow a node of constants, which onnxruntime computes when it opens the graph. A negative shape is only a count."""
+        """Follow a node of constants, which onnxruntime computes when it opens the graph. A negative shape is
+        only a count."""
         shapes = [self._shapes.get(name) for name in node.inputs if name]
         found: tuple[int, ...] | None = None
         if None not in shapes:
@@ -130,7 +174,9 @@ class GraphValues:
             return
         self._folded += abs(prod(found))
         if self._folded > MOST_FOLDED:
-            yield f"more than {MOST_FOLDED} elements to compute from constants while it is opened; {GET_AGAIN}"
+            yield (
+                f"more than {MOST_FOLDED} elements to compute from constants while it is opened; {GET_AGAIN}"
+            )
         self._shapes.update(dict.fromkeys(node.outputs, found))
 
     def _folded_shape(self, node: Node, shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -158,6 +204,8 @@ class GraphValues:
         if node.kind in SAME_IDS and node.inputs[0] in self._ids:
             self._ids.update(node.outputs)
         table = self.tensors.get(node.inputs[0]) if node.kind in ("Gather", "GatherBlockQuantized") else None
-        axes = [node.attributes[name].get("i", 0) for name in ("axis", "gather_axis") if name in node.attributes]
+        axes = [
+            node.attributes[name].get("i", 0) for name in ("axis", "gather_axis") if name in node.attributes
+        ]
         if table is not None and table.dims and self._ids & set(node.inputs[1:2]) and not any(axes):
             self.rows = min(table.dims[0], self.rows or table.dims[0])

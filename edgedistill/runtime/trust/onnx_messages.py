@@ -1,4 +1,5 @@
-"""The messages of an ONNX file, as `wire_format` reads them: onnx.proto3 at IR version 13, but for strings, maps and optional values."""
+"""The messages of an ONNX file, as `wire_format` reads them: onnx.proto3 at IR version 13, but for strings,
+maps and optional values."""
 
 from __future__ import annotations
 
@@ -96,4 +97,8 @@ VALUE: wire.Schema = {
 TYPE: wire.Schema = {1: ("tensor_type", wire.PART), 6: ("denotation", wire.PART)}
 TENSOR_TYPE: wire.Schema = {1: ("elem_type", wire.NUMBER), 2: ("shape", wire.PART)}
 SHAPE: wire.Schema = {1: ("dim", wire.PARTS)}
-DIMENSION: wire.Schema = {1: ("dim_value", wire.NUMBER), 2: ("dim_param", wire.PART), 3: ("denotation", wire.PART)}
+DIMENSION: wire.Schema = {
+    1: ("dim_value", wire.NUMBER),
+    2: ("dim_param", wire.PART),
+    3: ("denotation", wire.PART),
+}

@@ -1,7 +1,9 @@
 """A small reader of protobuf's wire format: the fields of a message, by a table of those that are known.
 
-It is stricter than protobuf: an unknown field, a wrong wire type, or a field twice that a message has once, is an error. So nothing is
-read here in one way and by onnxruntime in another. Contents are skipped, not copied: a file of any size is read in the time of its fields.
+It is stricter than protobuf: an unknown field, a wrong wire type, or a field twice that a message has once,
+    is an error. So nothing is
+read here in one way and by onnxruntime in another. Contents are skipped, not copied: a file of any size is
+read in the time of its fields.
 Source: protobuf.dev/programming-guides/encoding.
 """
 
@@ -22,7 +24,13 @@ NUMBERS = "numbers"  # repeated integers, packed or not
 VARINTS, FLOATS, DOUBLES = "varints", "floats", "doubles"  # repeated, packed or not: only counted
 FLOAT = "float"  # once: four bytes, skipped
 WIDTHS = {FLOAT: 4, FLOATS: 4, DOUBLES: 8}
-WIRE_TYPES = {NUMBER: {VARINT}, NUMBERS: {VARINT, BYTES}, VARINTS: {VARINT, BYTES}, PART: {BYTES}, PARTS: {BYTES}}
+WIRE_TYPES = {
+    NUMBER: {VARINT},
+    NUMBERS: {VARINT, BYTES},
+    VARINTS: {VARINT, BYTES},
+    PART: {BYTES},
+    PARTS: {BYTES},
+}
 WIRE_TYPES |= {FLOAT: {FIXED32}, FLOATS: {FIXED32, BYTES}, DOUBLES: {FIXED64, BYTES}}
 
 Schema = dict[int, tuple[str, str]]  # field number: (name, one of the kinds above)
@@ -43,7 +51,8 @@ class WireReader:
     def message(self, span: Span, schema: Schema, what: str) -> dict[str, Any]:
         """The fields of the message at `span` that occur, by name. what: "node", for errors.
 
-        Raises MalformedMessage. A list holds the values of PARTS and NUMBERS; a number the count of VARINTS, FLOATS and DOUBLES.
+        Raises MalformedMessage. A list holds the values of PARTS and NUMBERS; a number the count of VARINTS,
+        FLOATS and DOUBLES.
         """
         found: dict[str, Any] = {}
         at, end = span
@@ -130,7 +139,9 @@ class WireReader:
 
     def _count_varints(self, span: Span) -> int:
         start, end = span
-        last = np.frombuffer(bytes(self.data[start:end]), np.uint8) < 128  # a view into a memory map would keep it from closing
+        last = (
+            np.frombuffer(bytes(self.data[start:end]), np.uint8) < 128
+        )  # a view into a memory map would keep it from closing
         if end > start and not last[-1]:
             raise MalformedMessage(f"byte {end - 1}: a number without an end")
         return int(np.count_nonzero(last))

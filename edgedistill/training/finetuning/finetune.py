@@ -19,10 +19,14 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.stage_in_progress import RunInProgress
 
 
-def finetune(plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress, selected: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Train on the task, keep the weights that score best on dev, measure them once on test; write the classifier's files.
+def finetune(
+    plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress, selected: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Train on the task, keep the weights that score best on dev, measure them once on test; write the
+    classifier's files.
 
-    selected: what the stages before have selected; the checkpoints carry it on. Returns the entries `parameters` and `task` of run.json.
+    selected: what the stages before have selected; the checkpoints carry it on. Returns the entries
+        `parameters` and `task` of run.json.
     """
     rows = training_rows(plan, student, run)
     check_batch(plan.stage, len(rows.tokens))
@@ -40,14 +44,21 @@ def finetune(plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress,
 def new_classifier(plan: FinetuningPlan, student: torch.nn.Module) -> Classifier:
     """A randomly initialized head for the plan's task behind a student."""
     stage = plan.stage.spec
-    return Classifier(student, kinds.dims(student), len(plan.task.labels), plan.pairs, stage.hidden, stage.dropout)
+    return Classifier(
+        student, kinds.dims(student), len(plan.task.labels), plan.pairs, stage.hidden, stage.dropout
+    )
 
 
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
     """Write the files that make a run a classifier's: task.json and head.safetensors."""
-    files.write_json(folder / "task.json", {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features})
+    files.write_json(
+        folder / "task.json", {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
+    )
     with files.new_file(folder / "head.safetensors") as temporary:
-        save_file({name: value.detach().cpu().contiguous() for name, value in module.head_state().items()}, temporary)
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in module.head_state().items()},
+            temporary,
+        )
 
 
 def parameters(module: Classifier) -> dict[str, int]:

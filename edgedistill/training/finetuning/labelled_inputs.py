@@ -18,7 +18,9 @@ TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
 class ItemTokens:
     """Items of one or two texts as token ids."""
 
-    def __init__(self, items: list[Item], tokenizer: PreTrainedTokenizerBase, prompt: str, max_tokens: int) -> None:
+    def __init__(
+        self, items: list[Item], tokenizer: PreTrainedTokenizerBase, prompt: str, max_tokens: int
+    ) -> None:
         """prompt: put before every text. max_tokens: of each text; longer ones are truncated."""
         columns = [[prompt + text for text in column] for column in zip(*items, strict=True)]
         self.columns = [token_batches.encode_ids(tokenizer, column, max_tokens) for column in columns]

@@ -1,6 +1,8 @@
-"""The fine-tuning loop over learning rates and steps: measured on dev, checkpointed, resumed where it was killed.
+"""The fine-tuning loop over learning rates and steps: measured on dev, checkpointed, resumed where it was
+killed.
 
-Everything is a pure function of (seed, step) or in the checkpoint, so that a killed run ends with the same bytes.
+Everything is a pure function of (seed, step) or in the checkpoint, so that a killed run ends with the same
+bytes.
 """
 
 from __future__ import annotations
@@ -74,7 +76,12 @@ class Tuning:
         selected: dict[str, Any] | None,
     ) -> None:
         """selected: what the stages before have selected; the checkpoints carry it on."""
-        self.stage, self.number, self.seed, self.task = plan.stage.spec, plan.stage.number, plan.stage.seed, plan.task
+        self.stage, self.number, self.seed, self.task = (
+            plan.stage.spec,
+            plan.stage.number,
+            plan.stage.seed,
+            plan.task,
+        )
         self.module, self.rows, self.student, self.selected = module, rows, student, selected
         self.run, self.metrics, self.device = run, run.metrics, run.accelerator.device
         self.dev, self.gold = self._tokens(self.task.dev), self.task.label_ids(self.task.dev)
@@ -98,7 +105,8 @@ class Tuning:
         return diverged.Place(self.key, self.stage.name, self.rate)
 
     def train(self) -> dict[str, Any]:
-        """Train at every learning rate and load the best weights. Returns the entry `task` of run.json, with scores on dev and test."""
+        """Train at every learning rate and load the best weights. Returns the entry `task` of run.json, with
+        scores on dev and test."""
         resumed = resume.unfinished_finetuning(self.run.checkpoints, self.number)
         if checkpoint.newest(self.run.checkpoints) is None:
             self.metrics.truncate(0)
@@ -116,18 +124,25 @@ class Tuning:
             self.at.trial, self.at.step, self.at.misses = self.at.trial + 1, 0, 0
         self.module.load_state_dict(load_file(self.run.folder / BEST))
         self.module.eval()
-        self.metrics.stages.append({"name": self.stage.name, "steps": self.at.done, "texts": self.at.done * self.stage.batch})
+        self.metrics.stages.append(
+            {"name": self.stage.name, "steps": self.at.done, "texts": self.at.done * self.stage.batch}
+        )
         return self._result()
 
     def _write_weights(self, name: str) -> None:
         with files.new_file(self.run.folder / name) as temporary:
-            save_file({name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}, temporary)
+            save_file(
+                {name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()},
+                temporary,
+            )
 
     def _set_up(self, resumed: Checkpoint | None) -> None:
         """Weights, optimizer and generator as at the start of a learning rate, or as in the checkpoint."""
         weights = load_file(self.run.folder / START) if resumed is None else resumed.tensors["module"]
         self.module.load_state_dict(weights)
-        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=self.rate, fused=self.device.type in FUSED)
+        self.optimizer = torch.optim.Adam(
+            self.module.parameters(), lr=self.rate, fused=self.device.type in FUSED
+        )
         self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.order = BatchOrder(self.stage, self.rows.tokens, len(self.rows.tokens), self.seed)
         if resumed is None:
@@ -146,7 +161,9 @@ class Tuning:
         task = bar.add_task(title, total=self.steps, completed=at.step, loss=math.nan, dev=math.nan, rate=0.0)
         saved = started = time.perf_counter()
         first = at.step
-        while at.step < self.steps and not (self.stage.patience is not None and at.misses >= self.stage.patience):
+        while at.step < self.steps and not (
+            self.stage.patience is not None and at.misses >= self.stage.patience
+        ):
             value = self._train_step()
             at.step, at.done = at.step + 1, at.done + 1
             diverged.check_loss(value, self._place, at.step)
@@ -166,7 +183,11 @@ class Tuning:
         rows, _ = self.order.at(self.at.step)
         with self.run.accelerator.autocast():
             found = self.module(*self.rows.tokens.batch(rows, device))
-        teacher = None if self.rows.teacher_logits is None else torch.from_numpy(self.rows.teacher_logits[rows]).to(device)
+        teacher = (
+            None
+            if self.rows.teacher_logits is None
+            else torch.from_numpy(self.rows.teacher_logits[rows]).to(device)
+        )
         alpha = stage.teacher.alpha if stage.teacher is not None else 1.0
         value = loss(found.float(), torch.from_numpy(self.rows.labels[rows]).to(device), teacher, alpha)
         for group in self.optimizer.param_groups:
@@ -198,8 +219,12 @@ class Tuning:
             self._write_weights(BEST)
         mean = at.total / at.counted
         at.total, at.counted = 0.0, 0
-        self.metrics.write(stage=self.stage.name, rate=self.rate, step=at.step, loss=round(mean, 6), dev=score)
-        self.metrics.log(f"{title}: step {at.step:,} of {self.steps:,}, mean loss {mean:.4f}, dev {metric} {score:.4f}")
+        self.metrics.write(
+            stage=self.stage.name, rate=self.rate, step=at.step, loss=round(mean, 6), dev=score
+        )
+        self.metrics.log(
+            f"{title}: step {at.step:,} of {self.steps:,}, mean loss {mean:.4f}, dev {metric} {score:.4f}"
+        )
 
     def _save(self) -> None:
         """Write a checkpoint within this stage."""

@@ -1,4 +1,5 @@
-"""A rule-augmented transfer set: new texts made from a task's own, for its teacher to label (Tang et al. 2019; the TS of SRA)."""
+"""A rule-augmented transfer set: new texts made from a task's own, for its teacher to label (Tang et al.
+2019; the TS of SRA)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from edgedistill.session import Session
 
 ROUNDS = {1: 20, 2: 10}  # over texts, over pairs: d-bert's n_iter
 LONGEST_NGRAM = 5
-Tagger = Callable[[list[str]], list[str | None]]  # the words of a text -> their parts of speech, None: unknown
+Tagger = Callable[
+    [list[str]], list[str | None]
+]  # the words of a text -> their parts of speech, None: unknown
 
 
 class TaggedWords:
@@ -37,10 +40,11 @@ def rounds(spec: recipe.Augment, pair: bool) -> int:
 
 
 def transfer_set(spec: recipe.Augment, items: list[Item], mask: str, seed: int, tag: Tagger) -> list[Item]:
-    """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows are edited round by round.
+    """New texts or pairs made from `items`: no duplicates, none of `items`, at most `limit` with those. Rows
+    are edited round by round.
 
-    A pure function of its arguments. A third of the edits of pairs change the first text, a third the second, a third both. A text of
-    which no word remains is dropped, and so is a pair with such a text.
+    A pure function of its arguments. A third of the edits of pairs change the first text, a third the second,
+    a third both. A text of which no word remains is dropped, and so is a pair with such a text.
     """
     words, seen = TaggedWords(items, tag), set(items)
     out: list[Item] = []
@@ -61,14 +65,26 @@ def transfer_set(spec: recipe.Augment, items: list[Item], mask: str, seed: int, 
 
 
 def edited(
-    spec: recipe.Augment, words: list[str], tags: list[str | None], of: dict[str, list[str]], mask: str, draw: np.random.Generator
+    spec: recipe.Augment,
+    words: list[str],
+    tags: list[str | None],
+    of: dict[str, list[str]],
+    mask: str,
+    draw: np.random.Generator,
 ) -> str | None:
-    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word remains."""
+    """One text edited: each word masked, replaced or left, then perhaps an n-gram of it; None where no word
+    remains."""
     out, left = [], []
     for word, tag, chance in zip(words, tags, draw.random(len(words)).tolist(), strict=True):
         masked = chance < spec.mask
         replaced = not masked and chance < spec.mask + spec.pos and tag is not None
-        out.append(mask if masked else of[tag][int(draw.integers(len(of[tag])))] if replaced and tag is not None else word)
+        out.append(
+            mask
+            if masked
+            else of[tag][int(draw.integers(len(of[tag])))]
+            if replaced and tag is not None
+            else word
+        )
         left.append(not masked and not replaced)
     if draw.random() < spec.ngram:
         size = min(len(out), int(draw.integers(1, LONGEST_NGRAM + 1)))
@@ -80,7 +96,8 @@ def edited(
 def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str) -> Tagger:
     """The part-of-speech tagger: a table of the user's, nltk, or none where `pos` is 0.
 
-    Raises UserError where table or nltk is missing, or where the table has none of the texts' words. `place`: the recipe key.
+    Raises UserError where table or nltk is missing, or where the table has none of the texts' words. `place`:
+    the recipe key.
     """
     if spec.pos == 0:
         return lambda words: [None] * len(words)
@@ -89,12 +106,22 @@ def tagger(spec: recipe.Augment, session: Session, items: list[Item], place: str
     [path, *more] = file_patterns.matching_files([spec.tags], session.data, f"{place}.tags")
     if more:
         raise UserError(f"{place}.tags: {spec.tags!r} matches {1 + len(more)} files; name one")
-    table = {word.lower(): tag for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags") if word and tag}
+    table = {
+        word.lower(): tag
+        for word, tag in readers.columns_in(path, ("word", "tag"), f"{place}.tags")
+        if word and tag
+    }
     names = {readers.normalize(word).lower() for item in items for text in item for word in text.split()}
     known = sum(name in table for name in names)
     if not known:
-        raise UserError(f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table of this language")
-    session.log(f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or left, never replaced")
+        raise UserError(
+            f"{place}.tags: {path.name} has none of the training texts' {len(names):,} words; give the table "
+            "of this language"
+        )
+    session.log(
+        f"{place}: {known:,} of {len(names):,} words have a tag in {path.name}; the others are masked or "
+        "left, never replaced"
+    )
     return lambda words: [table.get(word.lower()) for word in words]
 
 
@@ -104,6 +131,10 @@ def _nltk(place: str) -> Tagger:
     try:
         nltk.pos_tag(["word"])
     except (LookupError, OSError):
-        way_out = "python -m nltk.downloader averaged_perceptron_tagger_eng, give a table of `tags`, or set pos: 0"
-        raise UserError(f"{place}: parts of speech come from nltk's tagger, whose data it does not find; {way_out}") from None
+        way_out = (
+            "python -m nltk.downloader averaged_perceptron_tagger_eng, give a table of `tags`, or set pos: 0"
+        )
+        raise UserError(
+            f"{place}: parts of speech come from nltk's tagger, whose data it does not find; {way_out}"
+        ) from None
     return lambda words: [tag for _, tag in nltk.pos_tag(words)]

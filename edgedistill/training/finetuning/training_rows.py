@@ -1,4 +1,5 @@
-"""The rows that fine-tuning trains on: the task's, the transfer set's, and the logits of the task's teacher."""
+"""The rows that fine-tuning trains on: the task's, the transfer set's, and the logits of the task's
+teacher."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class TrainingRows(NamedTuple):
 
 
 def training_rows(plan: FinetuningPlan, student: PreparedStudent, run: RunInProgress) -> TrainingRows:
-    """The task's training rows; with `augment` followed by the transfer set, which the task's teacher labels."""
+    """The task's training rows; with `augment` followed by the transfer set, which the task's teacher
+    labels."""
     stage, items = plan.stage.spec, list(plan.task.train.items)
     labels, teacher_logits = plan.task.label_ids(plan.task.train), None
     if stage.augment is not None:
@@ -37,10 +39,14 @@ def training_rows(plan: FinetuningPlan, student: PreparedStudent, run: RunInProg
         teacher_logits = _teacher_logits(plan, items, run)
         labels = np.concatenate([labels, teacher_logits[len(labels) :].argmax(1)])
     max_tokens = min(stage.max_tokens, student.max_tokens)
-    return TrainingRows(ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, teacher_logits)
+    return TrainingRows(
+        ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, teacher_logits
+    )
 
 
-def _transfer_set(plan: FinetuningPlan, items: list[Item], tokenizer: PreTrainedTokenizerBase, run: RunInProgress) -> list[Item]:
+def _transfer_set(
+    plan: FinetuningPlan, items: list[Item], tokenizer: PreTrainedTokenizerBase, run: RunInProgress
+) -> list[Item]:
     """New items made from the task's by rule."""
     augment, place = plan.stage.spec.augment, f"{plan.stage.place}.augment"
     assert augment is not None and plan.tagger is not None
@@ -53,7 +59,8 @@ def _transfer_set(plan: FinetuningPlan, items: list[Item], tokenizer: PreTrained
 
 
 def _teacher_logits(plan: FinetuningPlan, items: list[Item], run: RunInProgress) -> np.ndarray:
-    """The task teacher's logits of every item, (n, C); computed once, then read from the unfinished run's folder."""
+    """The task teacher's logits of every item, (n, C); computed once, then read from the unfinished run's
+    folder."""
     teacher, place, device = plan.stage.spec.teacher, f"{plan.stage.place}.teacher", run.accelerator.device
     assert teacher is not None
     opened = task_teacher(teacher, plan.task, place)

@@ -1,4 +1,5 @@
-"""What initial weights are fitted to: token frequencies, some texts and the translations of the training corpus."""
+"""What initial weights are fitted to: token frequencies, some texts and the translations of the training
+corpus."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ MAX_TOKENS = 32  # tokens of each that are used
 
 
 class CorpusSample(NamedTuple):
-    """token_weights (V,) float64: (count of the token in the training texts + 1)^count_exponent, the weight of its row where the
-    embedding table is reduced; None: equal weights. batch: (ids, mask), each (B, T), of texts spread over the training texts.
+    """token_weights (V,) float64: (count of the token in the training texts + 1)^count_exponent, the weight
+    of its row where the embedding table is reduced; None: equal weights. batch: (ids, mask), each (B, T), of
+    texts spread over the training texts.
     pairs: those whose translations give initial token embeddings."""
 
     token_weights: Tensor | None
@@ -46,13 +48,22 @@ def sample(
     limited = StudentTokenizer(tokenizer, student.max_tokens).limited_to(spec.stages)
     corpora = [texts.source_side, texts.target_side] if isinstance(texts, ParallelCorpus) else [texts]
     tokens = [limited.tokenize(each, session) for each in corpora]
-    rows = np.linspace(0, corpora[0].training_count - 1, min(TEXTS, corpora[0].training_count)).astype(np.int64)
+    rows = np.linspace(0, corpora[0].training_count - 1, min(TEXTS, corpora[0].training_count)).astype(
+        np.int64
+    )
     ids, mask = tokens[0].batch(rows, MAX_TOKENS)
-    counts = np.sum([each.counts(len(tokenizer), corpus.training_count) for each, corpus in zip(tokens, corpora, strict=True)], 0)
+    counts = np.sum(
+        [
+            each.counts(len(tokenizer), corpus.training_count)
+            for each, corpus in zip(tokens, corpora, strict=True)
+        ],
+        0,
+    )
     weights = torch.from_numpy((counts + 1.0) ** student.embeddings.count_exponent) if weighted else None
     pairs = texts if translated and isinstance(texts, ParallelCorpus) else None
     if pairs is not None:
         session.log(
-            f"fitting {len(tokenizer):,} token embeddings to {pairs.training_count:,} translation pairs; minutes for millions of pairs"
+            f"fitting {len(tokenizer):,} token embeddings to {pairs.training_count:,} translation pairs; "
+            "minutes for millions of pairs"
         )
     return CorpusSample(weights, (torch.from_numpy(ids), torch.from_numpy(mask)), pairs)

@@ -57,7 +57,8 @@ class _Recorded(BaseModel):
 
 
 def record(source: run.Run) -> list[dict[str, Any]]:
-    """The trainings of a finished student, see `EarlierTraining`, the first one first: its run may have continued another.
+    """The trainings of a finished student, see `EarlierTraining`, the first one first: its run may have
+    continued another.
 
     Raises UserError for a record that no training writes.
     """
@@ -65,12 +66,24 @@ def record(source: run.Run) -> list[dict[str, Any]]:
         read = _Recorded.model_validate(source.info)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise UserError(f"{source.folder}: its record of what it was trained on cannot be read ({place!a}); {GET_AGAIN}") from None
+        raise UserError(
+            f"{source.folder}: its record of what it was trained on cannot be read ({place!a}); {GET_AGAIN}"
+        ) from None
     spec, licences = source.recipe, getattr(source.recipe.corpus, "licences", {})
     teacher = EarlierTeacher(
-        name=str(spec.teacher.embeddings or spec.teacher.model), revision=spec.teacher.revision, licence=spec.teacher.licence
+        name=str(spec.teacher.embeddings or spec.teacher.model),
+        revision=spec.teacher.revision,
+        licence=spec.teacher.licence,
     )
-    files = [each.model_copy(update={"licence": licences.get(each.name)}) for each in (read.corpus or _Texts()).sources]
-    triples = [EarlierTriples(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])]
-    own = EarlierTraining(recipe=spec.name, teachers=read.teachers or [teacher], sources=files, triples=triples)
+    files = [
+        each.model_copy(update={"licence": licences.get(each.name)})
+        for each in (read.corpus or _Texts()).sources
+    ]
+    triples = [
+        EarlierTriples(**each)
+        for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])
+    ]
+    own = EarlierTraining(
+        recipe=spec.name, teachers=read.teachers or [teacher], sources=files, triples=triples
+    )
     return [each.model_dump() for each in [*read.earlier, own]]

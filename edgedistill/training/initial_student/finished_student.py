@@ -1,7 +1,7 @@
 """A finished student as the initial one: shape, weights, tokenizer and head come from a run or a bundle.
 
-Its head stays where it gives what the recipe's targets are: embeddings in the space of the same teacher. Otherwise the student gets a
-linear head, which `fit_head` then fits to the targets.
+Its head stays where it gives what the recipe's targets are: embeddings in the space of the same teacher.
+Otherwise the student gets a linear head, which `fit_head` then fits to the targets.
 """
 
 from __future__ import annotations
@@ -27,50 +27,82 @@ from edgedistill.training.initial_student import earlier_training
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
 POSITIONS = "position_embeddings.weight"
-SAME_SPACE = {"model", "embeddings", "revision", "pooling", "prompt", "prompt_name"}  # of a teacher: what its embeddings depend on
+SAME_SPACE = {
+    "model",
+    "embeddings",
+    "revision",
+    "pooling",
+    "prompt",
+    "prompt_name",
+}  # of a teacher: what its embeddings depend on
 SAMPLE = 10_000  # texts, some forty for each dimension of a student that is 256 wide
-SET_ASIDE = 0.1  # of them: the regularization is chosen, and the cosine measured, on texts that the head was not fitted on
+# of them: the regularization is chosen, and the cosine measured, on texts that the head was not fitted on
+SET_ASIDE = 0.1
 REGULARIZATION = (1e-4, 1e-2, 1.0)  # in units of the sample's sum of squares of a dimension
 
 
 def find(spec: recipe.Recipe) -> run.Run:
     """The finished student that a recipe starts from.
 
-    Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not have.
+    Raises UserError as `bundle_run.open_finished`, and where the recipe asks for what this student does not
+    have.
     """
     student = spec.student
     assert isinstance(student, recipe.Finished)
     source = bundle_run.open_finished(student.weights, "student.weights")
     if source.kind == "static":
         if student.dropout is not None:
-            raise UserError(f"student.dropout: {student.weights} is a static student, which has none; leave it out")
+            raise UserError(
+                f"student.dropout: {student.weights} is a static student, which has none; leave it out"
+            )
         for number, stage in enumerate(spec.distilling):
             if stage.optimizer == "muon":
-                fact = f"muon optimizes the matrices of layers, and {student.weights} is a static student, which has none"
+                fact = (
+                    f"muon optimizes the matrices of layers, and {student.weights} is a static student, "
+                    "which has none"
+                )
                 raise UserError(f"stages[{number}].optimizer: {fact}; leave it out")
     blocks = source.shape.get("blocks")
-    if blocks and not (isinstance(spec.targets, recipe.Split) and [list(each) for each in spec.targets.blocks] == list(map(list, blocks))):
-        raise UserError(f"student.weights: {student.weights} has a block for each of its teachers; give the recipe the same `targets`")
+    if blocks and not (
+        isinstance(spec.targets, recipe.Split)
+        and [list(each) for each in spec.targets.blocks] == list(map(list, blocks))
+    ):
+        raise UserError(
+            f"student.weights: {student.weights} has a block for each of its teachers; give the recipe the "
+            "same `targets`"
+        )
     return source
 
 
-def build(spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int) -> PreparedStudent:
-    """The finished student before its first step. source: what `find` has found; tokenizer: its own; dims: of the targets.
+def build(
+    spec: recipe.Recipe, source: run.Run, tokenizer: PreTrainedTokenizerBase, dims: int
+) -> PreparedStudent:
+    """The finished student before its first step. source: what `find` has found; tokenizer: its own; dims: of
+    the targets.
 
-    A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need a new head.
+    A new head starts as the old one where it has the same dimensions. Raises UserError where pairs would need
+    a new head.
     """
     shape = _shape(spec, source)
     new_head = _needs_new_head(spec, source, dims)
     if new_head:
         if isinstance(spec.corpus, recipe.Parallel):
-            fact = f"{source.folder.name} embeds in another space than the targets, and its head is fitted on single texts"
-            raise UserError(f"student.weights: {fact}, not on pairs; give the teacher that it was trained with, or a corpus of texts")
+            fact = (
+                f"{source.folder.name} embeds in another space than the targets, and its head is fitted "
+                "on single texts"
+            )
+            raise UserError(
+                f"student.weights: {fact}, not on pairs; give the teacher that it was trained with, or a "
+                "corpus of texts"
+            )
         shape |= {"head": {"dims": dims, "bias": True}, "tanh": False}
     torch.manual_seed(spec.seed)
     module: Any = kinds.KINDS[source.kind].build(shape)
     weights = own(source.student()).state_dict()
     if new_head:
-        weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(module, weights)
+        weights = {name: value for name, value in weights.items() if not name.startswith("head.")} | _head(
+            module, weights
+        )
     module.load_state_dict(_longer(weights, module))
     earlier = tuple(earlier_training.record(source))
     return PreparedStudent(module.eval(), shape, tokenizer, source.origin, new_head, earlier=earlier)
@@ -88,7 +120,11 @@ def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
             rows = max(shape["config"]["max_position_embeddings"], first + student.max_tokens)
             shape["config"] = {**shape["config"], "max_position_embeddings": rows}
     if student.dropout is not None and "config" in shape:
-        names = [name for name in shape["config"] if name.endswith("dropout")] if shape["config"].get("model_type") == "modernbert" else []
+        names = (
+            [name for name in shape["config"] if name.endswith("dropout")]
+            if shape["config"].get("model_type") == "modernbert"
+            else []
+        )
         names = names or ["hidden_dropout_prob", "attention_probs_dropout_prob"]
         shape["config"] = {**shape["config"], **dict.fromkeys(names, student.dropout)}
     elif student.dropout is not None:
@@ -97,9 +133,11 @@ def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
 
 
 def _longer(weights: dict[str, torch.Tensor], module: Any) -> dict[str, torch.Tensor]:
-    """The weights with as many position embeddings as the module has: further ones repeat the second half of those there are.
+    """The weights with as many position embeddings as the module has: further ones repeat the second half of
+    those there are.
 
-    Far positions resemble each other: `nano` stretched so to 256 tokens is nearer to its teacher on long texts before it has learned
+    Far positions resemble each other: `nano` stretched so to 256 tokens is nearer to its teacher on long
+        texts before it has learned
     anything of them (bench/LOG.md).
     """
     found, wanted = dict(weights), module.state_dict()
@@ -112,7 +150,8 @@ def _longer(weights: dict[str, torch.Tensor], module: Any) -> dict[str, torch.Te
 
 
 def _head(module: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A new head's first weights: the old one's, the identity behind none, or where dimensions differ those that it has."""
+    """A new head's first weights: the old one's, the identity behind none, or where dimensions differ those
+    that it has."""
     old, new = weights.get("head.weight"), module.head.weight.detach()
     if old is None and new.shape[0] == new.shape[1]:
         old = torch.eye(len(new))
@@ -122,8 +161,11 @@ def _head(module: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
-    """Whether the recipe's targets are in another space than the finished student's embeddings, and are not fitted to these."""
-    if not any(objectives.reads_teacher(stage.objective) for stage in spec.distilling if stage.triples is None):
+    """Whether the recipe's targets are in another space than the finished student's embeddings, and are not
+    fitted to these."""
+    if not any(
+        objectives.reads_teacher(stage.objective) for stage in spec.distilling if stage.triples is None
+    ):
         return False
     if isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.fits_student:
         return False
@@ -132,7 +174,8 @@ def _needs_new_head(spec: recipe.Recipe, source: run.Run, dims: int) -> bool:
 
 
 def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
-    """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them to another space."""
+    """What identifies the teacher whose own embeddings a recipe's targets are; None where `targets` map them
+    to another space."""
     targets, teacher = spec.targets, spec.teacher
     if targets is not None:
         if not isinstance(targets, recipe.SingleTeacher) or targets.align != "none":
@@ -144,8 +187,11 @@ def _space(spec: recipe.Recipe) -> dict[str, Any] | None:
     return teacher.model_dump(include=SAME_SPACE)
 
 
-def fit_head(student: PreparedStudent, targets: EmbeddingRows, texts: Corpus, seed: int, session: Session) -> None:
-    """Set the head in place by ridge regression of the targets on the student's pooled output, on a sample of the training texts."""
+def fit_head(
+    student: PreparedStudent, targets: EmbeddingRows, texts: Corpus, seed: int, session: Session
+) -> None:
+    """Set the head in place by ridge regression of the targets on the student's pooled output, on a sample of
+    the training texts."""
     head: Any = own(student.module).head
     rows = np.random.default_rng([seed, 1]).permutation(texts.training_count)[:SAMPLE]
     pooled, wanted = _pooled(student, texts.texts(rows)), targets[rows].astype(np.float64)
@@ -172,7 +218,9 @@ def _pooled(student: PreparedStudent, texts: list[str]) -> np.ndarray:
     bare: Any = own(student.module)
     head, bare.head = bare.head, None
     try:
-        return student_embeddings.embed(bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False).astype(np.float64)
+        return student_embeddings.embed(
+            bare.eval(), student.tokenizer, texts, student.max_tokens, unit=False
+        ).astype(np.float64)
     finally:
         bare.head = head
 

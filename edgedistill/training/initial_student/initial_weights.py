@@ -31,8 +31,10 @@ def build(
 ) -> PreparedStudent:
     """The recipe's student before its first step; the same recipe gives the same weights.
 
-    session: its data folder and its cache are used. sample: `corpus_sample.sample` of the recipe; not needed for the shape alone.
-    fitted: whether its token embeddings and narrow layers are fitted, which takes most of the time; without, only its shape is right.
+    session: its data folder and its cache are used. sample: `corpus_sample.sample` of the recipe; not needed
+        for the shape alone.
+    fitted: whether its token embeddings and narrow layers are fitted, which takes most of the time; without,
+        only its shape is right.
     Raises UserError where the recipe's student does not fit its models or its targets.
     """
     if isinstance(spec.student, recipe.Finished):
@@ -45,7 +47,10 @@ def build(
             blocks = " + ".join(str(size) for size, _ in spec.targets.blocks)
             fact = f"{blocks} dimensions for a student of {kinds.dims(student.module)}"
             raise UserError(f"targets.parts: {fact}; the dims must add up to its width")
-        module, shape = Output(student.module, None, spec.targets.blocks), {**student.shape, "blocks": spec.targets.blocks}
+        module, shape = (
+            Output(student.module, None, spec.targets.blocks),
+            {**student.shape, "blocks": spec.targets.blocks},
+        )
         student = replace(student, module=module, shape=shape)
     return student
 
@@ -65,7 +70,11 @@ def _initialized(
     torch.manual_seed(spec.seed)
     student = spec.student
     dims = _target_dims(spec, models)
-    source = weight_source.find(student, models, tokenizer) if isinstance(student, recipe.Bert | recipe.Recurrent) else None
+    source = (
+        weight_source.find(student, models, tokenizer)
+        if isinstance(student, recipe.Bert | recipe.Recurrent)
+        else None
+    )
     limited = _limited_to_trained_positions(spec, source)
     pairs = sample.pairs if sample else None
     embeddings = initial_token_embeddings(spec, models, tokenizer, source, session, pairs, fitted)
@@ -76,19 +85,28 @@ def _initialized(
         start = replace(start, token_weights=sample.token_weights, batch=sample.batch)
     module, shape = kinds.KINDS[limited.kind].initial(limited, start)
     earlier = earlier_training.record(source.finished) if source and source.finished else []
-    return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=tuple(earlier))
+    return PreparedStudent(
+        module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=tuple(earlier)
+    )
 
 
 def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | None) -> recipe.BuiltStudent:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
-    Where the table is randomly initialized, that is what the stages train; where it comes from a run, what that run or the stages train.
+    Where the table is randomly initialized, that is what the stages train; where it comes from a run, what
+    that run or the stages train.
     """
     student = spec.student
     assert isinstance(student, recipe.BuiltStudent)
     random = isinstance(student, recipe.Bert) and student.weights == "random"
     random = random or (isinstance(student, recipe.Recurrent) and student.embeddings.source == "random")
-    known = [] if random else [source.max_tokens] if source is not None and source.max_tokens is not None else [student.max_tokens]
+    known = (
+        []
+        if random
+        else [source.max_tokens]
+        if source is not None and source.max_tokens is not None
+        else [student.max_tokens]
+    )
     trained = [*known, *(stage.max_tokens for stage in spec.distilling)]
     if not trained or spec.finetuning is not None:
         return student

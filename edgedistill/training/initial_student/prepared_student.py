@@ -17,7 +17,8 @@ from edgedistill.session import Session
 
 @dataclass(frozen=True)
 class StudentTokenizer:
-    """The student's tokenizer and the most tokens of a text that the student is given; longer texts are truncated."""
+    """The student's tokenizer and the most tokens of a text that the student is given; longer texts are
+    truncated."""
 
     tokenizer: PreTrainedTokenizerBase
     max_tokens: int
@@ -36,7 +37,9 @@ class StudentTokenizer:
         """The same with a lower limit, or as it is where the limit is not lower."""
         return replace(self, max_tokens=min(self.max_tokens, max_tokens))
 
-    def limited_to(self, stages: list[recipe.Stage] | list[recipe.Stage | recipe.Finetune]) -> StudentTokenizer:
+    def limited_to(
+        self, stages: list[recipe.Stage] | list[recipe.Stage | recipe.Finetune]
+    ) -> StudentTokenizer:
         """The same with the highest limit of these stages, or as it is where there are none."""
         return self.limited(max((stage.max_tokens for stage in stages), default=self.max_tokens))
 
@@ -49,9 +52,10 @@ class StudentTokenizer:
 class PreparedStudent:
     """A student's module, its shape (the content of student.json) and its tokenizer.
 
-    origin: of a finished student, which run or bundle it comes from, for run.json. earlier: what the run was trained on that the student
-    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets. drops_head: a projection onto
-    the targets' dimensions serves training only.
+    origin: of a finished student, which run or bundle it comes from, for run.json. earlier: what the run was
+        trained on that the student
+    or its layers come from, see `earlier_training`. new_head: its head is still to be fitted to the targets.
+    drops_head: a projection onto the targets' dimensions serves training only.
     """
 
     module: nn.Module

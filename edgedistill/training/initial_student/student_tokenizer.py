@@ -1,4 +1,5 @@
-"""The student's tokenizer: the teacher's, the assistant's or a named one, perhaps trimmed to the corpus; or learned from the corpus."""
+"""The student's tokenizer: the teacher's, the assistant's or a named one, perhaps trimmed to the corpus; or
+learned from the corpus."""
 
 from __future__ import annotations
 
@@ -19,12 +20,18 @@ from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
 
 
 def build(
-    spec: recipe.Recipe, models: Models, texts: Corpus | ParallelCorpus | None, session: Session, folder: Path | None = None
+    spec: recipe.Recipe,
+    models: Models,
+    texts: Corpus | ParallelCorpus | None,
+    session: Session,
+    folder: Path | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer that a recipe asks for.
 
-    texts: what a vocabulary is learned from or trimmed to. folder: the unfinished run's; the tokenizer is written there, and read from
-    there if it is there already. Raises UserError where the recipe learns or trims a vocabulary and has no corpus.
+    texts: what a vocabulary is learned from or trimmed to. folder: the unfinished run's; the tokenizer is
+        written there, and read from
+    there if it is there already. Raises UserError where the recipe learns or trims a vocabulary and has no
+    corpus.
     """
     kept = folder / "tokenizer" if folder else None
     if kept and kept.exists():
@@ -34,10 +41,19 @@ def build(
         assert models.finished is not None
         return _kept(models.finished.tokenizer(), kept)
     assert isinstance(student, recipe.BuiltStudent)
-    corpora = [texts.source_side, texts.target_side] if isinstance(texts, ParallelCorpus) else [texts] if texts else []
+    corpora = (
+        [texts.source_side, texts.target_side]
+        if isinstance(texts, ParallelCorpus)
+        else [texts]
+        if texts
+        else []
+    )
     for field in ("vocabulary_size", "unigram"):
         if getattr(student, field) is not None and not corpora:
-            raise UserError(f"student.{field}: is learned from the corpus, and the recipe has none; add a corpus, or leave it out")
+            raise UserError(
+                f"student.{field}: is learned from the corpus, and the recipe has none; add a corpus, or "
+                "leave it out"
+            )
     if student.unigram is not None:
         tokenizer = learn_tokenizer.learn_unigram(corpora, student.unigram, session=session)
     else:
@@ -51,8 +67,11 @@ def build(
     return _kept(tokenizer, kept, trimming)
 
 
-def _kept(tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None) -> PreTrainedTokenizerBase:
-    """The tokenizer, written to the unfinished run's folder if there is one. trimming: the content of trim.json."""
+def _kept(
+    tokenizer: PreTrainedTokenizerBase, folder: Path | None, trimming: Any = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer, written to the unfinished run's folder if there is one. trimming: the content of
+    trim.json."""
     tokenizer = tokenizer_files.from_the_start(tokenizer)
     if folder:
         with files.new_folder(folder) as temporary:
@@ -70,7 +89,10 @@ def _named(student: head.StudentSpec, models: Models) -> PreTrainedTokenizerBase
         return models.assistant.tokenizer
     found = resolve.resolve(student.tokenizer)
     if isinstance(found, resolve.HubId) and "revision" not in type(student).model_fields:
-        raise UserError(f"student.tokenizer: no such folder: {student.tokenizer!r}; give packaged:NAME, or a folder with tokenizer.json")
+        raise UserError(
+            f"student.tokenizer: no such folder: {student.tokenizer!r}; give packaged:NAME, or a folder with "
+            "tokenizer.json"
+        )
     return load_named(found, getattr(student, "revision", None))
 
 
@@ -81,10 +103,15 @@ def load_named(found: resolve.Resolved, revision: str | None) -> PreTrainedToken
     return tokenizer_files.load_tokenizer(model_files(found, revision, "student.tokenizer"))
 
 
-def _trimmed(tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], spec: recipe.Trim) -> tuple[PreTrainedTokenizerBase, Any]:
+def _trimmed(
+    tokenizer: PreTrainedTokenizerBase, corpora: list[Corpus], spec: recipe.Trim
+) -> tuple[PreTrainedTokenizerBase, Any]:
     """(the tokenizer with the tokens of the corpus only, the content of trim.json)."""
     if not corpora:
-        raise UserError("student.trim: keeps the tokens of the corpus, and the recipe has none; add a corpus, or leave it out")
+        raise UserError(
+            "student.trim: keeps the tokens of the corpus, and the recipe has none; add a corpus, or leave "
+            "it out"
+        )
     names = ("source side, ", "target side, ") if len(corpora) > 1 else ("",)
     sources = [trim_tokenizer.corpus_texts(each, name) for each, name in zip(corpora, names, strict=True)]
     trained, held_out = [trained for trained, _ in sources], [held for _, held in sources]

@@ -33,8 +33,9 @@ def initial_token_embeddings(
 ) -> Tensor | None:
     """Rows (V, w) for the tokens of the student's tokenizer, or None where the table is randomly initialized.
 
-    w is the source's width: a student that is narrower reduces them. session: its data folder is where the path of GloVe vectors starts,
-    its cache keeps a teacher's outputs for the tokens. pairs: translations to which the rows are fitted, where the recipe asks for that.
+    w is the source's width: a student that is narrower reduces them. session: its data folder is where the
+    path of GloVe vectors starts, its cache keeps a teacher's outputs for the tokens. pairs: translations to
+    which the rows are fitted, where the recipe asks for that.
     fitted: False where only problems are looked for, and None is returned.
     """
     student = spec.student
@@ -42,8 +43,14 @@ def initial_token_embeddings(
     if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
         return None
     if source is None and student.embeddings.source == "glove":
-        assert student.embeddings.file is not None and not isinstance(student, recipe.Recurrent) and student.width is not None
-        rows = initial_embeddings.from_glove(tokenizer, (session.data or Path()) / student.embeddings.file, student.width, spec.seed)
+        assert (
+            student.embeddings.file is not None
+            and not isinstance(student, recipe.Recurrent)
+            and student.width is not None
+        )
+        rows = initial_embeddings.from_glove(
+            tokenizer, (session.data or Path()) / student.embeddings.file, student.width, spec.seed
+        )
         return rows if fitted else None
     if source is None and student.embeddings.source == "teacher":
         with_weights(models.teacher, "student.embeddings")
@@ -61,13 +68,24 @@ def initial_token_embeddings(
         return None
     table = model.get_input_embeddings().weight.detach()
     rows = initial_embeddings.from_model(tokenizer, source_tokenizer, table)
-    return rows if pairs is None else translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
+    return (
+        rows
+        if pairs is None
+        else translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
+    )
 
 
 def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, session: Session) -> np.ndarray:
-    """The teacher's embedding of each token as a text of its own, (V, d) float32; from the cache where an earlier run has left it."""
+    """The teacher's embedding of each token as a text of its own, (V, d) float32; from the cache where an
+    earlier run has left it."""
     ids = initial_embeddings.tokens_as_texts(tokenizer, teacher.tokenizer)
-    folder = session.cache / "token-outputs" / files.cache_key(format=FORMAT, ids=[row.tolist() for row in ids], **teacher.identity())
-    cached_folder(folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log)
+    folder = (
+        session.cache
+        / "token-outputs"
+        / files.cache_key(format=FORMAT, ids=[row.tolist() for row in ids], **teacher.identity())
+    )
+    cached_folder(
+        folder, lambda temporary: np.save(temporary / "outputs.npy", teacher.embed_ids(ids)), session.log
+    )
     found: np.ndarray = np.load(folder / "outputs.npy")
     return found

@@ -19,7 +19,8 @@ from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student import student_tokenizer
 from edgedistill.training.load_models import Models, model_files, with_weights
 
-SPARE_ROWS = 1_024  # that an embedding table may have behind its tokenizer's tokens; some are filled up to a round number
+# that an embedding table may have behind its tokenizer's tokens; some are filled up to a round number
+SPARE_ROWS = 1_024
 
 
 class WeightSource(NamedTuple):
@@ -40,10 +41,13 @@ class WeightSource(NamedTuple):
         return self.layers.model
 
 
-def find(student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: PreTrainedTokenizerBase) -> WeightSource | None:
+def find(
+    student: recipe.Bert | recipe.Recurrent, models: Models, tokenizer: PreTrainedTokenizerBase
+) -> WeightSource | None:
     """The encoder that `student.weights` names, or None for `random`.
 
-    tokenizer: the student's. Raises UserError where the encoder is of an architecture or a vocabulary that the student cannot start
+    tokenizer: the student's. Raises UserError where the encoder is of an architecture or a vocabulary that
+        the student cannot start
     from, has no pooler where the student needs one, or an embedding table that is not its tokenizer's.
     """
     if student.weights == "random":
@@ -69,7 +73,9 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     name = str(opened.spec.name)
     finished = opened.run if isinstance(opened, assistants.RunTeacher) else None
     if not isinstance(module, bert.BertStudent):
-        return WeightSource(_layers(student, getattr(module, "model", module), name), opened.tokenizer, finished=finished)
+        return WeightSource(
+            _layers(student, getattr(module, "model", module), name), opened.tokenizer, finished=finished
+        )
     if isinstance(module, recurrent.RecurrentStudent) and isinstance(student, recipe.Bert):
         fact = "is a recurrent student, whose repeated layers a BERT cannot take"
         raise UserError(f"student.weights: {opened.spec.model} {fact}; use `kind: recurrent`")
@@ -77,7 +83,9 @@ def _of_model(student: recipe.Bert | recipe.Recurrent, opened: teachers.TeacherE
     return WeightSource(layers, opened.tokenizer, module.head, finished)
 
 
-def _of_folder(student: recipe.Bert | recipe.Recurrent, folder: Path, tokenizer: PreTrainedTokenizerBase) -> WeightSource:
+def _of_folder(
+    student: recipe.Bert | recipe.Recurrent, folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> WeightSource:
     """The encoder of a model folder or hub id."""
     opened = model_folder.read(folder)
     model_type = str(opened.config.get("model_type"))
@@ -87,12 +95,18 @@ def _of_folder(student: recipe.Bert | recipe.Recurrent, folder: Path, tokenizer:
     model = sentence_transformer.load_model(opened, dtype=torch.float32, **options)
     layers = _layers(student, model, str(folder))
     bare = not any((opened.transformer / name).exists() for name in tokenizer_files.TOKENIZER_FILES)
-    if bare and student.tokenizer != "teacher":  # weights without a tokenizer are taken to belong to the tokenizer that is named
-        return WeightSource(layers, student_tokenizer.load_named(resolve.resolve(student.tokenizer), student.revision))
+    if (
+        bare and student.tokenizer != "teacher"
+    ):  # weights without a tokenizer are taken to belong to the tokenizer that is named
+        return WeightSource(
+            layers, student_tokenizer.load_named(resolve.resolve(student.tokenizer), student.revision)
+        )
     of_weights = tokenizer_files.load_tokenizer(folder)
     if student.tokenizer == "teacher" and not tokenizer.get_vocab().keys() <= of_weights.get_vocab().keys():
         way_out = f"set student.tokenizer: {student.weights}"
-        raise UserError(f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}")
+        raise UserError(
+            f"student.tokenizer: the weights of {student.weights} belong to another vocabulary; {way_out}"
+        )
     return WeightSource(layers, of_weights)
 
 
@@ -102,7 +116,8 @@ def _known(student: recipe.Bert | recipe.Recurrent) -> dict[str, tuple[str, str]
 
 
 def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> EncoderLayers:
-    """The layers of an encoder. Raises UserError for an architecture that the student cannot start from; name: what errors call it."""
+    """The layers of an encoder. Raises UserError for an architecture that the student cannot start from;
+    name: what errors call it."""
     if type(model).__name__ not in _known(student):
         raise _unknown(student, name, type(model).__name__)
     return bert_layers.convert(model) or EncoderLayers(model)
@@ -110,7 +125,9 @@ def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> E
 
 def _unknown(student: recipe.Bert | recipe.Recurrent, name: str, found: str) -> UserError:
     known = ", ".join(sorted(name for _, name in _known(student).values()))
-    way_out = "choose one of these" + (", or use `weights: random`" if isinstance(student, recipe.Bert) else "")
+    way_out = "choose one of these" + (
+        ", or use `weights: random`" if isinstance(student, recipe.Bert) else ""
+    )
     return UserError(f"student.weights: {name} is {found}, and layers can be taken from {known}; {way_out}")
 
 
@@ -118,5 +135,7 @@ def _check_table(student: recipe.Bert | recipe.Recurrent, source: WeightSource) 
     """Raise UserError where the rows of the source's embedding table cannot be its tokenizer's tokens."""
     rows, tokens = int(source.model.config.vocab_size), len(source.tokenizer)
     if not tokens <= rows <= tokens + SPARE_ROWS:
-        fact = f"{student.weights} has an embedding table of {rows:,} rows and a tokenizer of {tokens:,} tokens"
+        fact = (
+            f"{student.weights} has an embedding table of {rows:,} rows and a tokenizer of {tokens:,} tokens"
+        )
         raise UserError(f"student.weights: {fact}; use the tokenizer that belongs to the model")

@@ -1,4 +1,5 @@
-"""The batches of the stages over a parallel corpus: token ids of the source and the target side, and the embeddings that both match."""
+"""The batches of the stages over a parallel corpus: token ids of the source and the target side, and the
+embeddings that both match."""
 
 from __future__ import annotations
 
@@ -55,10 +56,12 @@ def _view(side: SideTokens, max_tokens: int) -> View:
 
 
 class PairTargets:
-    """What the two sides of each pair are to match, (n, 2, d) float32: each its own embedding, or both the source side's."""
+    """What the two sides of each pair are to match, (n, 2, d) float32: each its own embedding, or both the
+    source side's."""
 
     def __init__(self, index: np.ndarray, source: EmbeddingRows, target: EmbeddingRows | None) -> None:
-        """index (pairs, 2): the texts of each pair. target: None where both sides match the source side's embedding."""
+        """index (pairs, 2): the texts of each pair. target: None where both sides match the source side's
+        embedding."""
         self.index, self.source, self.target = index, source, target
         self.dims = source.dims
 
@@ -79,21 +82,27 @@ class TokenizedPairs(NamedTuple):
     target: TokenCache
 
 
-def tokenize(spec: recipe.Recipe, pairs: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> TokenizedPairs:
+def tokenize(
+    spec: recipe.Recipe, pairs: ParallelCorpus, tokenizer: StudentTokenizer, session: Session
+) -> TokenizedPairs:
     """Tokenize both sides, up to the highest limit of the stages. tokenizer: with the student's own limit."""
     limited = tokenizer.limited_to(spec.distilling)
-    return TokenizedPairs(pairs, limited.tokenize(pairs.source_side, session), limited.tokenize(pairs.target_side, session))
+    return TokenizedPairs(
+        pairs, limited.tokenize(pairs.source_side, session), limited.tokenize(pairs.target_side, session)
+    )
 
 
 class EmbeddedSides:
-    """The embeddings of each side by the teacher, by the assistant or by its embedding layer; each computed when it is first needed."""
+    """The embeddings of each side by the teacher, by the assistant or by its embedding layer; each computed
+    when it is first needed."""
 
     def __init__(self, pairs: ParallelCorpus, models: Models, session: Session) -> None:
         self.pairs, self.models, self.session = pairs, models, session
         self.found: dict[tuple[str, str, str], EmbeddingRows] = {}
 
     def rows(self, match: recipe.Match, side: str) -> EmbeddingRows:
-        """The embeddings of a side, `source` or `target`, as the model gives them: not of unit length, as in the paper."""
+        """The embeddings of a side, `source` or `target`, as the model gives them: not of unit length, as in
+        the paper."""
         key = (match.of, match.layer, side)
         if key not in self.found:
             self.found[key] = self._embed(match, self.pairs.side(side), side)
@@ -111,13 +120,21 @@ class EmbeddedSides:
         """What the pairs of a stage are to match."""
         match = stage.match or recipe.Match()
         source = self.rows(match, "source")
-        return PairTargets(self.pairs.training_pairs(stage.pairs), source, self.rows(match, "target") if match.language == "own" else None)
+        return PairTargets(
+            self.pairs.training_pairs(stage.pairs),
+            source,
+            self.rows(match, "target") if match.language == "own" else None,
+        )
 
 
-def of_pairs(stage: recipe.Stage, tokenized: TokenizedPairs, embedded: EmbeddedSides, max_tokens: int) -> PairBatches:
+def of_pairs(
+    stage: recipe.Stage, tokenized: TokenizedPairs, embedded: EmbeddedSides, max_tokens: int
+) -> PairBatches:
     """The batches of one stage over pairs. max_tokens: the student's own limit."""
     targets = embedded.targets(stage)
-    sides = [SideTokens(each, targets.index[:, at]) for at, each in enumerate((tokenized.source, tokenized.target))]
+    sides = [
+        SideTokens(each, targets.index[:, at]) for at, each in enumerate((tokenized.source, tokenized.target))
+    ]
     return PairBatches(sides, min(stage.max_tokens, max_tokens), targets)
 
 
@@ -143,13 +160,22 @@ def embeddings_needed(spec: recipe.Recipe) -> list[tuple[recipe.Match, str]]:
 def check_tokenizers(spec: recipe.Recipe, models: Models, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise UserError where student and assistant must share their tokens and do not.
 
-    They must where the student starts from the assistant's layers, and where embedding layers are matched: these are means over tokens.
+    They must where the student starts from the assistant's layers, and where embedding layers are matched:
+    these are means over tokens.
     """
     if models.assistant is None:
         return
     of_assistant = models.assistant.tokenizer
-    fact = "cut texts into other tokens" if not tokenizer.get_vocab().keys() <= of_assistant.get_vocab().keys() else ""
-    if not fact and of_assistant("")["input_ids"] and len(tokenizer("")["input_ids"]) != len(of_assistant("")["input_ids"]):
+    fact = (
+        "cut texts into other tokens"
+        if not tokenizer.get_vocab().keys() <= of_assistant.get_vocab().keys()
+        else ""
+    )
+    if (
+        not fact
+        and of_assistant("")["input_ids"]
+        and len(tokenizer("")["input_ids"]) != len(of_assistant("")["input_ids"])
+    ):
         fact = "put other special tokens around them"
     if not fact:
         return
@@ -158,4 +184,6 @@ def check_tokenizers(spec: recipe.Recipe, models: Models, tokenizer: PreTrainedT
         raise UserError(f"student.weights: the assistant's layers read the assistant's own tokens, {way_out}")
     for number, stage in enumerate(spec.distilling):
         if stage.match is not None and stage.match.layer == "embeddings":
-            raise UserError(f"stages[{number}].match: embedding layers are compared over the same tokens, {way_out}")
+            raise UserError(
+                f"stages[{number}].match: embedding layers are compared over the same tokens, {way_out}"
+            )

@@ -1,4 +1,5 @@
-"""Random bits that are a pure function of (seed, row, pass over the corpus): a text's view depends on no other text."""
+"""Random bits that are a pure function of (seed, row, pass over the corpus): a text's view depends on no
+other text."""
 
 from __future__ import annotations
 

@@ -14,15 +14,23 @@ GROUPS = 4  # of a cluster within a window, so that few groups straddle two clus
 
 
 def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.ndarray:
-    """The cluster of each of the first `texts` target embeddings, scaled to unit length: (texts,) int64, below `count`."""
+    """The cluster of each of the first `texts` target embeddings, scaled to unit length: (texts,) int64,
+    below `count`."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     drawn = np.random.default_rng(seed).choice(texts, min(texts, SAMPLE), replace=False, shuffle=False)
-    means = KMeans(min(count, len(drawn)), init="random", n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32)
-    with threadpool_limits(1):  # several threads would sum in any order, and a resumed run must find the same clusters
+    means = KMeans(
+        min(count, len(drawn)), init="random", n_init=1, max_iter=ITERATIONS, random_state=seed % 2**32
+    )
+    with threadpool_limits(
+        1
+    ):  # several threads would sum in any order, and a resumed run must find the same clusters
         means.fit(unit_rows(targets[np.sort(drawn)]))
-        parts = [means.predict(unit_rows(targets[np.arange(at, min(at + ROWS, texts))])) for at in range(0, texts, ROWS)]
+        parts = [
+            means.predict(unit_rows(targets[np.arange(at, min(at + ROWS, texts))]))
+            for at in range(0, texts, ROWS)
+        ]
     return np.concatenate(parts).astype(np.int64)
 
 

@@ -1,4 +1,5 @@
-"""The batches of a stage over texts or triples: views of the texts as token ids, and the target embeddings."""
+"""The batches of a stage over texts or triples: views of the texts as token ids, and the target
+embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from tokenizers import Tokenizer
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.token_cache import TokenCache, WordTokenCache, tokenize_by_word, tokenizes_words_independently
+from edgedistill.data.token_cache import (
+    TokenCache,
+    WordTokenCache,
+    tokenize_by_word,
+    tokenizes_words_independently,
+)
 from edgedistill.data.triples import Triples
 from edgedistill.runtime import batching
 from edgedistill.session import Session
@@ -25,9 +31,12 @@ View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts
 
 
 class Batches:
-    """The views of `texts` texts, and their target embeddings if the stage has any: a pure function of (row, pass)."""
+    """The views of `texts` texts, and their target embeddings if the stage has any: a pure function of (row,
+    pass)."""
 
-    def __init__(self, views: list[View], tokens: Sequence[Lengths], texts: int, targets: EmbeddingRows | None) -> None:
+    def __init__(
+        self, views: list[View], tokens: Sequence[Lengths], texts: int, targets: EmbeddingRows | None
+    ) -> None:
         """tokens: of the views whose tokens are known beforehand, the text itself first."""
         self.views, self.tokens, self.texts, self.targets = views, tokens, texts, targets
 
@@ -36,14 +45,17 @@ class Batches:
         return np.max([tokens.lengths(rows) for tokens in self.tokens], axis=0)
 
     def short(self, max_tokens: int) -> np.ndarray:
-        """The training rows whose text has at most `max_tokens` tokens, (n,) int64; their other views may have more."""
+        """The training rows whose text has at most `max_tokens` tokens, (n,) int64; their other views may
+        have more."""
         first = self.tokens[0]
         assert isinstance(first, TokenCache)
         return first.rows_up_to(max_tokens, self.texts)
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
         """(ids and mask of every view, the target embeddings (n, d) float32)."""
-        return [view(rows, passes) for view in self.views], None if self.targets is None else self.targets[rows]
+        return [view(rows, passes) for view in self.views], None if self.targets is None else self.targets[
+            rows
+        ]
 
 
 class TokenizedCorpus(NamedTuple):
@@ -60,7 +72,8 @@ def of_texts(
     targets: EmbeddingRows | None,
     session: Session,
 ) -> Batches:
-    """The texts of a corpus, with a second view of each where the stage has one. tokenizer: with the student's own limit."""
+    """The texts of a corpus, with a second view of each where the stage has one. tokenizer: with the
+    student's own limit."""
     texts, tokens = corpus
     spec, place, limited = stage.spec.view, f"{stage.place}.view", tokenizer.limited(stage.spec.max_tokens)
     views, known = [_of_tokens(tokens, limited.max_tokens)], [tokens]
@@ -99,21 +112,39 @@ def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
-def _edited(spec: word_edits.Edit, seed: int, texts: Corpus, tokenizer: StudentTokenizer, session: Session) -> View:
-    """Texts without some of their words, on token ids where the tokenizer allows that, otherwise on the texts."""
+def _edited(
+    spec: word_edits.Edit, seed: int, texts: Corpus, tokenizer: StudentTokenizer, session: Session
+) -> View:
+    """Texts without some of their words, on token ids where the tokenizer allows that, otherwise on the
+    texts."""
     if tokenizes_words_independently(tokenizer.backend):
-        return _edited_ids(spec, seed, tokenize_by_word(texts, tokenizer.backend, tokenizer.pad_id, session), tokenizer.max_tokens)
-    return _of_changed_texts(lambda rows, passes, old: word_edits.edited(spec, seed, rows, passes, old), texts, tokenizer)
+        return _edited_ids(
+            spec,
+            seed,
+            tokenize_by_word(texts, tokenizer.backend, tokenizer.pad_id, session),
+            tokenizer.max_tokens,
+        )
+    return _of_changed_texts(
+        lambda rows, passes, old: word_edits.edited(spec, seed, rows, passes, old), texts, tokenizer
+    )
 
 
 def _edited_ids(spec: word_edits.Edit, seed: int, words: WordTokenCache, max_tokens: int) -> View:
     """Words left out of the token ids; gives the same ids as editing the texts and tokenizing them."""
-    return lambda rows, passes: words.batch(rows, word_edits.remaining_words(spec, seed, rows, passes, words.counts(rows)), max_tokens)
+    return lambda rows, passes: words.batch(
+        rows, word_edits.remaining_words(spec, seed, rows, passes, words.counts(rows)), max_tokens
+    )
 
 
-def _of_changed_texts(change: Callable[[np.ndarray, np.ndarray, list[str]], list[str]], texts: Corpus, tokenizer: StudentTokenizer) -> View:
+def _of_changed_texts(
+    change: Callable[[np.ndarray, np.ndarray, list[str]], list[str]],
+    texts: Corpus,
+    tokenizer: StudentTokenizer,
+) -> View:
     """Texts changed and tokenized, a batch at a time."""
-    own = Tokenizer.from_str(tokenizer.backend.to_str())  # a copy: others change the shared one's length limit between steps
+    own = Tokenizer.from_str(
+        tokenizer.backend.to_str()
+    )  # a copy: others change the shared one's length limit between steps
     own.no_padding()
     own.enable_truncation(tokenizer.max_tokens)
 

@@ -12,11 +12,15 @@ from edgedistill.training.inputs.random_keys import GOLDEN, mixed, rounded_fract
 Edit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
-def remaining_words(spec: Edit, seed: int, rows: np.ndarray, passes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Which words of the texts remain in the view: a bool for every word, text after text; at least one word of a text remains.
+def remaining_words(
+    spec: Edit, seed: int, rows: np.ndarray, passes: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Which words of the texts remain in the view: a bool for every word, text after text; at least one word
+    of a text remains.
 
-    rows, passes, counts (n,): the text, the pass over the corpus, its number of words. A fraction that is no whole number of words is
-    rounded up or down at random, so that it holds on average. SimCSE, Table 1 (Gao et al. 2021); ConGen, Table 6.
+    rows, passes, counts (n,): the text, the pass over the corpus, its number of words. A fraction that is no
+    whole number of words is rounded up or down at random, so that it holds on average. SimCSE, Table 1 (Gao
+    et al. 2021); ConGen, Table 6.
     """
     key = row_keys(seed, rows, passes)
     dropped = np.minimum(_dropped(spec, counts, key), counts - 1)
@@ -34,11 +38,15 @@ def _dropped(spec: Edit, counts: np.ndarray, keys: np.ndarray) -> np.ndarray | i
     """How many words of each text are to be left out."""
     if isinstance(spec, recipe.DeleteOne):
         return 1
-    return rounded_fraction(spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction, counts, keys)
+    return rounded_fraction(
+        spec.drop_fraction if isinstance(spec, recipe.Crop) else spec.fraction, counts, keys
+    )
 
 
 def edited(spec: Edit, seed: int, rows: np.ndarray, passes: np.ndarray, texts: list[str]) -> list[str]:
     """The texts with their `remaining_words`."""
     words = [text.split() for text in texts]
-    remaining = iter(remaining_words(spec, seed, rows, passes, np.array([len(row) for row in words])).tolist())
+    remaining = iter(
+        remaining_words(spec, seed, rows, passes, np.array([len(row) for row in words])).tolist()
+    )
     return [" ".join(compress(row, remaining)) for row in words]
