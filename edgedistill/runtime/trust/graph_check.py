@@ -32,8 +32,8 @@ INT64_MAX = 2**63 - 1
 
 
 class Element(NamedTuple):
-    """A type of a tensor's elements: its bits, the field of elements that are not in raw_data, and numpy's name
-    for those that are, without which their values are not looked at."""
+    """A type of a tensor's elements: its bits, the field of elements that are not in raw_data, and numpy's
+    name for those that are, without which their values are not looked at."""
 
     bits: int
     field: str
@@ -71,25 +71,30 @@ class TensorType(NamedTuple):
 
 
 class GraphSummary(NamedTuple):
-    """operators: full names, sorted; opsets: {domain: version}; inputs, outputs: {name: type}, without
-    initializers.
+    """What a graph says of itself.
 
-    rows: of the smallest table in which token ids are looked up, None where there is none.
+    operators: their full names, sorted. inputs, outputs: {name: type}, without initializers. rows: those of
+        the smallest table in which token ids are looked up, None where there is none.
     """
 
     operators: list[str]
-    opsets: dict[str, int]
     inputs: dict[str, TensorType]
     outputs: dict[str, TensorType]
     rows: int | None
 
 
-def check(path: Path, manifest: dict[str, Any]) -> GraphSummary:
-    """Check a bundle's graph, and its inputs and output against the manifest. Raises CheckFailed with all
-    that is wrong."""
+def check(path: Path, manifest: dict[str, Any], largest_id: int, operators: list[str] | None = None) -> None:
+    """Check a bundle's graph, and hold it against the manifest, which may list its operators, and against the
+    largest token id. Raises CheckFailed with all that is wrong."""
     found = read(path)
-    _refuse(path, _interface_problems(found, manifest))
-    return found
+    problems = _interface_problems(found, manifest)
+    if operators not in (None, found.operators):
+        problems.append(f"has other operators than manifest.json lists; {GET_AGAIN}")
+    if found.rows is not None and largest_id >= found.rows:
+        problems.append(
+            f"token id {largest_id}, and its graph has embeddings of {found.rows} tokens; {GET_AGAIN}"
+        )
+    _refuse(path, problems)
 
 
 def read(path: Path) -> GraphSummary:
@@ -142,9 +147,9 @@ def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> list[s
 def _summary(reader: OnnxReader, size: int) -> GraphSummary:
     """What a model's file holds; the reader collects what it may not hold."""
     model = reader.message((0, size), "model")
-    graph, opsets = model.get("graph"), model.get("opset_import")
-    if graph is None or opsets is None:
+    if "graph" not in model or "opset_import" not in model:
         raise MalformedMessage("no graph, or no opset")
+    graph = model["graph"]
     nodes, tensors = graph.get("node", []), graph.get("initializer", [])
     if len(nodes) > MOST_NODES or len(tensors) > MOST_TENSORS:
         raise MalformedMessage(f"{len(nodes)} nodes and {len(tensors)} tensors; {MOST_NODES} of each at most")
@@ -178,7 +183,6 @@ def _summary(reader: OnnxReader, size: int) -> GraphSummary:
         )
     return GraphSummary(
         [full_name(*operator) for operator in sorted(operators)],
-        {opset.get("domain", ""): opset.get("version", 0) for opset in opsets},
         inputs,
         _types(graph.get("output", [])),
         values.rows,

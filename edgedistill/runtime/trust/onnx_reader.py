@@ -1,8 +1,8 @@
 """A strict reader of ONNX files: the messages of onnx.proto3 (IR version 13) in protobuf's wire format.
 
-It is stricter than protobuf: an unknown field, a wrong wire type, or a field twice that a message has once, is an
-error. So nothing is read here in one way and by onnxruntime in another. The contents of tensors are skipped, not
-copied: a file of any size is read in the time of its fields.
+It is stricter than protobuf: an unknown field, a wrong wire type, or a field twice that a message has once,
+is an error. So nothing is read here in one way and by onnxruntime in another. The contents of tensors are
+skipped, not copied: a file of any size is read in the time of its fields.
 Source: protobuf.dev/programming-guides/encoding.
 """
 
@@ -18,8 +18,9 @@ MOST_PROBLEMS = 20  # reported
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, which no ONNX message has
 
 # The fields of each message: number, type, name. A type is another message of this table, or one of these:
-# number and float; text, which is read; bytes, of which only the place is kept; refused, which no bundle needs.
-# A type with a star repeats. Of varint*, float* and double*, a tensor's elements, only the places are kept too.
+# number and float; text, which is read; bytes, of which only the place is kept; refused, which no bundle
+# needs. A type with a star repeats. Of varint*, float* and double*, a tensor's elements, only the places are
+# kept too.
 MESSAGES_AS_TEXT = {
     "model": "1 number ir_version, 2 bytes producer_name, 3 bytes producer_version, 4 bytes domain, "
     "5 number model_version, 6 bytes doc_string, 7 graph graph, 8 opset* opset_import, "
