@@ -23,8 +23,6 @@ RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
 UNIT = 0.01  # by how much the square of an embedding's length may differ from 1; float16 stays within 0.002
 
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-
 
 class BundleSession:
     """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
@@ -52,23 +50,20 @@ class BundleSession:
             rows = self._session.run([self._output], inputs, RUN_OPTIONS)[0]
         except Exception as error:
             raise self._failure(error) from error
-        expected = (len(inputs["input_ids"]), self._width)
-        if not isinstance(rows, np.ndarray) or rows.shape != expected or rows.dtype != np.float32:
+        shape = (len(inputs["input_ids"]), self._width)
+        if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype != np.float32:
             found = f"{rows.dtype} {rows.shape}" if isinstance(rows, np.ndarray) else type(rows).__name__
-            raise CheckFailed(
-                f"{self._place}: its graph returns {found} where float32 {expected} is right; {GET_AGAIN}"
-            )
-        least, most = (1 - UNIT, 1 + UNIT) if self._unit else (0, FLOAT32_MAX)
+            raise self._wrong(f"{found} where float32 {shape} is right")
+        if not np.isfinite(rows).all():
+            raise self._wrong("a number that is not finite")
+        # zero: of a text whose tokens cancel out, as in sentence-transformers
         squares: list[float] = np.einsum("nd,nd->n", rows, rows).tolist()  # a batch has few rows
-        # zero: of a text whose tokens cancel out, as in sentence-transformers; a comparison with NaN is false
-        if not all(least <= square <= most or square == 0 for square in squares):
-            fact = (
-                "an embedding that is not of unit length"
-                if np.isfinite(rows).all()
-                else "a number that is not finite"
-            )
-            raise CheckFailed(f"{self._place}: its graph returns {fact}; {GET_AGAIN}")
-        return np.asarray(rows)
+        if self._unit and not all(abs(square - 1) <= UNIT or square == 0 for square in squares):
+            raise self._wrong("an embedding that is not of unit length")
+        return rows
+
+    def _wrong(self, found: str) -> CheckFailed:
+        return CheckFailed(f"{self._place}: its graph returns {found}; {GET_AGAIN}")
 
     def _failure(self, error: Exception) -> CheckFailed:
         """onnxruntime's own errors are of many classes, and it passes on others, as for want of memory."""

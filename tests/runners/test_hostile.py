@@ -153,7 +153,8 @@ def test_the_lists_of_the_programs() -> None:
     if not shutil.which("node"):
         pytest.skip("needs Node for the list of export/node/core/graph.js")
     script = (
-        'import { FIELDS, OPERATORS } from "./core/graph.js"; console.log(JSON.stringify([FIELDS, OPERATORS]))'
+        'import { FIELDS, OPERATORS } from "./core/graph.js"; '
+        "console.log(JSON.stringify([FIELDS, OPERATORS]))"
     )
     found = json.loads(
         subprocess.check_output(["node", "--input-type=module", "-e", script], cwd=NODE, text=True)

@@ -1,5 +1,5 @@
-"""export/node/core/tokens.js, which Node and the web share: the token ids of the library `tokenizers`, for odd
-texts and odd added tokens."""
+"""export/node/core/tokens.js, which Node and the web share: the token ids of the library `tokenizers`,
+for odd texts and odd added tokens."""
 
 from __future__ import annotations
 
