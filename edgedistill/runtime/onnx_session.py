@@ -21,6 +21,7 @@ from edgedistill.runtime.trust import GET_AGAIN
 DEVICES = ("cpu", "cuda")
 RUN_OPTIONS = onnxruntime.RunOptions()
 RUN_OPTIONS.only_execute_path_to_fetches = True  # not `last_hidden_state`, which other libraries ask for
+SERVING = {"intra_op.allow_spinning": "0", "set_denormal_as_zero": "1"}  # no thread spins between two calls
 UNIT = 0.01  # by how much the square of an embedding's length may differ from 1; float16 stays within 0.002
 
 
@@ -98,7 +99,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.InferenceSession:
-    """A session for a graph, a file or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
+    """Open a graph, its path or its bytes, on cpu or cuda. Operators without a CUDA kernel run on the
     processor.
 
     Raises UserError as `check_device`, and where CUDA does not start: onnxruntime would go on without it, on
@@ -106,14 +107,16 @@ def open_session(graph: Path | bytes, threads: int, device: str) -> onnxruntime.
     """
     check_device(device)
     if device == "cpu":
-        session = onnxruntime.InferenceSession(graph, _options(threads), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            graph, _options(threads, SERVING), providers=["CPUExecutionProvider"]
+        )
         _opened.add(session)
         return session
     missing = _preload_cuda()
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     try:
         session = onnxruntime.InferenceSession(
-            graph, _options(threads), providers=providers, enable_fallback=0
+            graph, _options(threads, SERVING), providers=providers, enable_fallback=0
         )
     except Exception as error:  # of many classes
         raise _no_cuda(f" ({first_line(error)})") from error
@@ -157,18 +160,14 @@ def open_in_memory(
     library: str = "",
     optimized: bool = True,
 ) -> onnxruntime.InferenceSession:
-    """A session on cpu for a graph's bytes or path, with onnxruntime's defaults but for `settings`, to
-    measure and to compare with.
+    """Open a graph, its bytes or its path, on cpu with onnxruntime's defaults but for `settings`, to measure
+    and to compare with.
 
-    threads: 0 for onnxruntime's own choice. library: of custom operators.
-    It keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
-        numpy too.
+    With 0 threads onnxruntime chooses their number. `library` is the path of custom operators. The session
+    keeps denormal numbers: whether they become zero is decided by a process's first session, for torch and
+    numpy too.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = threads
-    for name, value in settings.items():
-        options.add_session_config_entry(f"session.{name}", value)
+    options = _options(threads, settings)
     if library:
         options.register_custom_ops_library(library)
     if not optimized:
@@ -176,13 +175,13 @@ def open_in_memory(
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _options(threads: int) -> onnxruntime.SessionOptions:
-    """No thread spins between two calls. The arena keeps the memory of the largest batch, which a batch's
-    tokens bound."""
+def _options(threads: int, settings: Mapping[str, str]) -> onnxruntime.SessionOptions:
+    """The options of a session. Its arena keeps the memory of the largest batch, which a batch's tokens
+    bound."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    for name, value in settings.items():
+        options.add_session_config_entry(f"session.{name}", value)
     return options

@@ -36,13 +36,9 @@ class Refusal(Exception):
         super().__init__(message)
 
     def body(self) -> bytes:
-        kind = (
-            "rate_limit_error"
-            if self.status == 429
-            else "server_error"
-            if self.status >= 500
-            else "invalid_request_error"
-        )
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        if self.status == 429:
+            kind = "rate_limit_error"
         return orjson.dumps(
             {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
         )

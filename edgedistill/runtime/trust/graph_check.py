@@ -34,8 +34,8 @@ INT64_MAX = 2**63 - 1
 
 
 class Element(NamedTuple):
-    """A type of a tensor's elements: its bits, the field of elements that are not in raw_data, and numpy's
-    name for those that are, without which their values are not looked at."""
+    """A type of a tensor's elements. An element has so many bits, and stands in this field where it is not in
+    raw_data. Values are looked at where numpy has a name for the type."""
 
     bits: int
     field: str
@@ -65,19 +65,17 @@ TYPED_FIELDS = {element.field for element in ELEMENTS.values()}
 
 
 class TensorType(NamedTuple):
-    """The type of a graph's input or output. element: a TensorProto.DataType; shape: None for a dimension
-    that may vary."""
+    """The type of a graph's input or output. `element` is a TensorProto.DataType; a dimension that may vary
+    is None."""
 
     element: int
     shape: list[int | None]
 
 
 class GraphSummary(NamedTuple):
-    """What a graph says of itself.
-
-    operators: their full names, sorted. inputs, outputs: {name: type}, without initializers. rows: those of
-        the smallest table in which token ids are looked up, None where there is none.
-    """
+    """What a graph says of itself: the full names of its operators, sorted, and the types of its inputs and
+    outputs by their names. The smallest table in which token ids are looked up has so many rows; None where
+    there is none."""
 
     operators: list[str]
     inputs: dict[str, TensorType]

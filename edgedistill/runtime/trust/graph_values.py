@@ -48,7 +48,8 @@ IDS = ("input_ids", "input_ids_2")
 
 
 class Tensor(NamedTuple):
-    """A constant. element: a TensorProto.DataType; integers: its elements, where they are few integers."""
+    """A constant. `element` is a TensorProto.DataType; `integers` holds the elements where these are few
+    integers."""
 
     element: int
     dims: list[int]
@@ -59,7 +60,7 @@ NOTHING = Tensor(0, [], None)
 
 
 class Node(NamedTuple):
-    """attributes: {name: its fields, and as `tensor` the Tensor that it holds}."""
+    """A node. Each attribute has its fields by their names, and as `tensor` the Tensor that it holds."""
 
     kind: str
     inputs: list[str]
@@ -76,8 +77,8 @@ class Node(NamedTuple):
 
 
 class GraphValues:
-    """Takes the nodes of a graph in order. rows: of the smallest table in which token ids are looked up, None
-    where there is none.
+    """Takes the nodes of a graph in order. `rows` counts those of the smallest table in which token ids are
+    looked up; it is None where there is none.
 
     A value that no node before gives counts as a constant: nodes out of order hide nothing.
     """

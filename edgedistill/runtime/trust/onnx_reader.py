@@ -85,9 +85,10 @@ class OnnxReader:
         self.problems: list[str] = []
 
     def message(self, span: Span, kind: str) -> dict[str, Any]:
-        """The fields that occur in the message at `span`, by name. `kind` is its name in the table.
+        """Return the fields that occur in the message at `span`, by name. `kind` is its name in the table.
 
-        Raises MalformedMessage. Values are dicts of messages, strings, numbers, spans, and lists of these.
+        Values are messages (dicts again), strings, numbers, spans, and lists of these. Raises
+        MalformedMessage.
         """
         found: dict[str, Any] = {}
         at, end = span
@@ -127,7 +128,7 @@ class OnnxReader:
             self.problems.append(problem)
 
     def numbers(self, spans: list[Span]) -> list[int]:
-        """The varints that stand behind each other in each of the spans."""
+        """Read the varints that stand behind each other in each of the spans."""
         found = []
         for at, end in spans:
             while at < end:
@@ -137,7 +138,7 @@ class OnnxReader:
         return found
 
     def count(self, spans: list[Span], size: int | None = None) -> int:
-        """How many elements stand in the spans: of so many bytes, or varints."""
+        """Count the elements that stand in the spans: each takes so many bytes, or is a varint."""
         if size:
             return sum(end - start for start, end in spans) // size
         found = 0
