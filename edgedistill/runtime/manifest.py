@@ -103,6 +103,8 @@ def _file_problem(folder: Path, name: str, sha256: str | None) -> str | None:
         return "missing; copy the bundle again"
     if path.stat().st_size > most:
         return f"{path.stat().st_size} bytes, such a file has at most {most}; copy the bundle again"
+    if sha256 is None:
+        return f"has no sha256 in manifest.json; {GET_AGAIN}"
     if files.sha256_file(path) != sha256:
         return "changed since export (its sha256 differs from manifest.json); copy the bundle again"
     return None

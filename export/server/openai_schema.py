@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from edgedistill import Bundle
+from edgedistill.runtime.similarity import unit_rows
 
 KEYS = ("input", "model", "encoding_format", "dimensions", "user")
 TYPES = {
@@ -176,10 +177,7 @@ def response(model: str, asked: EmbeddingRequest, embeddings: np.ndarray, tokens
 
 def cut(embeddings: np.ndarray, dim: int) -> np.ndarray:
     """The first `dim` components of each embedding, normalized again, as the bundle does."""
-    if dim == embeddings.shape[1]:
-        return embeddings
-    embeddings = embeddings[:, :dim]
-    return embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+    return embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
 
 
 def _not_a_text(at: int, given: Any) -> str:
