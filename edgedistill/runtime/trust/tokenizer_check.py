@@ -1,5 +1,5 @@
-"""What is checked in a tokenizer.json before the tokenizers library opens it: its size, the kinds of its
-parts, and its patterns. What that library still refuses is a CheckFailed."""
+"""What is checked in a tokenizer.json before the tokenizers library opens it: the kinds of its parts,
+how long they make a text, and its patterns. What that library still refuses is a CheckFailed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 from edgedistill.errors import CheckFailed, UserError, first_line, shown
 from edgedistill.runtime.trust import GET_AGAIN
 
-LARGEST_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 LONGEST_TOKEN = 1_000  # characters; those of published vocabularies have up to 256
 LONGEST_AFFIX = 100  # characters of what marks the inside or the end of a word
 LONGEST_STRING = 1_000  # of any other, but for a table of characters
@@ -76,11 +75,6 @@ KEYS = {"version", "truncation", "padding", "added_tokens", "model", *STEPS}
 
 def check(path: Path) -> int:
     """The largest token id. Raises UserError with all that is wrong."""
-    size = path.stat().st_size
-    if size > LARGEST_BYTES:
-        raise UserError(
-            f"{path}: {size} bytes, a tokenizer has at most {LARGEST_BYTES}; copy the bundle again"
-        )
     try:
         tokenizer = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
