@@ -203,7 +203,7 @@ def _tensor(reader: OnnxReader, message: dict[str, Any]) -> Tensor:
         )
     elif len(dims) > MOST_DIMENSIONS or any(dim > INT64_MAX for dim in dims):
         reader.problem(f"tensor {name!a}: dimensions {dims[:MOST_DIMENSIONS]}; copy the bundle again")
-    elif problem := _size_problem(reader, message, element, prod(dims)):
+    elif problem := _size_problem(message, element, prod(dims)):
         reader.problem(f"tensor {name!a}: {problem}; copy the bundle again")
     elif "raw_data" in message and element.numpy:
         start, end = message["raw_data"]
@@ -216,12 +216,12 @@ def _tensor(reader: OnnxReader, message: dict[str, Any]) -> Tensor:
         elif len(numbers) <= FEW:
             integers = numbers.tolist()
     elif element.numpy and kind not in FLOATS and prod(dims) <= FEW:
-        varints = reader.numbers(message.get(element.field, []))
-        integers = [number - 2**64 if number >> 63 and kind != UINT64 else number for number in varints]
+        numbers = message.get(element.field, [])  # a negative one is read as a huge one
+        integers = [number - 2**64 if number >> 63 and kind != UINT64 else number for number in numbers]
     return Tensor(kind, dims, integers)
 
 
-def _size_problem(reader: OnnxReader, message: dict[str, Any], element: Element, elements: int) -> str | None:
+def _size_problem(message: dict[str, Any], element: Element, elements: int) -> str | None:
     """What is wrong with the length of a tensor's data."""
     if "raw_data" in message:
         start, end = message["raw_data"]
@@ -229,7 +229,10 @@ def _size_problem(reader: OnnxReader, message: dict[str, Any], element: Element,
     else:
         what, field = "elements", element.field
         expected = (elements + 1) // 2 if element.bits == 4 else elements
-        found = reader.count(message.get(field, []), BYTES_OF.get(field))
+        values = message.get(field, [])
+        found = len(values)
+        if field in BYTES_OF:
+            found = sum(end - start for start, end in values) // BYTES_OF[field]
     if found == expected and not TYPED_FIELDS & set(message) - {field}:
         return None
     return f"{found} {what} of data where its dimensions need {expected}"
