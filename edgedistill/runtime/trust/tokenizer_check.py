@@ -142,9 +142,7 @@ def _model_problems(model: dict[str, Any]) -> Iterator[str]:
     limit = LONGEST_UNIGRAM if kind == "Unigram" else LONGEST_TOKEN
     if longest_token > limit:
         yield f"model.vocab: a token of {longest_token} characters, above {limit}"
-    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        if isinstance(model.get(key), str) and len(model[key]) > LONGEST_AFFIX:
-            yield f"model.{key}: {len(model[key])} characters, above {LONGEST_AFFIX}"
+    yield from (f"model.{problem}" for problem in _long_strings(model, LONGEST_AFFIX))
     unknown = model.get("unk_token", "[UNK]" if kind == "WordPiece" else None)
     known = isinstance(unknown, str) and unknown in tokens
     if kind in ("WordLevel", "WordPiece") and not known:
@@ -201,10 +199,7 @@ def _part_problems(part: str, steps: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _step_problems(step: dict[str, Any]) -> Iterator[str]:
-    for key, value in step.items():
-        longest = LONGEST_TABLE if key == TABLE else LONGEST_STRING
-        if isinstance(value, str) and len(value) > longest:
-            yield f"{key}: {len(value)} characters, above {longest}"
+    yield from _long_strings(step, LONGEST_STRING)
     if TABLE in step and _replacements(step) is None:
         yield f"{TABLE}: not a table of characters, or its trie is not as long as it says"
     pattern = step.get("pattern")
@@ -214,6 +209,13 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
         expression = pattern.get("Regex")
         if isinstance(expression, str) and (problem := pattern_problem(expression)):
             yield f"pattern: {problem}"
+
+
+def _long_strings(values: dict[str, Any], longest: int) -> Iterator[str]:
+    for key, value in values.items():
+        most = LONGEST_TABLE if key == TABLE else longest
+        if isinstance(value, str) and len(value) > most:
+            yield f"{key}: {len(value)} characters, above {most}"
 
 
 def _replacements(step: dict[str, Any]) -> list[bytes] | None:
