@@ -8,6 +8,7 @@ import json
 import re
 import resource
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -392,6 +393,7 @@ def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tm
         assert not readme_tables.update(copy, table, name), "run make docs"
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
 def test_the_readmes_plots_are_those_of_the_reports() -> None:
     import readme_plot
 

@@ -18,8 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from edgedistill import machine
 from edgedistill.errors import UserError
-from edgedistill.evaluation import report, requirement_check, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.html_report import page
+from edgedistill.evaluation import page, report, requirement_check, scoring, speed, tables, teacher_agreement
 from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.session import Log, Session

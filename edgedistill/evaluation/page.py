@@ -1,0 +1,76 @@
+"""Reports as one self-contained HTML file with plots and tables, light and dark: html/page.js draws it in the
+browser from the reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgedistill import files
+from edgedistill.evaluation import tables
+from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites, without_samples
+from edgedistill.evaluation.suites import MEASURES
+
+TEMPLATES = Path(__file__).with_name("html")
+PARTS = {  # a mark in page.html: the file that takes its place
+    "/*CSS*/": "page.css",
+    "/*DRAWING*/": "drawing.js",
+    "/*ACCURACY*/": "accuracy_plot.js",
+    "/*PAGE*/": "page.js",
+}
+
+
+def write(path: Path, reports: list[Report]) -> None:
+    """Write the page atomically."""
+    files.write_text(path, html(reports))
+
+
+def html(reports: list[Report]) -> str:
+    """The page as a string. It loads nothing from elsewhere."""
+    text = files.json_text(data(reports), separators=(",", ":"))
+    page = template("page.html")
+    for mark, name in PARTS.items():
+        page = page.replace(mark, template(name))
+    return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # no </script> in a name
+
+
+def template(name: str) -> str:
+    """A file of the folder html."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def data(reports: list[Report]) -> dict[str, Any]:
+    """What page.js draws: the reports themselves and, of each, the cells of its row in every table.
+
+    suites: {name, averaged, measure} of each suite: the measure of a task that is averaged, and its title.
+    reference: the place of the teacher among the reports; None without one.
+    """
+    names, teacher = suites(reports), reference(reports)
+    noise = (
+        f"Noisy machine: the p50 of the same bundle differed by more than {NOISY:.0%} between rounds; "
+        "compare times with care."
+    )
+    return {
+        "suites": [_suite(reports, name) for name in names],
+        "heads": [cell.head for cell in tables.cells(reports[0], names, shares=True)],
+        "reports": [_report(report, names) for report in reports],
+        "reference": None if teacher is None else reports.index(teacher),
+        "where": tables.places(reports),
+        "noise": noise if any(map(noisy, reports)) else "",
+    }
+
+
+def _suite(reports: list[Report], name: str) -> dict[str, str]:
+    measured = next(report["quality"][name] for report in reports if name in report["quality"])
+    averaged, measure = MEASURES[measured.get("kind", "sts")]
+    return {"name": name, "averaged": averaged, "measure": measure}
+
+
+def _report(report: Report, names: list[str]) -> dict[str, Any]:
+    return {
+        **without_samples(report),
+        "samples_ms": report["single"].get("samples_ms"),
+        "teacher": is_teacher(report),
+        "short": tables.shorten(report["bundle"]["name"], 28),
+        "cells": [cell._asdict() for cell in tables.cells(report, names, shares=True)],
+    }
