@@ -12,7 +12,7 @@ from typing import Any
 from edgedistill import files
 from edgedistill.errors import UserError
 from edgedistill.evaluation.report import Report, is_teacher, reference, suites
-from edgedistill.evaluation.suites import MEASURES
+from edgedistill.evaluation.suites import FAMILIES
 from edgedistill.evaluation.tables import milliseconds
 
 WIDE, HIGH = 880, 480
@@ -46,7 +46,7 @@ def svg(reports: list[Report], suite: str, theme: str) -> str:
     assert suite in suites(reports), f"no report has the suite {suite}"
     measured = [report for report in reports if suite in report["quality"]]
     teacher = reference(measured)
-    title = f"{suite}, {MEASURES[measured[0]['quality'][suite]['kind']][1]}"
+    title = f"{suite}, {FAMILIES[measured[0]['quality'][suite]['kind']].title}"
     options = {
         "wide": WIDE,
         "high": HIGH,

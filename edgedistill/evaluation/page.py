@@ -9,7 +9,7 @@ from typing import Any
 from edgedistill import files
 from edgedistill.evaluation import tables
 from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, reference, suites, without_samples
-from edgedistill.evaluation.suites import MEASURES
+from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
 PARTS = {  # a mark in page.html: the file that takes its place
@@ -62,8 +62,8 @@ def data(reports: list[Report]) -> dict[str, Any]:
 
 def _suite(reports: list[Report], name: str) -> dict[str, str]:
     measured = next(report["quality"][name] for report in reports if name in report["quality"])
-    averaged, measure = MEASURES[measured.get("kind", "sts")]
-    return {"name": name, "averaged": averaged, "measure": measure}
+    family = FAMILIES[measured.get("kind", "sts")]
+    return {"name": name, "averaged": family.averaged, "measure": family.title}
 
 
 def _report(report: Report, names: list[str]) -> dict[str, Any]:

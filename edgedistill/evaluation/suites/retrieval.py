@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from edgedistill.data.readers import normalize
 from edgedistill.errors import UserError
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, encoded, unit
-from edgedistill.evaluation.suites.suite_files import Find, Part, clean, either, jsonl, tsv
+from edgedistill.evaluation.suites.suite_files import (
+    Family,
+    Find,
+    Rows,
+    Task,
+    add_texts,
+    columns,
+    either,
+    jsonl,
+)
 
 CHUNK_TEXTS = 4096  # of a corpus, encoded and scored at a time: bounds the memory
 # candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
 POOL = 100
 
 
-class RetrievalFolder(Part):
+class RetrievalFolder(Task):
     """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another
     split than test: qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
     """
 
-    name: str = Field(description="of the task")
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
     same_ids: bool = Field(
@@ -32,15 +42,6 @@ class RetrievalFolder(Part):
         description="queries are texts of the corpus under the same id; a query's own text is excluded from "
         "its ranking",
     )
-
-
-class RetrievalSuite(Part):
-    """nDCG@10 of cosine ranking."""
-
-    kind: Literal["retrieval"]
-    name: str | None = None
-    about: str = ""
-    tasks: list[RetrievalFolder] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,9 @@ class Collection:
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
         """The corpus as (ids, texts), `size` at a time, read from disk."""
-        ids: list[str] = []
-        texts: list[str] = []
-        for row in jsonl(self.corpus):
-            ids.append(str(row["_id"]))
-            texts.append(clean(f"{row.get('title') or ''} {row.get('text') or ''}"))
-            if len(ids) == size:
-                yield ids, texts
-                ids, texts = [], []
-        if ids:
-            yield ids, texts
+        rows = jsonl(self.corpus)
+        while chunk := list(islice(rows, size)):
+            yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
@@ -77,10 +71,29 @@ def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
     return float(gained @ discount[: len(gained)]) / best if best > 0 else 0.0
 
 
-def read(spec: RetrievalSuite, find: Find) -> tuple[list[str], dict[str, Collection]]:
-    """Returns (the distinct queries, each task by name)."""
-    tasks = {part.name: _read_collection(find(part.folder), part) for part in spec.tasks}
-    return list(dict.fromkeys(query for task in tasks.values() for query in task.queries)), tasks
+def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
+    """Read the queries that have judgements; the corpus stays on disk."""
+    folder = find(part.folder)
+    corpus = either(folder, "corpus.jsonl")
+    of_test = ("qrels.tsv",) if part.split == "test" else ()
+    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
+    relevance: dict[str, dict[str, int]] = {}
+    for query, text, grade in columns(qrels, ["query-id", "corpus-id", "score"]):
+        try:
+            relevance.setdefault(query, {})[text] = int(grade)
+        except ValueError:
+            raise UserError(
+                f"{qrels}: query {query}, text {text}: grade {grade!r} is not a whole number; correct it"
+            ) from None
+    asked = jsonl(either(folder, f"queries_{part.split}.jsonl", "queries.jsonl"))
+    queries = {name: normalize(text) for name, _, text in asked if name in relevance}
+    if not queries or len(queries) < len(relevance):
+        lost = next((name for name in relevance if name not in queries), None)
+        fact = "no judgements" if lost is None else f"query {lost!r} is not in queries.jsonl"
+        raise UserError(f"{qrels}: {fact}; take both from the same release")
+    add_texts(queries.values(), rows)
+    grades = [relevance[name] for name in queries]
+    return Collection(corpus, list(queries), list(queries.values()), grades, part.same_ids)
 
 
 def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dict[str, dict[str, Any]]:
@@ -148,32 +161,4 @@ def _best(
     return np.take_along_axis(scores, keep, axis=1), np.take_along_axis(rows, keep, axis=1)
 
 
-def _read_collection(folder: Path, part: RetrievalFolder) -> Collection:
-    corpus = either(folder, "corpus.jsonl", "corpus.jsonl.gz")
-    relevance: dict[str, dict[str, int]] = {}
-    of_test = ("qrels.tsv", "qrels.tsv.gz") if part.split == "test" else ()
-    qrels = either(folder, *of_test, f"qrels/{part.split}.tsv", f"qrels_{part.split}.tsv")
-    for number, cells in tsv(qrels, ["query-id", "corpus-id", "score"], []):
-        try:
-            relevance.setdefault(cells["query-id"], {})[cells["corpus-id"]] = int(cells["score"])
-        except ValueError:
-            raise UserError(
-                f"{qrels}: line {number}: grade {cells['score']!r} is not a whole number; fix the line"
-            ) from None
-    queries_file = either(
-        folder,
-        *(f"{name}{end}" for name in (f"queries_{part.split}", "queries") for end in (".jsonl", ".jsonl.gz")),
-    )
-    queries = {str(row["_id"]): clean(row.get("text") or "") for row in jsonl(queries_file)}
-    queries = {name: text for name, text in queries.items() if name in relevance}
-    if not queries or len(queries) < len(relevance):
-        lost = next((name for name in relevance if name not in queries), None)
-        _no_query(qrels, lost)
-    return Collection(
-        corpus, list(queries), list(queries.values()), [relevance[name] for name in queries], part.same_ids
-    )
-
-
-def _no_query(qrels: Path, name: str | None) -> NoReturn:
-    fact = f"query {name!r} is not in queries.jsonl" if name is not None else "no judgements"
-    raise UserError(f"{qrels}: {fact}; take both from the same release")
+FAMILY = Family(RetrievalFolder, read, score, "ndcg_at_10", "nDCG@10 × 100")
