@@ -5,27 +5,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from edgedistill import machine
 from edgedistill.errors import UserError
-from edgedistill.evaluation import page, report, requirement_check, scoring, speed, tables, teacher_agreement
-from edgedistill.evaluation.reference_embeddings import ReferenceEmbeddings
+from edgedistill.evaluation import page, report, scoring, speed, tables, teacher_agreement
 from edgedistill.runtime import bundle as bundles_
 from edgedistill.session import Log, Session
 
 DEFAULT_SUITE = "mini"
 UNKNOWN_SHARE = 0.01  # share of a suite's texts with unknown tokens above which it is logged
-LOG_INTERVAL_S = 30.0  # between two lines of progress where there is no terminal
+LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
@@ -39,34 +33,20 @@ NO_FILES = Outputs()
 
 
 @dataclass
-class Measured:
-    """One bundle in one precision, and what has been measured of it so far.
+class Measured(speed.Target):
+    """One bundle in one precision, and what has been measured of it so far."""
 
-    name: its name in reports; by default that of its folder, because several bundles can be exported from one
-        recipe.
-    """
-
-    folder: Path
-    precision: str
-    manifest: dict[str, Any]
-    name: str = ""
+    manifest: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, dict[str, Any]] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.name = self.name or Path(os.path.abspath(self.folder)).name
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}:{self.precision}"
 
     @property
     def is_teacher(self) -> bool:
         return bool(self.manifest["kind"] == "teacher")
 
-
-Open = Callable[[Measured], bundles_.Bundle]
+    def open(self, threads: int, device: str) -> bundles_.Bundle:
+        return bundles_.load(self.folder, precision=self.precision, threads=threads, device=device)
 
 
 def bench(
@@ -95,15 +75,12 @@ def bench(
     measured = distinguishable([target for name in bundles for target in targets(name, session.device)])
     opened = _suites(suites, measured, session.data)
     _log_missing_teacher(measured, session.log)
-    steps = len(measured) * (len(opened) + plan.rounds + 1)
-    with _Progress(steps, session.log) as progress:
-        _accuracy(measured, opened, session, _opener(threads, session.device), progress)
-        texts = opened[0].sample(plan.queries, plan.seed)
-        timed = [speed.Target(target.folder, target.precision, target.name) for target in measured]
-        for target, found in zip(
-            measured, speed.measure(timed, texts, threads, replace(session, log=progress), plan), strict=True
-        ):
-            target.speed = found
+    progress = _progress(len(measured) * (len(opened) + plan.rounds + 1), session.log)
+    _accuracy(measured, opened, session, threads, progress)
+    texts = opened[0].sample(plan.queries, plan.seed)
+    timings = speed.measure(measured, texts, threads, replace(session, log=progress), plan)
+    for target, found in zip(measured, timings, strict=True):
+        target.speed = found
     described = machine.here(session.device)
     reports = [assemble(target, measured, opened[0].name, described) for target in measured]
     if outputs.json is not None:
@@ -111,17 +88,15 @@ def bench(
     if outputs.html is not None:
         page.write(outputs.html, reports)
     session.log(tables.terminal(reports))
-    checks = [
-        check
-        for target, each in zip(measured, reports, strict=True)
-        for check in requirement_check.check(target.manifest, each)
-    ]
+    checks = []
+    for target, each in zip(measured, reports, strict=True):
+        checks += report.check_requirements(target.manifest, each)
     result = {
         "schema": report.SCHEMA,
         "reports": [report.without_samples(each) for each in reports],
         "requirements": checks,
     }
-    requirement_check.conclude(checks, result, session.log)
+    report.conclude(checks, result, session.log)
     return result
 
 
@@ -133,7 +108,7 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
     every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"), device=device)
     chosen = list(opened.manifest["precisions"]) if every else [opened.precision]
-    return [Measured(opened.folder, precision, opened.manifest) for precision in chosen]
+    return [Measured(opened.folder, precision, manifest=opened.manifest) for precision in chosen]
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
@@ -263,32 +238,27 @@ def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
     )
 
 
-def _opener(threads: int | None, device: str) -> Open:
-    return lambda target: bundles_.load(
-        target.folder, precision=target.precision, threads=threads, device=device
-    )
-
-
 def _accuracy(
-    measured: list[Measured], suites: list[scoring.Suite], session: Session, load: Open, progress: Log
+    measured: list[Measured], suites: list[scoring.Suite], session: Session, threads: int, progress: Log
 ) -> None:
     """Score every bundle on every suite, and measure every student's agreement with the teacher."""
     teacher = reference(measured)
-    references = ReferenceEmbeddings(lambda: load(teacher), suites, session) if teacher is not None else None
+    references = None
+    if teacher is not None:
+        references = teacher_agreement.ReferenceEmbeddings(
+            lambda: teacher.open(threads, session.device), suites, session
+        )
     for target in measured:
-        opened = load(target)
+        opened = target.open(threads, session.device)
         for suite in suites:
             progress(f"{target.title} on {suite.name}")
             unknown = unknown_tokens(opened, suite)
             found = scoring.evaluate(suite, opened.classify if opened.labels else opened.encode)
             target.quality[suite.name] = {**found, "unknown": unknown}
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
-                fact = (
-                    f"{unknown['texts']:,} of {len(suite.texts):,} texts have tokens that are not in its "
-                    "vocabulary"
-                )
                 session.log(
-                    f"{target.title} on {suite.name}: {fact}, {unknown['tokens']:.1%} of all tokens, first "
+                    f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
+                    f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, first "
                     f'"{unknown["first"][:60]}"'
                 )
         if references is not None and target is not teacher and not opened.labels:
@@ -315,39 +285,16 @@ def _size_bytes(target: Measured) -> int:
     )
 
 
-class _Progress:
-    """A bar on a terminal, elsewhere at most one line per LOG_INTERVAL_S; drawn between measurements, never
-    during one."""
+def _progress(steps: int, log: Log) -> Log:
+    """A log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then; nothing is
+    drawn while one is measured."""
+    done, logged_at = -1, time.perf_counter()
 
-    def __init__(self, steps: int, log: Log) -> None:
-        self.log, self.logged_at, self.steps = log, time.perf_counter(), steps
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        self.bar = Progress(
-            *columns,
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self.task = self.bar.add_task("", total=steps)
-        self.done = -1
+    def advance(line: str) -> None:
+        nonlocal done, logged_at
+        done += 1
+        if time.perf_counter() - logged_at > LOG_INTERVAL_S:
+            logged_at = time.perf_counter()
+            log(f"{done} of {steps} done; {line}")
 
-    def __enter__(self) -> Log:
-        self.bar.start()
-        return self._advance
-
-    def _advance(self, line: str) -> None:
-        self.done += 1
-        self.bar.update(self.task, description=line, completed=self.done)
-        self.bar.refresh()
-        if self.bar.disable and time.perf_counter() - self.logged_at > LOG_INTERVAL_S:
-            self.logged_at = time.perf_counter()
-            self.log(f"{self.done} of {self.steps} done; {line}")
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+    return advance

@@ -104,8 +104,8 @@ def languages(name: str | Path) -> set[str]:
 
 
 def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
-    """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean over
-    tasks of the measure that the family averages.
+    """Score an encoder on a suite. Returns {kind, average, tasks: {name: measures}}; `average` is the mean
+    over tasks of the measure that the family averages.
 
     For a suite of kind `task` pass a bundle's `classify` in place of an encoder. The measures are described
     at the family's `score`. Raises CheckFailed for embeddings that are not finite, whose cosines would count
