@@ -200,24 +200,24 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
             "separate runs"
         )
     classifies = bool(next(iter(label_sets)))
-    bundle_name = measured[0].name
+    returned = "labels" if classifies else "embeddings"
     found = []
     for name in names or ["task" if classifies else DEFAULT_SUITE]:
         own, _, file = name.partition(":")
-        suite = scoring.task_suite(measured[0].manifest, file, data) if own == "task" and classifies else None
-        if suite is None and own == "task" and not Path(name).exists():
+        if own == "task" and classifies:
+            found.append(scoring.task_suite(measured[0].manifest, file, data))
+            continue
+        needs_labels = own == "task" and not Path(name).exists()
+        if not needs_labels:
+            found.append(scoring.suite(name, data))
+            needs_labels = found[-1].kind == "task"
+        if needs_labels != classifies:
+            needed, way_out = "embeddings", "use --suite task for labels"
+            if needs_labels:
+                needed, way_out = "labels", "fine-tune it, or choose another suite"
             raise UserError(
-                f"--suite {name}: needs labels, {bundle_name} returns embeddings; fine-tune it, or choose "
-                "another suite"
+                f"--suite {name}: needs {needed}, {measured[0].name} returns {returned}; {way_out}"
             )
-        suite = suite or scoring.suite(name, data)
-        if (suite.kind == "task") != classifies:
-            needed, returned = ("labels", "embeddings") if suite.kind == "task" else ("embeddings", "labels")
-            raise UserError(
-                f"--suite {name}: needs {needed}, {bundle_name} returns {returned}; use --suite task for "
-                "labels"
-            )
-        found.append(suite)
     return found
 
 
@@ -258,8 +258,8 @@ def _accuracy(
             if unknown["texts"] > UNKNOWN_SHARE * len(suite.texts):
                 session.log(
                     f"{target.title} on {suite.name}: {unknown['texts']:,} of {len(suite.texts):,} texts "
-                    f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, first "
-                    f'"{unknown["first"][:60]}"'
+                    f"have tokens that are not in its vocabulary, {unknown['tokens']:.1%} of all tokens, "
+                    f'first "{unknown["first"][:60]}"'
                 )
         if references is not None and target is not teacher and not opened.labels:
             held_out = references.of(target.manifest, target.name)
