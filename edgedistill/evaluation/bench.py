@@ -23,7 +23,7 @@ LOG_INTERVAL_S = 10.0  # at least, between two lines of progress
 
 
 class Outputs(NamedTuple):
-    """Files to write: reports as JSON, and one self-contained HTML page."""
+    """The files to write: reports as JSON, and one self-contained HTML page."""
 
     json: Path | None = None
     html: Path | None = None
@@ -60,9 +60,9 @@ def bench(
     """Measure bundles ("path", "path:w8", "path:*") on suites, log the table, write the outputs, check the
     recipes' requirements.
 
-    threads: default $OMP_NUM_THREADS, else the processors this process may use.
-    Returns {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where
-    possible, and CheckFailed with the result, after the files are written, when a requirement is not met.
+    Without `threads`, $OMP_NUM_THREADS decides, else the processors that this process may use. Returns
+    {schema, reports (without raw samples), requirements}. Raises UserError, before measuring where possible,
+    and CheckFailed with the result, after the files are written, when a requirement is not met.
     """
     if not bundles:
         raise UserError("edgedistill bench: no bundle; name one, or make one with edgedistill export RUN")
@@ -103,7 +103,7 @@ def bench(
 def targets(name: str, device: str = "cpu") -> list[Measured]:
     """Resolve a bundle as named on the command line, by default in the fastest precision on the device.
 
-    Raises UserError: no such bundle, no such precision.
+    Raises UserError where there is no such bundle or precision.
     """
     every = name.endswith(":*")
     opened = bundles_.load(name.removesuffix(":*"), device=device)
@@ -112,7 +112,7 @@ def targets(name: str, device: str = "cpu") -> list[Measured]:
 
 
 def distinguishable(measured: list[Measured]) -> list[Measured]:
-    """The same bundles; those in different folders of the same name are named by their paths."""
+    """Return the same bundles; those in different folders of the same name are named by their paths."""
     folders: dict[str, set[Path]] = {}
     for target in measured:
         folders.setdefault(target.name, set()).add(target.folder.resolve())
@@ -123,7 +123,7 @@ def distinguishable(measured: list[Measured]) -> list[Measured]:
 
 
 def reference(measured: list[Measured]) -> Measured | None:
-    """The teacher that students are compared with: in fp32, where that is measured."""
+    """Return the teacher that students are compared with, in fp32 where that is measured."""
     return min(
         (target for target in measured if target.is_teacher),
         key=lambda target: target.precision != "fp32",
@@ -134,8 +134,10 @@ def reference(measured: list[Measured]) -> Measured | None:
 def assemble(
     target: Measured, measured: list[Measured], suite_of_texts: str, described: dict[str, Any]
 ) -> dict[str, Any]:
-    """The report of one bundle, with every key of report.KEYS. suite_of_texts: the suite whose texts were
-    timed. described: the machine."""
+    """Return the report of one bundle, with every key of report.KEYS.
+
+    `suite_of_texts` is the suite whose texts were timed, `described` the machine.
+    """
     manifest, graph = target.manifest, target.manifest["precisions"][target.precision]
     device = target.speed["device"]
     drift = (graph.get("drift") or {}) if device == "cpu" else {}  # export measured it on a CPU
@@ -173,7 +175,7 @@ def assemble(
 
 
 def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, Any]:
-    """How much of a suite the vocabulary lacks. Returns {texts: with unknown tokens, tokens: their share of
+    """Count what the vocabulary lacks of a suite. Returns {texts: with unknown tokens, tokens: their share of
     all, first: text or None}."""
     unknown = opened.unknown_id
     if unknown is None:
@@ -191,7 +193,8 @@ def unknown_tokens(opened: bundles_.Bundle, suite: scoring.Suite) -> dict[str, A
 def _suites(names: list[str], measured: list[Measured], data: Path | None) -> list[scoring.Suite]:
     """Read the suites. `task` and `task:FILE` are the task the bundles were fine-tuned for.
 
-    Raises UserError where suites and bundles do not fit: labels for one, embeddings for the other.
+    Raises UserError where suites and bundles do not fit, because one needs or returns labels and the other
+    embeddings.
     """
     label_sets = {tuple(target.manifest.get("labels", ())) for target in measured}
     if len(label_sets) > 1:
@@ -222,8 +225,8 @@ def _suites(names: list[str], measured: list[Measured], data: Path | None) -> li
 
 
 def _log_missing_teacher(measured: list[Measured], log: Log) -> None:
-    """Without a teacher among the bundles: log that the share retained is not shown, and how to make the
-    teacher's bundle."""
+    """Log, where no teacher is among the bundles, that the share retained is not shown, and how the teacher's
+    bundle is made."""
     if reference(measured) is not None or measured[0].manifest.get("labels"):
         return
     manifest = measured[0].manifest
@@ -274,7 +277,7 @@ def _share(found: dict[str, Any], teachers: dict[str, Any] | None) -> float | No
 
 
 def _size_bytes(target: Measured) -> int:
-    """What a device needs for this precision: the whole folder without the other graphs."""
+    """Return what a device needs for this precision, the whole folder without the other graphs."""
     others = {
         target.folder / graph["file"]
         for name, graph in target.manifest["precisions"].items()
@@ -286,8 +289,8 @@ def _size_bytes(target: Measured) -> int:
 
 
 def _progress(steps: int, log: Log) -> Log:
-    """A log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then; nothing is
-    drawn while one is measured."""
+    """Return a log of the steps, which shows at most one in LOG_INTERVAL_S and how many are done by then;
+    nothing is drawn while one is measured."""
     done, logged_at = -1, time.perf_counter()
 
     def advance(line: str) -> None:

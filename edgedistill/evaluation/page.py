@@ -26,7 +26,7 @@ def write(path: Path, reports: list[Report]) -> None:
 
 
 def html(reports: list[Report]) -> str:
-    """The page as a string. It loads nothing from elsewhere."""
+    """Return the page as a string. It loads nothing from elsewhere."""
     text = files.json_text(data(reports), separators=(",", ":"))
     page = template("page.html")
     for mark, name in PARTS.items():
@@ -35,15 +35,15 @@ def html(reports: list[Report]) -> str:
 
 
 def template(name: str) -> str:
-    """A file of the folder html."""
+    """Read a file of the folder html."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def data(reports: list[Report]) -> dict[str, Any]:
-    """What page.js draws: the reports themselves and, of each, the cells of its row in every table.
+    """Return what page.js draws: the reports themselves and, of each, the cells of its row in every table.
 
-    suites: {name, averaged, measure} of each suite: the measure of a task that is averaged, and its title.
-    reference: the place of the teacher among the reports; None without one.
+    `suites` holds each suite's name, the measure of a task that it averages, and the title of that;
+    `reference` is the place of the teacher among the reports, None without one.
     """
     names, teacher = suites(reports), reference(reports)
     noise = (

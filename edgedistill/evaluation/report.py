@@ -1,5 +1,5 @@
 """Reports: JSON files with scores, raw latency samples, units, machine and versions, one report per bundle
-and precision."""
+and precision; and the requirements of a recipe that a report is compared with."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Report = dict[str, Any]
 
 
 def read(path: Path) -> list[Report]:
-    """Read a file of one report or several. Raises UserError: no such file, not a report, a newer schema, a
-    missing key."""
+    """Read a file of one report or several. Raises UserError where there is no such file, or it is no report,
+    has a newer schema or lacks a key."""
     if not path.exists():
         raise UserError(f"{path}: no such file; make one with edgedistill bench … --out {path.name}")
     value = files.read_json(path, "write it again with edgedistill bench")
@@ -67,7 +67,7 @@ def write(path: Path, reports: list[Report]) -> None:
 
 
 def dumps(reports: list[Report]) -> str:
-    """Indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and
+    """Return indented JSON in which a list of plain numbers stays on one line. Raises ValueError for NaN and
     infinity."""
     value = reports[0] if len(reports) == 1 else {"schema": SCHEMA, "reports": reports}
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
@@ -78,47 +78,48 @@ def dumps(reports: list[Report]) -> str:
 
 
 def missing_keys(report: Report) -> list[str]:
-    """The required KEYS that a report lacks, dotted."""
+    """Return the required KEYS that a report lacks, dotted."""
     lost = [key for key in KEYS if key not in report]
-    for key in report.keys() & KEYS.keys():
-        lost += [f"{key}.{part}" for part in KEYS[key] if part not in (report[key] or {})]
+    for key, parts in KEYS.items():
+        if key in report:
+            lost += [f"{key}.{part}" for part in parts if part not in (report[key] or {})]
     return lost
 
 
 def title(report: Report) -> str:
-    """`name:precision`, as on the command line."""
+    """Return `name:precision`, as on the command line."""
     return f"{report['bundle']['name']}:{report['bundle']['precision']}"
 
 
 def is_teacher(report: Report) -> bool:
-    """Whether the bundle is a teacher, exported as it is."""
+    """Return whether the bundle is a teacher, exported as it is."""
     return bool(report["bundle"]["kind"] == "teacher")
 
 
 def reference(reports: list[Report]) -> Report | None:
-    """The teacher that students are compared with: in fp32, where that was measured."""
+    """Return the teacher that students are compared with, in fp32 where that was measured."""
     teachers = [report for report in reports if is_teacher(report)]
     return min(teachers, key=lambda report: report["bundle"]["precision"] != "fp32", default=None)
 
 
 def suites(reports: list[Report]) -> list[str]:
-    """Names of all suites, in order of first appearance."""
+    """Return the names of all suites, in order of first appearance."""
     return list(dict.fromkeys(name for report in reports for name in report["quality"]))
 
 
 def noisy(report: Report) -> bool:
-    """Whether p50 differed by more than NOISY between rounds."""
+    """Return whether p50 differed by more than NOISY between rounds."""
     return bool((report.get("noise") or {}).get("between", 0) > NOISY)
 
 
 def retained(report: Report, suite: str) -> float | None:
-    """The share of the teacher's score; None without a teacher, and for the reference itself."""
+    """Return the share of the teacher's score; None without a teacher, and for the reference itself."""
     share: float | None = report["kept"].get(suite)
     return None if share is None or (is_teacher(report) and share == 1) else share
 
 
 def without_samples(report: Report) -> Report:
-    """A copy without the raw latency samples."""
+    """Return a copy without the raw latency samples."""
     parts = {
         key: {k: v for k, v in report[key].items() if "samples" not in k} for key in ("single", "offline")
     }
@@ -126,7 +127,7 @@ def without_samples(report: Report) -> Report:
 
 
 def merged(reports: list[Report]) -> list[Report]:
-    """One report per graph file: scores of all its reports together, costs of the first."""
+    """Return one report per graph file, with the scores of all its reports and the costs of the first."""
     found: dict[tuple[str, str], Report] = {}
     for report in reports:
         key = (title(report), report["bundle"]["sha256"])

@@ -47,7 +47,7 @@ class Suite:
     def sample(self, count: int, seed: int = 0) -> list[Any]:
         """Draw `count` texts (of a labelled task: texts or pairs), repeated only where the suite has fewer.
 
-        Of retrieval from queries and the corpus' first chunk.
+        Those of a retrieval suite are drawn from the queries and the corpus' first chunk.
         """
         texts: list[Any] = list(self.texts)
         for task in self.tasks.values():
@@ -65,9 +65,8 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
     """Read a suite by path or shipped name. Its files are next to suite.yaml, else under `data` (or
     $EDGEDISTILL_DATA).
 
-    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name. Raises UserError: unknown suite
-        or task, invalid YAML,
-    a missing file or column.
+    `xsts:en-de,en-ru` reads only those tasks, and is then the suite's name. Raises UserError for an unknown
+    suite or task, invalid YAML, and a missing file or column.
     """
     title, path, description = _described(name)
     data = data or os.environ.get("EDGEDISTILL_DATA")
@@ -78,22 +77,22 @@ def suite(name: str | Path, data: Path | str | None = None) -> Suite:
 
 
 def task_suite(manifest: dict[str, Any], file: str = "", data: Path | None = None) -> Suite:
-    """The task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another table of
-    the same columns."""
+    """Return the task a bundle was fine-tuned for: the test split its recipe names or, with `file`, another
+    table of the same columns."""
     tasks = labelled_task.of_recipe(manifest["recipe"], file, data)
     labelled_task.check(manifest["labels"], tasks)
     return Suite(f"task:{file}" if file else "task", "task", "the task of the bundle's recipe", [], tasks)
 
 
 def title(name: str | Path) -> str:
-    """What a suite is called in reports, by its path or shipped name. Reads suite.yaml only. Raises UserError
-    as `suite`."""
+    """Return what a suite, by path or shipped name, is called in reports. Only suite.yaml is read. Raises
+    UserError as `suite`."""
     return _described(name)[0]
 
 
 def languages(name: str | Path) -> set[str]:
-    """The language codes in a suite's task names (en and de of en-de) and bitext columns. Reads suite.yaml
-    only."""
+    """Return the language codes in a suite's task names (en and de of en-de) and bitext columns. Only
+    suite.yaml is read."""
     _, _, description = _described(name)
     named = [
         each
@@ -118,7 +117,7 @@ def evaluate(suite: Suite, encode: Any) -> dict[str, Any]:
 
 
 def _finite(suite: str, encode: Any, texts: Any) -> Any:
-    """What an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
+    """Return what an encoder gives. Raises CheckFailed where that is not finite, naming the first text."""
     found = encode(texts)
     if isinstance(found, np.ndarray) and found.dtype.kind == "f" and not np.isfinite(found).all():
         at = int(np.argmin(np.isfinite(found.reshape(len(found), -1)).all(1)))
@@ -154,7 +153,7 @@ def describe(path: Path) -> Description[Any]:
 
 
 def _problem(error: Any, task: type[Task]) -> str:
-    """One pydantic error as *place: fact; way out*."""
+    """Word one pydantic error as *place: fact; way out*."""
     loc = error["loc"]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
     if error["type"] == "extra_forbidden":
@@ -168,8 +167,8 @@ def _problem(error: Any, task: type[Task]) -> str:
 
 
 def _described(name: str | Path) -> tuple[str, Path, Description[Any]]:
-    """(title, path, description) of a suite by path or shipped name; tasks after a colon restrict it to
-    those, in its own order."""
+    """Return (title, path, description) of a suite by path or shipped name; tasks after a colon restrict it
+    to those, in its own order."""
     whole, chosen = str(name), ""
     if not Path(name).is_file():
         whole, _, chosen = whole.partition(":")

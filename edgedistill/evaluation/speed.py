@@ -30,8 +30,7 @@ IMPORT_ROOT = Path(__file__).resolve().parents[2]  # holds the package, for the 
 class Target:
     """One precision of a bundle, to be measured.
 
-    name: its name in reports; by default that of its folder, because several bundles can be exported from one
-    recipe.
+    In reports it has the `name` of its folder, because several bundles can be exported from one recipe.
     """
 
     folder: Path
@@ -71,9 +70,8 @@ def measure(
     """Measure bundles in alternation. Returns, for each, {single, offline, load_ms, load, peak_rss_bytes,
     memory, noise, threads, device}.
 
-    texts: at least one. Each round times `plan.queries` of them one by one, in another order. Times are in
-        ms, memory in bytes.
-    Raises UserError for a device that does not exist, or does not start.
+    There must be one text at least. Each round times `plan.queries` of them one by one, in another order.
+    Times are in ms, memory in bytes. Raises UserError for a device that does not exist, or does not start.
     """
 
     def run(what: str, target: Target, seed: int) -> dict[str, Any]:

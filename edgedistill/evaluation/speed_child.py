@@ -23,7 +23,7 @@ BATCH_SIZES = (1, 8, 32)
 
 
 class Task(NamedTuple):
-    """One measurement of one bundle. threads: None for the bundle's own choice."""
+    """One measurement of one bundle. Where `threads` is None, the bundle chooses."""
 
     what: str  # time or memory
     folder: str
@@ -59,8 +59,8 @@ def main(task: Task) -> int:
 
 
 def _load(task: Task) -> tuple[Any, dict[str, float]]:
-    """Returns (bundle, {import_ms, load_ms, first_ms}): importing the runtime, opening the bundle, the first
-    answer."""
+    """Return (bundle, {import_ms, load_ms, first_ms}): how long importing the runtime, opening the bundle and
+    the first answer took."""
     start = time.perf_counter_ns()
     from edgedistill.runtime import bundle
 
@@ -113,8 +113,8 @@ def _time(task: Task) -> dict[str, Any]:
 
 
 def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds: float) -> float:
-    """Texts per second in batches of `size`, over at least `seconds` and one call; the first call is not
-    counted."""
+    """Count texts per second in batches of `size`, over at least `seconds` and one call; the first call is
+    not counted."""
     call(texts[:size])
     done, spent, began = 0, -1.0, time.perf_counter()
     starts = itertools.cycle(range(0, len(texts), size))
@@ -128,7 +128,7 @@ def _rate(call: Callable[[list[str]], Any], texts: list[str], size: int, seconds
 
 
 def _memory(task: Task) -> dict[str, Any]:
-    """Peak memory after texts of every length, single and batched, up to the bundle's limit."""
+    """Return the peak memory after texts of every length, single and batched, up to the bundle's limit."""
     opened, _ = _load(task)
     loaded = machine.peak_rss_bytes()
     texts: list[Any] = json.load(sys.stdin)

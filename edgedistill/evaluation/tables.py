@@ -1,5 +1,5 @@
-"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. Never typed by
-hand."""
+"""Reports as tables: for the terminal within 100 columns, and as Markdown for the README. No table is typed
+by hand."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Cell(NamedTuple):
 
 
 def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
-    """The row of a report in every table: its sizes, its scores on the named suites, its costs.
+    """Return the row of a report in every table: its sizes, its scores on the named suites, its costs.
 
-    shares: whether each score is followed by the share of the teacher's score that is retained.
+    Where `shares`, each score is followed by the share of the teacher's score that is retained.
     """
     parameters, graph = report["parameters"]["total"], report["size_bytes"]["graph"]
     p50, p99 = report["single"]["p50_ms"], report["single"]["p99_ms"]
@@ -51,7 +51,7 @@ def cells(report: Report, names: list[str], shares: bool) -> list[Cell]:
 
 
 def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
-    """The average on each suite × 100 and, where `shares`, per cent of the teacher's."""
+    """Return the average on each suite × 100 and, where `shares`, per cent of the teacher's."""
     found = []
     for name in names:
         average = (report["quality"].get(name) or {}).get("average")
@@ -63,26 +63,26 @@ def _scores(report: Report, names: list[str], shares: bool) -> list[Cell]:
 
 
 def compared(reports: list[Report]) -> bool:
-    """Whether any report retains a share of a teacher's score."""
+    """Return whether any report retains a share of a teacher's score."""
     return any(retained(report, name) is not None for report in reports for name in suites(reports))
 
 
 def milliseconds(value: float) -> str:
-    """Three significant digits or the next whole number."""
+    """Show three significant digits or the next whole number."""
     if value < 1:
         return f"{value:.3f}"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def _batch_sensitivity(lowest: float | None) -> str:
-    """The largest 1 − cosine between a text's embedding encoded alone and in a batch."""
+    """Show the largest 1 − cosine between a text's embedding encoded alone and in a batch."""
     if lowest is None:
         return "–"
     return "0" if lowest > 1 - 5e-5 else f"{1 - lowest:.4f}"
 
 
 def shorten(text: str, width: int) -> str:
-    """At most `width` characters; the middle is cut, because names differ at their ends."""
+    """Cut a text to at most `width` characters, in the middle, because names differ at their ends."""
     if len(text) <= width:
         return text
     head = (width - 1) * 2 // 3
@@ -90,7 +90,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def conditions(report: Report) -> str:
-    """GPU, processor, threads, relevant instruction sets, runtime and day: what a latency depends on."""
+    """Name what a latency depends on: GPU, processor, threads, relevant instruction sets, runtime and day."""
     machine, threads = report["machine"], report.get("threads")
     runtime = report["versions"].get("onnxruntime")
     cpu = re.sub(r"\((?:R|TM|C)\)|\bCPU\b|@.*", "", machine.get("cpu") or "")
@@ -107,13 +107,13 @@ def conditions(report: Report) -> str:
 
 
 def places(reports: list[Report]) -> list[str]:
-    """The conditions of all reports, each once."""
+    """Return the conditions of all reports, each once."""
     return list(dict.fromkeys(map(conditions, reports)))
 
 
 def terminal(reports: list[Report]) -> str:
-    """One table of costs, with the scores of a single suite in it; the scores of several suites in a second
-    table. Plain text of at most WIDTH columns, one row per report."""
+    """Return plain text of at most WIDTH columns, one row per report: a table of costs, with the scores of a
+    single suite in it; the scores of several suites stand in a second table."""
     names, shares = suites(reports), compared(reports)
     single_suite = names if len(names) == 1 else []
     parts: list[RenderableType] = [
@@ -127,15 +127,15 @@ def terminal(reports: list[Report]) -> str:
 
 
 def plain(sheet: RenderableType, width: int = WIDTH) -> str:
-    """What rich would print, as text of at most `width` columns."""
+    """Return what rich would print, as text of at most `width` columns."""
     screen = Console(width=width, file=io.StringIO(), record=True)
     screen.print(sheet)
     return "\n".join(line.rstrip() for line in screen.export_text().rstrip().splitlines())
 
 
 def markdown(reports: list[Report]) -> str:
-    """The README's table, one row per report, and below it the conditions; `retained` columns only where a
-    teacher was measured."""
+    """Return the README's table, one row per report, and below it the conditions; it has `retained` columns
+    only where a teacher was measured."""
     names, shares = suites(reports), compared(reports)
     kept = [
         [cell for cell in cells(report, names, shares) if cell.head not in ONLY_IN_TERMINAL]
@@ -152,8 +152,8 @@ def markdown(reports: list[Report]) -> str:
 
 
 def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> Table:
-    """A table whose first column takes what the others leave of WIDTH. suite_width: the most characters of a
-    suite's name."""
+    """Return a table whose first column takes what the others leave of WIDTH. A suite's name has at most
+    `suite_width` characters."""
     names = suites(reports)
     heads = [
         shorten(cell.head, suite_width) if cell.head in names else cell.head.replace(" ", "\n")
@@ -174,7 +174,7 @@ def _table(reports: list[Report], rows: list[list[Cell]], suite_width: int) -> T
 
 
 def _notes(reports: list[Report]) -> list[str]:
-    """Conditions and what the columns mean, each line at most WIDTH characters."""
+    """Return the conditions and what the columns mean, each line at most WIDTH characters."""
     notes = [shorten(line, WIDTH) for line in places(reports)]
     legend = "batch sens.: largest 1 − cosine, single vs. batched."
     notes.append(f"{legend} retained: share of the teacher's score." if compared(reports) else legend)

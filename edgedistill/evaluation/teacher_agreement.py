@@ -26,15 +26,15 @@ MIN_BUCKET_TEXTS = 2
 def agreement(
     student: Floats, teacher: Floats, lengths: Ints, pairs: int = 50_000, queries: int = 2_000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare two sets of embeddings of the same texts.
+    """Compare two sets of embeddings of the same texts, student (n, d) and teacher (n, e), of lengths (n,) in
+    tokens.
 
-    student (n, d), teacher (n, e), lengths (n,) in tokens. Returns
-    `spearman`: of the pairwise cosines of at most `pairs` sampled pairs;
-    `cosine_mean`, `cosine_min`: between the two embeddings of a text, None where d != e;
-    `top10_overlap`: share of the teacher's ten nearest neighbours that are also among the student's, over
-        `queries` sampled texts;
-    `by_length`: the same per bucket of token counts; pairs are within a bucket, neighbours from all texts.
-    Raises ValueError where the three differ in length, CheckFailed for embeddings that are not finite.
+    Returns `spearman`, the rank correlation of the pairwise cosines of at most `pairs` sampled pairs;
+    `cosine_mean` and `cosine_min` between the two embeddings of a text, None where d != e; `top10_overlap`,
+    the share of the teacher's ten nearest neighbours that are also among the student's, over `queries`
+    sampled texts; and `by_length`, the same per bucket of token counts, where pairs are within a bucket and
+    neighbours from all texts. Raises ValueError where the three differ in length, CheckFailed for embeddings
+    that are not finite.
     """
     if len(student) != len(teacher) or len(student) != len(lengths):
         raise ValueError(
@@ -77,7 +77,7 @@ def agreement(
 
 
 def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """`count` pairs of different rows; all pairs when there are no more than that."""
+    """Draw `count` pairs of different rows; all pairs where there are no more than that."""
     if len(rows) * (len(rows) - 1) // 2 <= count:
         i, j = np.triu_indices(len(rows), 1)
     else:
@@ -87,7 +87,8 @@ def _sample_pairs(rows: Ints, count: int, random: np.random.Generator) -> tuple[
 
 
 def _neighbour_overlap(x: Floats, y: Floats, sampled: Ints, k: int) -> Floats:
-    """Share of common k nearest neighbours of each sampled row, itself excluded: (len(sampled),)."""
+    """Return the share of common k nearest neighbours of each sampled row, itself excluded:
+    (len(sampled),)."""
     k = min(k, len(x) - 1)
     if k < 1:
         return np.ones(len(sampled))
@@ -123,8 +124,8 @@ class ReferenceEmbeddings:
         self.by_corpus: dict[str, Reference] = {}
 
     def of(self, manifest: dict[str, Any], name: str) -> Reference:
-        """The reference for a bundle: texts that its recipe held out from training, else the texts of the
-        suites. `name`: for the log."""
+        """Return the reference for a bundle: texts that its recipe held out from training, else the texts of
+        the suites. `name` is for the log."""
         described = manifest.get("recipe") or {}
         key = json.dumps([described.get("corpus"), described.get("seed")], sort_keys=True)
         if key not in self.by_corpus:

@@ -44,7 +44,8 @@ def read(part: BitextFile, find: Find, rows: Rows) -> Bitext:
 
 
 def score(texts: list[str], tasks: dict[str, Bitext], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `forward` (second found for first), `backward`, their mean `accuracy`, and `pairs`."""
+    """Return, per task, `forward` (second found for first), `backward`, their mean `accuracy`, and
+    `pairs`."""
     return {name: _score_bitext(task, encode) for name, task in tasks.items()}
 
 
@@ -60,8 +61,8 @@ def _score_bitext(task: Bitext, encode: Encode) -> dict[str, Any]:
 
 
 def _accuracy(queries: Floats, candidates: Floats, texts: list[str]) -> float:
-    """Share of rows whose nearest candidate is that of the same row, or an equal text; the first of equal
-    cosines counts."""
+    """Return the share of rows whose nearest candidate is that of the same row, or an equal text; the first
+    of equal cosines counts."""
     nearest = [
         (queries[start : start + BLOCK] @ candidates.T).argmax(1) for start in range(0, len(queries), BLOCK)
     ]

@@ -44,7 +44,7 @@ class TaskTestRows:
 
     @property
     def items(self) -> list[Any]:
-        """Texts, or pairs as lists."""
+        """Return texts, or pairs as lists."""
         return [item[0] if len(item) == 1 else list(item) for item in self.rows.items]
 
 
@@ -55,10 +55,10 @@ def read(part: TaskTable, find: Find, rows: Rows) -> TaskTestRows:
 
 
 def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[str, TaskTestRows]:
-    """The test rows of the task that a bundle's recipe names or, with `file`, that table read by the task's
-    columns.
+    """Return the test rows of the task that a bundle's recipe names or, with `file`, that table read by the
+    task's columns.
 
-    Raises UserError: the recipe names no test split, or there is no such file.
+    Raises UserError where the recipe names no test split, or there is no such file.
     """
     stage = recipe.parse(described, "manifest.json: recipe").finetuning
     assert stage is not None, "a bundle with labels was fine-tuned"
@@ -88,7 +88,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
 
 
 def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
-    """Raises UserError where a task has a label that is not among the bundle's."""
+    """Raise UserError where a task has a label that is not among the bundle's."""
     for name, task in tasks.items():
         unknown = sorted(set(task.rows.labels) - set(labels))
         if unknown:
@@ -99,7 +99,7 @@ def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
 
 
 def score(texts: list[str], tasks: dict[str, TaskTestRows], classify: Classify) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
+    """Return, per task, `accuracy`, `f1`, `macro_f1`, and the number of `rows` and `labels`."""
     return {name: _score_task(task, classify) for name, task in tasks.items()}
 
 

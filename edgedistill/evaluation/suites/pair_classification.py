@@ -18,7 +18,7 @@ from edgedistill.evaluation.suites.suite_files import Family, Find, Rows, Task, 
 
 
 class PairTables(Task):
-    """Tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
+    """Two tables of pairs with two labels; the threshold is chosen on `dev`, `test` is scored."""
 
     dev: str = Field(description="a table: next to suite.yaml, else under --data")
     test: str
@@ -41,7 +41,7 @@ class LabelledPairs:
 
 
 def read(part: PairTables, find: Find, rows: Rows) -> tuple[LabelledPairs, LabelledPairs]:
-    """Read (dev, test). Raises UserError where the task has not exactly two labels."""
+    """Read dev and test. Raises UserError where the task has not exactly two labels."""
     dev, test = (
         labelled_tasks.read_table(find(name), part.texts, part.label, part.name)
         for name in (part.dev, part.test)
@@ -64,7 +64,7 @@ def _labelled_pairs(table: labelled_tasks.LabelledRows, positive: str, rows: Row
 def score(
     texts: list[str], tasks: dict[str, tuple[LabelledPairs, LabelledPairs]], encode: Encode
 ) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
+    """Return, per task, `accuracy` and `f1` on test, each at the threshold that was best for it on dev, the
     `thresholds`, and `pairs`."""
     embeddings = unit(encoded(encode, texts))
     return {name: _score_task(embeddings, *splits) for name, splits in tasks.items()}
@@ -81,10 +81,11 @@ def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> 
 
 
 def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """The best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match; midway
-    between two cosines that occur.
+    """Find the best threshold for each measure, {accuracy, f1}: pairs with at least this cosine match. It
+    lies midway between two cosines that occur.
 
-    cosine (n,), matches (n,) bool, of the dev split. The paper states no rule for choosing the threshold.
+    cosine (n,) and matches (n,) bool are those of the dev split. The paper states no rule for choosing the
+    threshold.
     """
     order = np.argsort(-cosine, kind="stable")
     hits = np.concatenate([[0], np.cumsum(matches[order])])

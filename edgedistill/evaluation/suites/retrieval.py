@@ -31,9 +31,9 @@ POOL = 100
 
 
 class RetrievalFolder(Task):
-    """A BEIR folder: corpus.jsonl, queries.jsonl (each also .gz), qrels.tsv or qrels/test.tsv. Of another
-    split than test: qrels/SPLIT.tsv or qrels_SPLIT.tsv, and its queries_SPLIT.jsonl if there is one.
-    """
+    """A BEIR folder with corpus.jsonl, queries.jsonl and qrels.tsv or qrels/test.tsv, each also .gz. Another
+    split than test is read from qrels/SPLIT.tsv or qrels_SPLIT.tsv, and from queries_SPLIT.jsonl if there is
+    one."""
 
     folder: str = Field(description="next to suite.yaml, else under --data")
     split: str = Field("test", description="which judgements of the folder")
@@ -46,7 +46,7 @@ class RetrievalFolder(Task):
 
 @dataclass(frozen=True)
 class Collection:
-    """One retrieval task: queries and relevance grades in memory, the corpus on disk."""
+    """One retrieval task, with its queries and relevance grades in memory and the corpus on disk."""
 
     corpus: Path
     query_ids: list[str]
@@ -55,15 +55,15 @@ class Collection:
     same_ids: bool
 
     def chunks(self, size: int = CHUNK_TEXTS) -> Iterator[tuple[list[str], list[str]]]:
-        """The corpus as (ids, texts), `size` at a time, read from disk."""
+        """Read the corpus from disk as (ids, texts), `size` at a time."""
         rows = jsonl(self.corpus)
         while chunk := list(islice(rows, size)):
             yield [name for name, _, _ in chunk], [normalize(f"{title} {text}") for _, title, text in chunk]
 
 
 def ndcg(grades: list[int], relevant: list[int], k: int = 10) -> float:
-    """nDCG@k with linear gain, as trec_eval's ndcg_cut. grades: of the ranked texts, best first; relevant:
-    all grades of the query."""
+    """Return nDCG@k with linear gain, as trec_eval's ndcg_cut does. `grades` are those of the ranked texts,
+    best first; `relevant` are all grades of the query."""
     discount = 1 / np.log2(np.arange(2, k + 2))
     gained = np.maximum(np.array(grades[:k], dtype=float), 0)
     ideal = np.sort(np.maximum(np.array(relevant, dtype=float), 0))[::-1][:k]
@@ -97,7 +97,7 @@ def read(part: RetrievalFolder, find: Find, rows: Rows) -> Collection:
 
 
 def score(texts: list[str], tasks: dict[str, Collection], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `ndcg_at_10`, and the number of `queries` and `texts`."""
+    """Return, per task, `ndcg_at_10`, and the number of `queries` and `texts`."""
     return {name: _score_collection(task, encode) for name, task in tasks.items()}
 
 
@@ -107,8 +107,8 @@ def _score_collection(collection: Collection, encode: Encode) -> dict[str, Any]:
 
 
 def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int]:
-    """Returns (nDCG@10 of every query, number of ranked texts). Memory is bounded: per query only the best
-    POOL are kept between chunks."""
+    """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
+    per query are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
     best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
     rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
@@ -150,8 +150,8 @@ def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int
 def _best(
     best: Floats, rows: Ints, scores: Floats, chunk: Ints, excluded: list[int | None]
 ) -> tuple[Floats, Ints]:
-    """Merge a chunk's scores (q, c) into the best so far (q, p): the POOL highest, unordered. excluded: a
-    column per query, or None."""
+    """Merge a chunk's scores (q, c) into the best so far (q, p), which keeps the POOL highest, unordered.
+    `excluded` has a column per query, or None."""
     for q, column in enumerate(excluded):
         if column is not None:
             scores[q, column] = -np.inf

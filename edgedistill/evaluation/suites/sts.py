@@ -38,7 +38,7 @@ class StsFile(Task):
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """One STS task: pairs as rows of the suite's texts, gold scores, subset of each pair."""
+    """One STS task: pairs as rows of the suite's texts, with gold score and subset of each pair."""
 
     first: Ints  # (n,) into Suite.texts
     second: Ints
@@ -74,14 +74,14 @@ def read(part: StsFile, find: Find, rows: Rows) -> ScoredPairs:
 
 
 def _has_column(path: Path, name: str) -> bool:
-    """Whether the header of a .tsv or .csv file has a column; other tables have no header to ask."""
+    """Return whether the header of a .tsv or .csv file has a column; other tables have no header to ask."""
     table = readers.numbered_rows(path)
     return table is not None and name in next(table, (0, []))[1]
 
 
 def _translations(path: Path, scores: list[str], other: Path, part: StsFile) -> list[str]:
-    """sentence2 of `other`, row by row. Raises UserError where the two tables are not aligned: rows and
-    scores must match."""
+    """Return sentence2 of `other`, row by row. Raises UserError where the two tables are not aligned, because
+    rows and scores must match."""
     theirs = list(columns(other, [part.sentence2, part.score], (part.score,)))
     way_out = "take both from the same release"
     if len(theirs) != len(scores):
@@ -106,21 +106,21 @@ def _number(cell: str, path: Path, row: int) -> float:
 
 
 def score(texts: list[str], tasks: dict[str, ScoredPairs], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted by pairs),
-    `alignment`, `uniformity`."""
+    """Return, per task, `all` (one Spearman over all pairs), `mean` and `wmean` (over its subsets; weighted
+    by pairs), `alignment` and `uniformity`."""
     embeddings = unit(encoded(encode, texts))
     return {name: _score_pairs(pairs, embeddings) for name, pairs in tasks.items()}
 
 
 def alignment(x: Floats, y: Floats) -> float | None:
-    """Mean ‖x − y‖² over paraphrases. x, y (n, d) unit rows; None without rows. Lower is better (Wang and
-    Isola 2020, eq. 1)."""
+    """Return the mean ‖x − y‖² over paraphrases, unit rows x and y (n, d); None without rows. Lower is better
+    (Wang and Isola 2020, eq. 1)."""
     return float(((x.astype(np.float64) - y) ** 2).sum(1).mean()) if len(x) else None
 
 
 def uniformity(x: Floats) -> float | None:
-    """log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is better (Wang
-    and Isola 2020, eq. 2)."""
+    """Return log mean exp(−2‖x − y‖²) over all pairs of unit rows (n, d); None below two rows. Lower is
+    better (Wang and Isola 2020, eq. 2)."""
     if len(x) < 2:
         return None
     squares, total = (x**2).sum(1), 0.0

@@ -31,11 +31,12 @@ class Task(Part):
 
 
 class Family(NamedTuple):
-    """One kind of suite: a task's section of suite.yaml, how its files are read, how an encoder is scored.
+    """One kind of suite: a task's section of suite.yaml, how its files are read, and how an encoder is
+    scored.
 
-    read: adds its texts to the rows of the suite, and returns what `score` takes. score: takes all texts of
-    the suite and its tasks by name, and returns each task's measures. averaged: the measure whose mean over
-    tasks is the suite's score; title: its name in tables and plots.
+    `read` adds the texts of a task to the rows of the suite, and returns what `score` takes. `score` takes
+    all texts of the suite and its tasks by name, and returns each task's measures. The mean of the measure
+    `averaged` over tasks is the suite's score; `title` is the name of that in tables and plots.
     """
 
     task: type[Task]
@@ -46,7 +47,7 @@ class Family(NamedTuple):
 
 
 def add_texts(texts: Iterable[str], rows: Rows) -> Ints:
-    """The row of each text, (n,); a new text is added to `rows`."""
+    """Return the row of each text, (n,); a new text is added to `rows`."""
     return np.array([rows.setdefault(text, len(rows)) for text in texts], np.int64)
 
 
@@ -67,7 +68,7 @@ def locate(suite_path: Path, name: str, data: Path | None) -> Path:
 
 
 def either(folder: Path, *names: str) -> Path:
-    """The first of several files that exists, each also .gz. Raises UserError where none does."""
+    """Return the first of several files that exists, each also .gz. Raises UserError where none does."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -76,13 +77,13 @@ def either(folder: Path, *names: str) -> Path:
 
 
 def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
+    """Yield those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
     return readers.columns_in(path, tuple(names), "its columns in suite.yaml", numeric)
 
 
 def jsonl(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yields (id, title, text) of the rows of a BEIR corpus or query file. Raises UserError for a line that
-    is not one."""
+    """Yield (id, title, text) of the rows of a BEIR corpus or query file. Raises UserError for a line that is
+    not one."""
     for number, row in readers.objects(path):
         if "_id" not in row:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")

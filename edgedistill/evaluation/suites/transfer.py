@@ -27,7 +27,7 @@ Labels = npt.NDArray[np.str_]
 
 
 class TransferFolder(Task):
-    """A folder of labelled texts or pairs: train, dev and test, .tsv or .tsv.gz."""
+    """A folder of labelled texts or pairs with train, dev and test, .tsv or .tsv.gz."""
 
     folder: str = Field(description="next to suite.yaml, else under --data")
     label: str = "label"
@@ -63,7 +63,7 @@ class Labelled:
 
 
 def read(part: TransferFolder, find: Find, rows: Rows) -> Labelled:
-    """Read the splits of a task. Raises UserError: a missing file or column, no rows, labels that no
+    """Read the splits of a task. Raises UserError for a missing file or column, no rows, and labels that no
     classifier can be trained on."""
     require("sklearn", "bench on a transfer suite", "train")  # fail before anything is encoded
     folder, known = find(part.folder), dict[str, int]()
@@ -103,14 +103,14 @@ def _check_folds(folder: Path, labels: list[str], folds: int) -> None:
 
 
 def score(texts: list[str], tasks: dict[str, Labelled], encode: Encode) -> dict[str, dict[str, Any]]:
-    """Per task `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation each
-    fold's accuracy in `folds`."""
+    """Return, per task, `accuracy`, the chosen `C`, the number of `rows` and `classes`; with cross-validation
+    also each fold's accuracy in `folds`."""
     return {name: _score_task(task, encode) for name, task in tasks.items()}
 
 
 def features(embeddings: Floats, rows: Ints) -> Floats:
-    """The classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v concatenated (n,
-    2d).
+    """Return the classifier's input: a text's embedding u (n, d), or for a pair |u − v| and u ⊙ v
+    concatenated (n, 2d).
 
     Unit rows are scaled by √d, so that every dimension has mean square 1 for any encoder: a penalty then has
     the same effect on all, and products weigh as much as differences.
@@ -135,9 +135,9 @@ def _score_task(task: Labelled, encode: Encode) -> dict[str, Any]:
 
 
 def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yields (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
+    """Yield (train, dev, test) rows: each fold is tested once, and C is chosen on the fold after it.
 
-    SentEval chooses C by a nested cross-validation of ten folds: a hundred times the work for the same few
+    SentEval chooses C by a nested cross-validation of ten folds, a hundred times the work for the same few
     penalties.
     """
     selection: Any = require("sklearn.model_selection", "bench on a transfer suite", "train")
@@ -151,8 +151,8 @@ def _folds(labels: Labels, count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
 def _fit_and_test(
     x: Floats, labels: Labels, train: Ints, dev: Ints, test: Ints, refit: bool
 ) -> tuple[float, float]:
-    """Returns (accuracy on test, the C with the best accuracy on dev; of equals the smallest, the strongest
-    penalty)."""
+    """Return (accuracy on test, the C with the best accuracy on dev). Of equals the smallest C is taken, the
+    strongest penalty."""
     models = {strength: _fit(x[train], labels[train], strength) for strength in STRENGTHS}
     best = max(models, key=lambda strength: (models[strength].score(x[dev], labels[dev]), -strength))
     rows = np.concatenate([train, dev])
