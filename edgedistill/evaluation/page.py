@@ -12,31 +12,28 @@ from edgedistill.evaluation.report import NOISY, Report, is_teacher, noisy, refe
 from edgedistill.evaluation.suites import FAMILIES
 
 TEMPLATES = Path(__file__).with_name("html")
-PARTS = {  # a mark in page.html: the file that takes its place
+PARTS = {  # a mark in a template: the file that takes its place
     "/*CSS*/": "page.css",
     "/*DRAWING*/": "drawing.js",
     "/*ACCURACY*/": "accuracy_plot.js",
+    "/*INTERACTION*/": "interaction.js",
     "/*PAGE*/": "page.js",
 }
 
 
 def write(path: Path, reports: list[Report]) -> None:
     """Write the page atomically."""
-    files.write_text(path, html(reports))
+    files.write_text(path, filled(TEMPLATES / "page.html", data(reports)))
 
 
-def html(reports: list[Report]) -> str:
-    """Return the page as a string. It loads nothing from elsewhere."""
-    text = files.json_text(data(reports), separators=(",", ":"))
-    page = template("page.html")
+def filled(template: Path, data: Any) -> str:
+    """Return a page as one string that loads nothing from elsewhere: the template with PARTS and the data in
+    place of their marks."""
+    page = template.read_text(encoding="utf-8")
     for mark, name in PARTS.items():
-        page = page.replace(mark, template(name))
-    return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # no </script> in a name
-
-
-def template(name: str) -> str:
-    """Read a file of the folder html."""
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+        page = page.replace(mark, (TEMPLATES / name).read_text(encoding="utf-8"))
+    text = files.json_text(data, separators=(",", ":"))
+    return page.replace("/*DATA*/", text.replace("<", "\\u003c"))  # so that no text of it ends the script
 
 
 def data(reports: list[Report]) -> dict[str, Any]:

@@ -11,11 +11,13 @@ const outside = (a, frame) =>
   [frame.left - a.left, a.right - frame.right, frame.top - a.top, a.bottom - frame.bottom].reduce((sum, side) => sum + Math.max(0, side), 0);
 const around = ({x, y, radius}) => ({left: x - radius, top: y - radius, right: x + radius, bottom: y + radius});
 
-/** The <svg>. points: {ms, low, high, score, bytes, name, detail, note, tip, colour, teacher}; low, high: the interval of ms; note may be
- * empty. measure: the title of y. teacher: {score, text} of the line across the plot, or null. */
-function accuracyPlot(points, {wide, high, title, measure, teacher}) {
+/** The <svg>. points: {ms, low, high, score, bytes, name, detail, note, tip, colour, teacher}: low and high are the interval of ms; a point
+ * whose name, detail and note are empty has no label. measure is the title of y, area what the markers' area is, teacher {score, text} of a line across the plot, limit
+ * {ms, text} of one down it; both may be null. */
+function accuracyPlot(points, {wide, high, title, measure, area = 'graph on disk', teacher = null, limit = null}) {
   const frame = {left: 60, top: 84, right: wide - 16, bottom: high - 56};
-  const x = logScale(points.flatMap(({ms, low, high: upper}) => [ms, low, upper]), frame.left + 64, frame.right - 74);
+  const times = points.flatMap(({ms, low, high: upper}) => [ms, low, upper]).concat(limit ? [limit.ms] : []);
+  const x = logScale(times, frame.left + 64, frame.right - 74);
   const y = linearScale(points.map(({score}) => score), frame.bottom - 36, frame.top + 40);
   const largest = Math.max(...points.map(({bytes}) => bytes));
   const radius = (bytes) => Math.max(MIN_RADIUS, MAX_RADIUS * Math.sqrt(bytes / largest));
@@ -29,9 +31,15 @@ function accuracyPlot(points, {wide, high, title, measure, teacher}) {
     drawn.push({left: frame.left, top: at - 1, right: frame.right, bottom: at + 1});
     drawn.push({left: frame.left, top: at - 18, right: frame.left + 140, bottom: at});
   }
+  if (limit) {
+    const at = x.scale(limit.ms);
+    parts.push(line('limit', at, frame.top, at, frame.bottom));
+    parts.push(el('text', {class: 'hint', x: one(at - 6), y: frame.top + 14, 'text-anchor': 'end'}, limit.text));
+    drawn.push({left: at - 1, top: frame.top, right: at + 1, bottom: frame.bottom});
+  }
   parts.push(...steps.map((step) => line('frontier', step.left, step.top, step.right, step.bottom)));
   parts.push(...[...placed].sort((a, b) => b.radius - a.radius).map((point) => dot(point, x.scale))); // the small ones on top
-  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44));
+  parts.push(...labels(placed, drawn, frame), ...sizeKey(radius, largest, frame.right, frame.top - 44, area));
   const about = points.map(({name, detail, ms, score}) => `${name} ${detail}`.trim() + `: ${score.toFixed(2)} at ${ms} ms`).join('; ');
   return drawing(wide, high, title, about, parts);
 }
@@ -67,7 +75,7 @@ function dot({x, y, radius, low, high, tip, colour, teacher}, scale) {
 }
 
 /** Circles that explain the area of the markers, from `right` to the left. */
-function sizeKey(radius, largest, right, y) {
+function sizeKey(radius, largest, right, y, area) {
   const power = 10 ** Math.floor(Math.log10(largest)), parts = [];
   const multiple = [5, 2].map((digit) => digit * power).find((size) => size <= largest);
   let x = right - 8;
@@ -79,13 +87,13 @@ function sizeKey(radius, largest, right, y) {
     parts.push(el('circle', {class: 'key', cx: one(x), cy: one(y), r: one(radius(size))}));
     x -= radius(size) + 16;
   }
-  return [...parts, el('text', {class: 'hint', x: one(x + 6), y: one(y + 4), 'text-anchor': 'end'}, 'area: graph on disk')];
+  return [...parts, el('text', {class: 'hint', x: one(x + 6), y: one(y + 4), 'text-anchor': 'end'}, `area: ${area}`)];
 }
 
 /** A label for each point, the teachers' first, then from fast to slow; each avoids those before it. */
 function labels(points, drawn, frame) {
-  const boxes = [];
-  return [...points].sort((a, b) => b.teacher - a.teacher || a.x - b.x).flatMap((point) => {
+  const boxes = [], labelled = points.filter(({name, detail, note}) => name || detail || note);
+  return labelled.sort((a, b) => b.teacher - a.teacher || a.x - b.x).flatMap((point) => {
     const first = 7.1 * `${point.name} ${point.detail}`.trim().length; // about as wide as the text is drawn
     const size = point.note ? [Math.max(first, 6.2 * point.note.length) + 4, 28] : [first + 4, 15];
     const box = cheapest(point, size, [...drawn, ...boxes], points.map(around), frame);

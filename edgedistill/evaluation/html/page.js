@@ -72,7 +72,7 @@ function table(heads, rows, sortable = false) {
       el('span', {title: report.bundle.name}, report.short), ' ', el('span', {class: 'prec'}, report.bundle.precision)),
     cells.map(cell)));
   const whole = el('table', {class: sortable ? 'sortable' : 'plain'}, el('thead', {}, el('tr', {}, head)), el('tbody', {}, body));
-  if (sortable) whole.querySelectorAll('button').forEach((button, column) => { button.onclick = () => sort(whole, column); });
+  if (sortable) makeSortable(whole);
   return scroll(whole);
 }
 
@@ -81,20 +81,6 @@ function cell({shown: text, value = null, bar = null, shade = null, bold = false
   if (bar !== null) Object.assign(attributes, {class: 'bar', style: `--bar:${one(100 * bar)}%`});
   if (shade !== null) Object.assign(attributes, {class: 'shade', style: `--s:${Math.round(100 * shade)}%`});
   return el('td', attributes, bold ? el('b', {}, text) : text);
-}
-
-/** Sort by a column, downwards first, but names upwards; rows without a value stay last. */
-function sort(whole, column) {
-  const head = whole.tHead.rows[0].cells[column], before = head.getAttribute('aria-sort');
-  const up = before ? before === 'descending' : column === 0;
-  for (const other of whole.tHead.rows[0].cells) other.removeAttribute('aria-sort');
-  head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
-  const compare = ([a], [b]) => {
-    if (a === '' || b === '') return (a === '') - (b === '');
-    return (column === 0 ? a.localeCompare(b) : a - b) * (up ? 1 : -1);
-  };
-  const keyed = [...whole.tBodies[0].rows].map((row) => [row.cells[column].dataset.v, row]);
-  whole.tBodies[0].append(...keyed.sort(compare).map(([, row]) => row));
 }
 
 function measurements() {
@@ -244,25 +230,6 @@ function method() {
     el('p', {}, METHOD.replace('{counted}', counted)),
     el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
     el('p', {}, el('b', {}, 'Versions'), ` ${listed(versions).join(', ')}`));
-}
-
-/** Show a point's tip beside the pointer, or beside the point where the keyboard is on it. */
-function showTips() {
-  const tip = document.getElementById('tip');
-  const show = (point, x, y) => {
-    tip.textContent = point.dataset.tip;
-    tip.style.display = 'block';
-    tip.style.left = `${Math.min(x + 14, innerWidth - tip.offsetWidth - 8)}px`;
-    tip.style.top = `${Math.max(8, Math.min(y + 14, innerHeight - tip.offsetHeight - 8))}px`;
-  };
-  for (const point of document.querySelectorAll('[data-tip]')) {
-    point.onmousemove = ({clientX, clientY}) => show(point, clientX, clientY);
-    point.onfocus = () => {
-      const {right, top} = point.getBoundingClientRect();
-      show(point, right, top);
-    };
-    point.onmouseleave = point.onblur = () => { tip.style.display = 'none'; };
-  }
 }
 
 const shares = data.suites.map(bars).filter(Boolean), byTask = data.suites.flatMap((suite) => tasks(suite) ?? []);
