@@ -406,7 +406,9 @@ def test_the_page_leads_with_the_smallest_student_that_retains_95_percent(tmp_pa
 def test_the_page_of_one_bundle_without_a_teacher(tmp_path: Path) -> None:
     alone = made("x", "bert", "w8", 4, 1, 0.7)
     alone["kept"] = {"sts7": None}
+    alone["machine"] = {"gpu": {"name": "NVIDIA L4", "memory": "24 GiB"}, "cores": 1024, "flags": []}
     del alone["single"]["samples_ms"]
     text = drawn_page(tmp_path, [alone])
     assert "<h1>x, measured</h1>" in text
+    assert "<b>Machine</b> gpu NVIDIA L4 24 GiB, cores 1,024</p>" in text
     assert "Retained of the teacher's score" not in text and "Agreement with the teacher" not in text

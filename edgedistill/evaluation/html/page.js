@@ -224,8 +224,12 @@ function agreement() {
 function method() {
   const {single: {queries, warmups}, machine, versions} = reports[0];
   const counted = queries ? `${count(queries)} single texts after ${warmups} warm-up calls` : 'single texts';
-  const plain = (value) => (Array.isArray(value) ? value.join(' ') : typeof value === 'number' ? count(value) : String(value));
-  const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '').map(([key, value]) => `${key} ${plain(value)}`);
+  const plain = (value) => {
+    if (typeof value === 'number') return count(value);
+    return typeof value === 'object' ? Object.values(value).join(' ') : String(value);
+  };
+  const listed = (values) => Object.entries(values).filter(([, value]) => value !== null && `${value}` !== '')
+    .map(([key, value]) => `${key} ${plain(value)}`);
   return section('How it was measured',
     el('p', {}, METHOD.replace('{counted}', counted)),
     el('p', {}, el('b', {}, 'Machine'), ` ${listed(machine).join(', ')}`),
