@@ -25,7 +25,8 @@ from edgedistill.evaluation.suites.suite_files import (
     jsonl,
 )
 
-CHUNK_TEXTS = 4096  # of a corpus, encoded and scored at a time: bounds the memory
+CHUNK_TEXTS = 4096  # of a corpus, encoded at a time: bounds the memory
+QUERIES = 1024  # scored for at a time: bounds the memory too
 # candidates kept per query between chunks; more than k, so that ties at rank k are broken as trec_eval does
 POOL = 100
 
@@ -110,41 +111,30 @@ def each_query(collection: Collection, encode: Encode) -> tuple[list[float], int
     """Return (nDCG@10 of every query, number of ranked texts). Memory is bounded, because only the best POOL
     per query are kept between chunks."""
     queries = unit(encoded(encode, collection.queries))
-    best = np.full((len(queries), 0), -np.inf, dtype=np.float32)  # (q, POOL) cosines
-    rows = np.full((len(queries), 0), -1, dtype=np.int64)  # (q, POOL) their corpus rows
+    starts = range(0, len(queries), QUERIES)
+    blocks = [slice(start, min(start + QUERIES, len(queries))) for start in starts]
+    kept = [_none_yet(block.stop - block.start) for block in blocks]
     ids: list[str] = []
     for names, texts in collection.chunks():
         embeddings = unit(encoded(encode, texts))
         chunk = np.arange(len(ids), len(ids) + len(names))
         ids += names
         own_text = {name: column for column, name in enumerate(names)} if collection.same_ids else {}
-        blocks = [
-            _best(
-                best[q],
-                rows[q],
-                queries[q] @ embeddings.T,
-                chunk,
-                [own_text.get(name) for name in collection.query_ids[q]],
-            )
-            for q in (
-                slice(start, start + CHUNK_TEXTS // 4) for start in range(0, len(queries), CHUNK_TEXTS // 4)
-            )
-        ]
-        best, rows = (
-            np.concatenate([block[0] for block in blocks]),
-            np.concatenate([block[1] for block in blocks]),
-        )
+        for at, block in enumerate(blocks):
+            excluded = [own_text.get(name) for name in collection.query_ids[block]]
+            kept[at] = _best(*kept[at], queries[block] @ embeddings.T, chunk, excluded)
+    best, rows = (np.concatenate(parts).tolist() for parts in zip(*kept, strict=True))
     values = []
-    for q, relevance in enumerate(collection.relevance):
-        ranked = sorted(
-            ((score, ids[row]) for score, row in zip(best[q].tolist(), rows[q].tolist(), strict=True)),
-            reverse=True,
-        )
-        grades = [
-            relevance.get(name, 0) for score, name in ranked if score > -np.inf
-        ]  # ties: the higher id first, as trec_eval
+    for scores, places, relevance in zip(best, rows, collection.relevance, strict=True):
+        found = [(score, ids[row]) for score, row in zip(scores, places, strict=True) if score > -np.inf]
+        ranked = sorted(found, reverse=True)  # of ties the higher id comes first, as in trec_eval
+        grades = [relevance.get(name, 0) for _, name in ranked]
         values.append(ndcg(grades, list(relevance.values())))
     return values, len(ids)
+
+
+def _none_yet(count: int) -> tuple[Floats, Ints]:
+    return np.full((count, 0), -np.inf, dtype=np.float32), np.full((count, 0), -1, dtype=np.int64)
 
 
 def _best(

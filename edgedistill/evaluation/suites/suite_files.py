@@ -78,7 +78,7 @@ def either(folder: Path, *names: str) -> Path:
 
 def columns(path: Path, names: list[str], numeric: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield those columns of the rows of a table. Raises UserError as `readers.columns_in`."""
-    return readers.columns_in(path, tuple(names), "its columns in suite.yaml", numeric)
+    return readers.columns_in(path, tuple(names), "the columns in suite.yaml", numeric)
 
 
 def jsonl(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -89,12 +89,12 @@ def jsonl(path: Path) -> Iterator[tuple[str, str, str]]:
             raise UserError(f"{path}: line {number}: no `_id`; BEIR's rows have _id, title, text")
         parts = [str(row["_id"])]
         for column in ("title", "text"):
-            value = row.get(column) or ""
-            if not isinstance(value, str):
+            value = row.get(column)
+            if not isinstance(value, str | None):
                 raise UserError(
                     f"{path}: line {number}: {column} holds {type(value).__name__}, not text; fix the line"
                 )
-            parts.append(value)
+            parts.append(value or "")
         name, title, text = (
             readers.checked(part, str(path), number, input_file.MAX_LINE_BYTES) for part in parts
         )
