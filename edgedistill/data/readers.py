@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,19 +19,15 @@ from edgedistill.data.input_file import MAX_LINE_BYTES, damage_as_user_error, li
 from edgedistill.errors import UserError, require, unknown_name
 
 MAX_TEXT_CHARACTERS = 100_000  # a longer text is a file without line ends
-MAX_DOCUMENT = (
-    8_000_000  # bytes of a file that is read whole; its parsed form takes some fifty times as much memory
-)
+# bytes of a file that is read whole; its parsed form takes some fifty times as much memory
+MAX_DOCUMENT = 8_000_000
 BATCH = 64  # rows of a .parquet file: a dictionary may hold one long text, and every row of it name that text
 
 PUNCTUATION = ".,;:!?\"'()[]{}…“”‘’«»–—-/"  # at the ends of a word
 
 LINES_JUDGED = 2_000  # of a .txt file, to see whether they are wrapped
-WRAPPED = (
-    0.5  # share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
-)
-
-_TEXT_OR_NUMBER = (str, int, float)
+# share of lines that end inside a sentence, from which on a file's lines are taken to be wrapped
+WRAPPED = 0.5
 
 Numbered = Iterator[tuple[int, str]]
 
@@ -46,12 +42,10 @@ def texts_in(
     """The texts of one file, unchanged: a .txt file's lines, the passages of a .md or .rst file, one column
     of any other.
 
-    `field`: the option that names the column, for errors. `unit`: `paragraph` joins the lines of a .txt file
-        up to a blank one, `auto`
-    does where they are wrapped. `longest`: the most characters of a text. Raises UserError, which names file
-        and line or row: unknown
-    file type, no such column, no text there, bytes that are not UTF-8, a damaged file, a text that is too
-    long.
+    `field` is the option that names the column, for errors. The unit `paragraph` joins the lines of a .txt
+    file up to a blank one, `auto` does so where they are wrapped. `longest` is the most characters of a text.
+    Raises UserError, which names file and line or row: unknown file type, no such column, no text there,
+    bytes that are not UTF-8, a damaged file, a text that is too long.
     """
     numbered: Numbered
     match input_file.kind(path):
@@ -68,13 +62,13 @@ def texts_in(
 
 
 def columns_in(
-    path: Path, columns: tuple[str, ...], field: str, numeric: tuple[str, ...] = ()
+    path: Path, columns: Sequence[str | int], field: str, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[str, ...]]:
     """Those columns of the rows of a table file, normalized.
 
-    `field`: the option that names the columns, for errors. `numeric`: columns that .jsonl and .parquet files
-        may hold as numbers
-    (scores, labels). Raises UserError as `texts_in`, and for a file without columns.
+    Columns are names, or numbers from 0 where a .tsv or .csv file has no header. `field` is the option that
+    names them, for errors; `numeric` are those that .jsonl and .parquet files may hold as numbers (scores,
+    labels). Raises UserError as `texts_in`, and for a file without columns.
     """
     if is_text_file(path):
         raise UserError(
@@ -110,13 +104,13 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
     if is_text_file(path):
         yield from texts_in(path)
         return
-    table = numbered_rows(path)
-    for _, row in table or (
-        _parquet(path, None, None) if input_file.kind(path) == ".parquet" else objects(path)
-    ):
-        yield from (
-            value for value in (row.values() if isinstance(row, dict) else row) if isinstance(value, str)
-        )
+    rows: Iterator[tuple[int, Iterable[Any]]]
+    if input_file.kind(path) == ".parquet":
+        rows = _parquet(path, None, None)
+    else:
+        rows = numbered_rows(path) or ((number, row.values()) for number, row in objects(path))
+    for _, values in rows:
+        yield from (value for value in values if isinstance(value, str))
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -176,37 +170,60 @@ def _passages(path: Path, kind: str) -> Numbered:
 
 
 def _cells(
-    path: Path, columns: tuple[str, ...], field: str | None, numeric: tuple[str, ...] = ()
+    path: Path, columns: Sequence[str | int], field: str | None, numeric: Sequence[str | int] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
     text."""
-    table = numbered_rows(path)
+    table, names = numbered_rows(path), [str(column) for column in columns]
+    if isinstance(columns[0], int):
+        yield from _by_number(table, path, [int(column) for column in columns], field)
+        return
     if table is not None:
-        yield from _of_header(table, path, columns, field)
+        yield from _of_header(table, path, names, field)
         return
     word = input_file.numbered(path)
-    kinds = [_TEXT_OR_NUMBER if column in numeric else (str,) for column in columns]
-    rows = (
-        _parquet(path, columns, field)
-        if input_file.kind(path) == ".parquet"
-        else _of_objects(path, columns, kinds, word, field)
+    read = _parquet if input_file.kind(path) == ".parquet" else _of_objects
+    for number, values in read(path, names, field):
+        place = f"{path}: {word} {number}"
+        cells = zip(names, values, strict=True)
+        yield number, tuple(_text(column, value, place, numeric) for column, value in cells)
+
+
+def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> str:
+    """The text of a cell. Raises UserError where it holds none."""
+    if isinstance(value, str) or (column in numeric and isinstance(value, int | float)):
+        return str(value)
+    if value is None:
+        raise UserError(f"{place}: column {column!r} is null; give it a text, or remove the row")
+    raise UserError(
+        f"{place}: column {column!r} holds {type(value).__name__}, not text; choose another column"
     )
-    for number, values in rows:
-        for column, value, allowed in zip(columns, values, kinds, strict=True):
-            if not isinstance(value, allowed):
-                found = "is null" if value is None else f"holds {type(value).__name__}, not text"
-                way_out = (
-                    "choose another column" if value is not None else "give it a text, or remove the row"
-                )
-                raise UserError(f"{path}: {word} {number}: column {column!r} {found}; {way_out}")
-        yield number, tuple(map(str, values))
 
 
-def _no_column(path: Path, fact: str, field: str | None) -> NoReturn:
-    raise UserError(f"{path}: {fact}; {f'set {field}' if field else 'name another column'}")
+def _by_number(
+    rows: Iterator[tuple[int, list[str]]] | None, path: Path, columns: list[int], field: str | None
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Rows of a table without a header, as TED2020, WikiMatrix, News Commentary and Europarl are
+    distributed."""
+    last = max(columns)
+    if rows is None:
+        raise UserError(
+            f"{field}: column numbers are for .tsv and .csv files, {path} names its columns; give names"
+        )
+    for number, cells in rows:
+        if len(cells) <= last:
+            fact = (
+                f"line {number} has {len(cells)} column(s), and column {last}, counted from 0, was requested"
+            )
+            raise UserError(f"{path}: {fact}; correct the line, or {field}")
+        yield number, tuple(cells[column] for column in columns)
 
 
-def _find_columns(path: Path, columns: tuple[str, ...], known: Sequence[str], field: str | None) -> list[int]:
+def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
+    raise UserError(f"{name}: {fact}; {f'set {field}' if field else 'name another column'}")
+
+
+def _find_columns(path: Path, columns: Sequence[str], known: Sequence[str], field: str | None) -> list[int]:
     """Where the columns are. Raises UserError for one that is missing, or there twice."""
     for column in columns:
         if column not in known:
@@ -262,7 +279,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _of_header(
-    rows: Iterator[tuple[int, list[str]]], path: Path, columns: tuple[str, ...], field: str | None
+    rows: Iterator[tuple[int, list[str]]], path: Path, columns: list[str], field: str | None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     first = next(rows, None)
     if first is None:
@@ -313,19 +330,18 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, item if isinstance(item, dict) else {"text": item}
 
 
-def _of_objects(
-    path: Path, columns: tuple[str, ...], kinds: Sequence[tuple[type, ...]], word: str, field: str | None
-) -> Iterator[tuple[int, list[Any]]]:
+def _of_objects(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, list[Any]]]:
+    word = input_file.numbered(path)
     for number, row in objects(path):
-        for column, allowed in zip(columns, kinds, strict=True):
+        for column in columns:
             if column not in row:
-                known = [name for name, value in row.items() if isinstance(value, allowed)]
+                known = [name for name, value in row.items() if isinstance(value, str)]
                 _no_column(path, f"{word} {number}: {unknown_name('text column', column, known)}", field)
         yield number, [row[column] for column in columns]
 
 
 def parquet_batches(
-    path: Path, columns: tuple[str, ...] | None, field: str | None, size: int = BATCH
+    path: Path, columns: list[str] | None, field: str | None, size: int = BATCH
 ) -> Iterator[Any]:
     """Batches of those columns of a .parquet file, pyarrow.RecordBatch each; None: of all columns.
 
@@ -340,49 +356,31 @@ def parquet_batches(
             table = parquet.ParquetFile(file)
             if columns is not None:
                 _find_columns(path, columns, table.schema_arrow.names, field)
-            for batch in table.iter_batches(
-                batch_size=size, columns=None if columns is None else list(columns)
-            ):
+            for batch in table.iter_batches(batch_size=size, columns=columns):
                 yield batch
                 done += batch.num_rows
 
 
 def _parquet(
-    path: Path, columns: tuple[str, ...] | None, field: str | None
-) -> Iterator[tuple[int, list[Any]]]:
+    path: Path, columns: list[str] | None, field: str | None
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """(number, the values of those columns) of every row."""
     number = 0
     with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
         for batch in parquet_batches(path, columns, field):
-            names = batch.schema.names if columns is None else columns
-            rows: Iterator[tuple[Any, ...]]
-            try:
-                rows = iter(list(zip(*(batch.column(name).to_pylist() for name in names), strict=True)))
-            except UnicodeDecodeError:  # value by value, to find its row
-                rows = zip(*(map(_value, batch.column(name)) for name in names), strict=True)
-            for values in rows:
+            # value by value, so that the row of one that is not UTF-8 is known
+            for scalars in zip(*(batch.column(name) for name in columns or batch.schema.names), strict=True):
+                values = tuple(scalar.as_py() for scalar in scalars)
                 number += 1
-                yield number, list(values)
-
-
-def _value(scalar: Any) -> Any:
-    return scalar.as_py()
-
-
-def hub_rows(spec: Any, split: str, place: str) -> Iterator[dict[str, Any]]:
-    """The rows of a hub data set, streamed. `spec` has `dataset`, `config` and `revision`; `place`: where the
-    recipe names it.
-
-    Raises UserError: no such data set, configuration, split or revision, no network.
-    """
-    try:
-        yield from hub_table(spec, split, place, streaming=True)
-    except OSError as error:  # while streaming
-        raise _not_fetched(spec, split, place, error) from None
+                yield number, values
 
 
 def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:
-    """A `datasets` data set, opened. Arguments and errors are those of `hub_rows`."""
+    """A `datasets` data set, opened. `spec` has `dataset`, `config` and `revision`; the recipe names it at
+    `place`.
+
+    Raises UserError: no such data set, configuration, split or revision, no network.
+    """
     datasets = require("datasets", "train", "train")
     try:
         return datasets.load_dataset(
@@ -401,13 +399,42 @@ def _not_fetched(spec: Any, split: str, place: str, error: Exception) -> UserErr
 
 
 def hub_texts(spec: recipe.Hub) -> Iterator[str]:
-    """The texts of a hub data set, streamed. Raises UserError as `hub_rows`, and for a row without a text in
-    `spec.column`."""
-    for number, row in enumerate(hub_rows(spec, spec.split, "corpus.dataset")):
-        if not isinstance(row.get(spec.column), str):
-            known = [name for name, value in row.items() if isinstance(value, str)]
-            raise UserError(
-                f"{spec.dataset}: row {number}: {unknown_name('text column', spec.column, known)}; set "
-                "corpus.column"
-            )
-        yield row[spec.column]
+    """The texts of a hub data set, streamed. Raises UserError as `hub_columns`, and for a row without a
+    text."""
+    return (text for (text,) in hub_columns(spec, [spec.column], "corpus.dataset", "corpus.column"))
+
+
+def hub_columns(
+    spec: Any,
+    columns: Sequence[str],
+    place: str,
+    field: str,
+    numeric: Sequence[str] = (),
+    null: str | None = None,
+) -> Iterator[tuple[str, ...]]:
+    """Those columns of the rows of a hub data set, streamed and not normalized.
+
+    The column `translation.de` is the key `de` inside the column `translation`. `place` is where the recipe
+    names the data set, `field` where it names the columns; `null` is read where a cell is empty, if that is
+    allowed. Raises UserError: no such column, a cell without text, and as `hub_table`.
+    """
+    try:
+        for number, row in enumerate(hub_table(spec, spec.split, place, streaming=True), 1):
+            found = []
+            for column in columns:
+                value = _cell(row, column, spec.dataset, field)
+                value = null if value is None else value
+                found.append(_text(column, value, f"{spec.dataset}: row {number}", numeric))
+            yield tuple(found)
+    except OSError as error:  # while streaming
+        raise _not_fetched(spec, spec.split, place, error) from None
+
+
+def _cell(row: dict[str, Any], column: str, name: str, field: str) -> Any:
+    """The value of a column, or of a key inside one."""
+    value: Any = row
+    for key in [column] if column in row else column.split("."):
+        if not isinstance(value, dict) or key not in value:
+            _no_column(name, unknown_name("column", column, value if isinstance(value, dict) else []), field)
+        value = value[key]
+    return value

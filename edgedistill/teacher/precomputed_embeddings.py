@@ -167,7 +167,7 @@ def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
     compute = require("pyarrow.compute", "train", "train")
     done, dims = 0, 0
-    for batch in readers.parquet_batches(path, (column,), "teacher.embedding_column", size):
+    for batch in readers.parquet_batches(path, [column], "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
             raise UserError(

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgedistill import files, recipe
-from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache, triples
+from edgedistill.data import cached_folder, corpus, parallel_corpus, token_cache
 from edgedistill.session import Session
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
@@ -59,7 +59,7 @@ CACHES: dict[str, Callable[[Session], Any]] = {
         session,
         0,
     ),
-    "triples": lambda session: triples.build(
+    "triples": lambda session: parallel_corpus.build_triples(
         recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")),
         [],
         session,

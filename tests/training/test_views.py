@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgedistill import recipe
-from edgedistill.data import corpus, token_cache, triples
+from edgedistill.data import corpus, parallel_corpus, token_cache
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
@@ -162,11 +162,11 @@ def test_triples_are_distinct_whole_and_without_leaks(
 
     def build(
         limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")
-    ) -> triples.Triples:
+    ) -> parallel_corpus.Triples:
         spec = recipe.TripleFiles(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit
         )
-        return triples.build(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
+        return parallel_corpus.build_triples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
 
     made = build()
     assert [column.texts(range(len(made))) for column in made.columns] == [
@@ -174,13 +174,15 @@ def test_triples_are_distinct_whole_and_without_leaks(
     ]
     assert (made.read, made.leaked) == (7, 2)
     assert [column.texts(range(2)) for column in build(limit=2).columns] == [
-        [f"{c} {n}" for n in (1, 6)] for c in "abc"
+        [f"{c} {n}" for n in (1, 5)] for c in "abc"
     ]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(UserError, match="a text file has no columns"):
-        triples.build(recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples")
+        parallel_corpus.build_triples(
+            recipe.TripleFiles(files=["t.txt"]), [], Session(data=tmp_path), "stages[1].triples"
+        )
     (tmp_path / "leaks.tsv").write_text("x\ta 1\na leak\ta 5\na 6\t\n", encoding="utf-8")
     with pytest.raises(
         UserError, match=r"stages\[1\].triples: no triple is left of 7 read, 6 of them with an excluded text"

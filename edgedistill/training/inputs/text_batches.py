@@ -11,13 +11,13 @@ from tokenizers import Tokenizer
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import Triples
 from edgedistill.data.token_cache import (
     TokenCache,
     WordTokenCache,
     tokenize_by_word,
     tokenizes_words_independently,
 )
-from edgedistill.data.triples import Triples
 from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.teacher.targets import EmbeddingRows
