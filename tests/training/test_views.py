@@ -95,53 +95,26 @@ def built(world: World) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
 
 
-@pytest.mark.parametrize(
-    "spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str
-)
+@pytest.mark.parametrize("spec", [DELETION, CROP, ONE], ids=lambda s: s.kind)
 @pytest.mark.parametrize("most", [64, 12])
-def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(
-    built: corpus.Corpus, spec: Any, most: int
-) -> None:
-    words = make_tokenizer()
-    assert token_cache.tokenizes_words_independently(words.backend_tokenizer)
+def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any, most: int) -> None:
+    tokenizer = StudentTokenizer(make_tokenizer(), most)
+    view = {"name": "a", "objective": {"kind": "skd"}, "view": spec.model_dump(), "max_tokens": most}
+    stage = NumberedStage(recipe.Stage.model_validate(view), 0, 5)
+    tokens = TokenizedCorpus(built, tokenizer.tokenize(built, QUIET))
+    batches = text_batches.of_texts(stage, tokens, tokenizer, None, QUIET)
     rows = np.random.default_rng(0).permutation(len(built))
     passes = np.arange(len(rows)) % 3
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    ids, mask = text_batches._edited_ids(spec, 5, by_word, most)(rows, passes)
-    view = text_batches._of_changed_texts(
-        lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most)
-    )
-    expected, expected_mask = view(rows, passes)
-    assert ids.tolist() == expected.tolist()
-    assert mask.tolist() == expected_mask.tolist()
-    assert ids.shape[1] == (12 if most == 12 else ids.shape[1])
-    plain, _ = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
+    (plain, _), (ids, mask) = batches.batch(rows, passes)[0]
+    texts = [built[int(row)].split() for row in rows]
+    stays = word_edits.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
+    parts = np.split(stays, np.cumsum([len(words) for words in texts])[:-1])
+    left = [" ".join(np.array(words)[part]) for words, part in zip(texts, parts, strict=True)]
+    expected = token_batches.encode_ids(tokenizer.tokenizer, left, most)
+    assert [row[: int(n)].tolist() for row, n in zip(ids, mask.sum(1), strict=True)] == [
+        row.tolist() for row in expected
+    ]
     assert plain.tolist() != ids.tolist()
-
-
-def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
-    words = make_tokenizer()
-    rows = np.arange(len(built))
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    everything = np.ones(int(by_word.counts(rows).sum()), bool)
-    for most in (64, 9):
-        ids, mask = by_word.batch(rows, everything, most)
-        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(
-            rows, most
-        )
-        assert ids.tolist() == same.tolist() and mask.tolist() == same_mask.tolist()
-
-
-def test_other_tokenizers_go_through_the_text() -> None:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    raw = Tokenizer.from_str(make_tokenizer().backend_tokenizer.to_str())
-    raw.pre_tokenizer = pre_tokenizers.Punctuation()
-    assert not token_cache.tokenizes_words_independently(raw)
-    bpe = Tokenizer(models.BPE())
-    bpe.normalizer = normalizers.NFKC()
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    assert not token_cache.tokenizes_words_independently(bpe)
 
 
 def test_triples_are_distinct_whole_and_without_leaks(

@@ -4,6 +4,7 @@ embeddings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,7 @@ from tokenizers import Tokenizer
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import Triples
-from edgedistill.data.token_cache import (
-    TokenCache,
-    WordTokenCache,
-    tokenize_by_word,
-    tokenizes_words_independently,
-)
+from edgedistill.data.token_cache import TokenCache
 from edgedistill.runtime import batching
 from edgedistill.session import Session
 from edgedistill.teacher.targets import EmbeddingRows
@@ -80,7 +76,7 @@ def of_texts(
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
     elif isinstance(spec, recipe.WordDeletion | recipe.Crop | recipe.DeleteOne):
-        views.append(_edited(spec, stage.seed, texts, limited, session))
+        views.append(_of_changed_texts(partial(word_edits.edited, spec, stage.seed), texts, limited))
     elif isinstance(spec, recipe.Synonym):
         views.append(_of_changed_texts(_made_views().Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
@@ -110,30 +106,6 @@ def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) 
 
 def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
-
-
-def _edited(
-    spec: word_edits.Edit, seed: int, texts: Corpus, tokenizer: StudentTokenizer, session: Session
-) -> View:
-    """Texts without some of their words, on token ids where the tokenizer allows that, otherwise on the
-    texts."""
-    if tokenizes_words_independently(tokenizer.backend):
-        return _edited_ids(
-            spec,
-            seed,
-            tokenize_by_word(texts, tokenizer.backend, tokenizer.pad_id, session),
-            tokenizer.max_tokens,
-        )
-    return _of_changed_texts(
-        lambda rows, passes, old: word_edits.edited(spec, seed, rows, passes, old), texts, tokenizer
-    )
-
-
-def _edited_ids(spec: word_edits.Edit, seed: int, words: WordTokenCache, max_tokens: int) -> View:
-    """Words left out of the token ids; gives the same ids as editing the texts and tokenizing them."""
-    return lambda rows, passes: words.batch(
-        rows, word_edits.remaining_words(spec, seed, rows, passes, words.counts(rows)), max_tokens
-    )
 
 
 def _of_changed_texts(
