@@ -17,10 +17,11 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import UserError, first_line, require, unknown_name
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher.cache_key import precomputed_key, text_hashes
-from edgedistill.teacher.embedding_cache import CachedEmbeddings, HashIndex
+from edgedistill.teacher.embedding_cache import FORMAT, CachedEmbeddings, HashIndex, text_hashes
 
 BLOCK = 8_192  # rows read at a time
+# what a damaged .npy header raises, which numpy parses as Python
+HEADER_ERRORS = (ValueError, OverflowError, TypeError, SyntaxError, TokenError)
 
 
 class PrecomputedEmbeddings:
@@ -40,26 +41,20 @@ class PrecomputedEmbeddings:
             raise UserError(
                 f"teacher.embeddings: {unknown_name('file type of embeddings', suffix, ('.npy', '.parquet'))}"
             )
-        self.is_parquet = suffix == ".parquet"
-        if self.is_parquet:
-            self.texts = self.path
-        else:
-            self.texts = _existing(
-                spec.texts or str(Path(spec.embeddings).with_suffix(".txt")), data, "teacher.texts"
-            )
-        self.dims = self._dims()
+        self.is_parquet, self.texts = suffix == ".parquet", self.path
+        if not self.is_parquet:
+            texts = spec.texts or str(Path(spec.embeddings).with_suffix(".txt"))
+            self.texts = _existing(texts, data, "teacher.texts")
+        first = next(self.blocks(1), None)
+        if first is None:
+            raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
+        self.dims = int(first.shape[1])
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the embeddings: the hashes of the files, and the columns that are
         read."""
         shas = {"vectors": files.sha256_file(self.path), "texts": files.sha256_file(self.texts)}
         return {**shas, "columns": [self.spec.text_column, self.spec.embedding_column]}
-
-    def _dims(self) -> int:
-        rows = next(self.blocks(1), None)
-        if rows is None:
-            raise UserError(f"{self.path}: holds no embeddings; give a file with embeddings")
-        return int(rows.shape[1])
 
     def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
         """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
@@ -68,16 +63,9 @@ class PrecomputedEmbeddings:
             return
         try:
             with damage_as_user_error(str(self.path), lambda: "at its start"):
-                rows = np.lib.format.open_memmap(
-                    self.path, mode="r"
-                )  # np.load opens zip archives and pickles too
-        except (
-            ValueError,
-            OverflowError,
-            TypeError,
-            SyntaxError,
-            TokenError,
-        ) as error:  # numpy parses the header as Python
+                # np.load would open zip archives and pickles too
+                rows = np.lib.format.open_memmap(self.path, mode="r")
+        except HEADER_ERRORS as error:
             raise UserError(
                 f"{self.path}: not a numeric .npy file ({first_line(error)}); save it with numpy.save"
             ) from None
@@ -100,7 +88,8 @@ def corpus_embeddings(
     UserError: a text of the corpus without embedding, counts or dimensions that differ, values that are not
     finite, an embedding of zeros.
     """
-    folder = session.cache / "teachers" / precomputed_key(precomputed, corpus)
+    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, given=precomputed.identity())
+    folder = session.cache / "teachers" / key
 
     def write(temporary: Path) -> None:
         session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
@@ -117,29 +106,18 @@ def corpus_embeddings(
 
 def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
     """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
-    hashes = text_hashes(
-        map(readers.normalize, readers.texts_in(precomputed.texts, precomputed.spec.text_column))
-    )
+    texts = readers.texts_in(precomputed.texts, precomputed.spec.text_column)
+    hashes = text_hashes(map(readers.normalize, texts))
     index = HashIndex(hashes)
-    out = np.empty(len(corpus), np.int64)
-    done, missing, example = 0, 0, ""
-    for chunk in corpus.chunks(BLOCK):
-        rows = index.find(text_hashes(map(readers.normalize, chunk)))
-        absent = rows < 0
-        if absent.any():
-            example = example or chunk[int(np.argmax(absent))]
-            missing += int(absent.sum())
-        else:
-            out[done : done + len(chunk)] = rows
-        done += len(chunk)
-    if missing:
-        way_out = "embed them too, or use the file's texts as the corpus"
+    rows = np.concatenate([index.find(text_hashes(chunk)) for chunk in corpus.chunks(BLOCK)])
+    missing = np.flatnonzero(rows < 0)
+    if len(missing):
+        fact = f"{len(missing):,} of {len(corpus):,} texts of the corpus are not in it, the first is"
         raise UserError(
-            f"{precomputed.texts}: {missing:,} of {len(corpus):,} texts of the corpus are not in it, the "
-            "first is "
-            f'"{example[:60]}"; {way_out}'
+            f'{precomputed.texts}: {fact} "{corpus[missing[0]][:60]}"; embed them too, or use the file\'s '
+            "texts as the corpus"
         )
-    return out, len(hashes)
+    return rows, len(hashes)
 
 
 def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out: np.ndarray) -> None:

@@ -1,4 +1,5 @@
-"""A model's tokenizer and what its files say about reading texts: load, save, max input tokens, prompt."""
+"""A model's tokenizer and what its files say about reading texts: load, save, token ids, max input tokens,
+prompt."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -117,6 +119,14 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_padding()
     backend.no_truncation()
     tokenizer.save_pretrained(folder)
+
+
+def encode_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int) -> list[np.ndarray]:
+    """Token ids of each text, special tokens included, truncated at max_tokens; (n_i,) int32 each."""
+    backend: Any = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
+    return [np.array(encoding.ids, np.int32) for encoding in backend.encode_batch_fast(texts)]
 
 
 def prompt_of(spec: recipe.Teacher, folder: Path) -> str:

@@ -22,8 +22,15 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
 from edgedistill.students import affine
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
-from edgedistill.teacher.alignment import procrustes, signed_permutation
-from edgedistill.teacher.dimension_reduction import cca, fix_signs, gaussian, pca, ridge
+from edgedistill.teacher.dimension_reduction import (
+    cca,
+    fix_signs,
+    gaussian,
+    pca,
+    procrustes,
+    ridge,
+    signed_permutation,
+)
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.targets import fit
 from edgedistill.training import student_embeddings, train

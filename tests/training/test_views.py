@@ -14,7 +14,7 @@ from edgedistill.data import corpus, parallel_corpus, token_cache
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher import token_batches
+from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
 from edgedistill.training.inputs import text_batches, word_edits
 from edgedistill.training.inputs.text_batches import TokenizedCorpus
@@ -110,7 +110,7 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     stays = word_edits.remaining_words(spec, 5, rows, passes, np.array([len(words) for words in texts]))
     parts = np.split(stays, np.cumsum([len(words) for words in texts])[:-1])
     left = [" ".join(np.array(words)[part]) for words, part in zip(texts, parts, strict=True)]
-    expected = token_batches.encode_ids(tokenizer.tokenizer, left, most)
+    expected = tokenizer_files.encode_ids(tokenizer.tokenizer, left, most)
     assert [row[: int(n)].tolist() for row, n in zip(ids, mask.sum(1), strict=True)] == [
         row.tolist() for row in expected
     ]
@@ -179,7 +179,9 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     )
     rows = np.arange(20)
     (own, _), (other, _) = made.batch(rows, np.zeros(20, int))[0]
-    assert own.tolist() == batching.pad(token_batches.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    assert (
+        own.tolist() == batching.pad(tokenizer_files.encode_ids(words, built.texts(rows), 48), 0)[0].tolist()
+    )
     assert all(
         set(b[b > 0]) <= set(a) and (b > 0).sum() < (a > 0).sum() for a, b in zip(own, other, strict=True)
     )
