@@ -76,23 +76,15 @@ def test_other_errors_are_not_changed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_two_processes_that_write_the_same_folder_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other folder appears between the check and the renaming: the last one wins, complete, and nothing
-    else is left."""
-    path, original = tmp_path / "same", Path.exists
-
-    def exists(self: Path, **options: bool) -> bool:
-        found = original(self, **options)
-        if self == path and not found:
-            path.mkdir()
-            (path / "a").write_text("the other's", encoding="utf-8")
-        return found
-
-    monkeypatch.setattr(Path, "exists", exists)
+def test_two_processes_that_write_the_same_folder_at_once(tmp_path: Path) -> None:
+    """The other folder appears meanwhile: the last one wins, complete, and nothing else is left."""
+    path = tmp_path / "same"
     with files.new_folder(path) as folder:
         (folder / "a").write_text("mine", encoding="utf-8")
+        path.mkdir()
+        (path / "a").write_text("the other's", encoding="utf-8")
+        (path / "b").write_text("the other's", encoding="utf-8")
+    assert [each.name for each in path.iterdir()] == ["a"]
     assert (path / "a").read_text(encoding="utf-8") == "mine"
     assert [each.name for each in tmp_path.iterdir()] == ["same"]
 

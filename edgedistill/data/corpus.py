@@ -73,20 +73,12 @@ class Corpus:
         return np.arange(self.training_count, len(self))
 
     def chunks(self, size: int) -> Iterator[list[str]]:
-        """All texts in order, `size` at a time, through plain reads: the file is not mapped into memory."""
-        with (
-            (self.folder / "texts.bin").open("rb") as file,
-            (self.folder / "offsets.bin").open("rb") as table,
-        ):
-            last = np.frombuffer(table.read(8), np.int64)
-            while len(more := np.frombuffer(table.read(8 * size), np.int64)):
-                offsets = np.concatenate([last[-1:], more])
-                data = file.read(int(offsets[-1] - offsets[0]))
-                yield [
-                    data[start:end].decode("utf-8")
-                    for start, end in pairwise((offsets - offsets[0]).tolist())
-                ]
-                last = offsets
+        """All texts in order, `size` at a time."""
+        for start in range(0, len(self), size):
+            offsets = np.asarray(self.offsets[start : start + size + 1])
+            data = self.bytes[offsets[0] : offsets[-1]].tobytes()
+            spans = pairwise((offsets - offsets[0]).tolist())
+            yield [data[first:end].decode("utf-8") for first, end in spans]
 
 
 class CorpusWriter:

@@ -51,7 +51,6 @@ def table(separator: str) -> bytes:
 CONTENT: dict[str, Callable[[], bytes]] = {
     ".txt": lambda: "\n".join(TEXTS).encode(),
     ".md": lambda: "\n\n".join(TEXTS).encode(),
-    ".rst": lambda: "\n\n".join(TEXTS).encode(),
     ".tsv": lambda: table("\t"),
     ".csv": lambda: table(","),
     ".jsonl": lambda: objects(TEXTS),
@@ -114,7 +113,7 @@ def test_what_is_no_text_is_refused_by_name(tmp_path: Path, name: str, content: 
         READERS["embed"](tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz"])
+@pytest.mark.parametrize("name", ["a", "a.log", "a.xlsx", "a.html.gz", "a.rst"])
 def test_an_unknown_type_is_never_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"a text\n")
     for read in READERS.values():
