@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,16 +73,10 @@ class ParallelCorpus:
 
 
 class Triples:
-    """Three corpora of equal length, in the order of COLUMNS: row i of each belongs to triple i.
-
-    `read` is the number of triples read, `leaked` of those left out because of an excluded text.
-    """
+    """Three corpora of equal length, in the order of COLUMNS: row i of each belongs to triple i."""
 
     def __init__(self, folder: Path) -> None:
         self.columns = [Corpus(folder / name) for name in COLUMNS]
-        meta = files.read_json(folder / "triples.json")
-        self.read: int = meta["read"]
-        self.leaked: int = meta["leaked"]
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -116,21 +110,19 @@ def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
     name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=_content(tables, excluded))
 
     def usable(pair: Row) -> bool:
-        return all(text and len(text) <= spec.max_chars for text in pair) and all(
-            text.count(" ") + 1 >= spec.min_words for text in pair
+        return all(
+            text and len(text) <= spec.max_chars and text.count(" ") + 1 >= spec.min_words for text in pair
         )
 
     def write(temporary: Path) -> None:
         session.log(f"reading pairs from {len(tables)} table(s)")
-        digests = deduplicate.excluded_digests(excluded)
-        spool = deduplicate.gather((table.rows for table in tables), usable, digests, temporary / "spool")
-        kept = spool.sample([table.limit for table in tables], spec.limit)
-        _refuse_none(kept, spool, "pair", "corpus", "tables")
+        spool = _gathered(tables, usable, excluded, temporary)
+        kept = _kept(tables, spool, spec.limit, "pair", "corpus")
         meta = _write_pairs(spec.held_out, tables, spool, kept, seed, temporary)
         files.write_json(temporary / "parallel.json", meta)
         session.log(
-            f"parallel corpus {meta['fingerprint'][:12]}: {meta['pairs']:,} of {spool.read:,} pairs kept, "
-            f"{spool.leaked:,} excluded, {meta['pairs'] - meta['trained']:,} held out"
+            f"parallel corpus {meta['fingerprint'][:12]}: {len(kept):,} of {spool.read:,} pairs kept, "
+            f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
         )
 
     return ParallelCorpus(cached_folder(session.cache / "parallel" / name, write, session.log))
@@ -152,10 +144,8 @@ def build_triples(
     name = files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
 
     def write(temporary: Path) -> None:
-        digests = deduplicate.excluded_digests(excluded)
-        spool = deduplicate.gather((table.rows for table in tables), all, digests, temporary / "spool")
-        kept = spool.sample([None] * len(tables), spec.limit)
-        _refuse_none(kept, spool, "triple", place, "files")
+        spool = _gathered(tables, all, excluded, temporary)
+        kept = _kept(tables, spool, spec.limit, "triple", place)
         for number, column in enumerate(COLUMNS):
             (temporary / column).mkdir()
             texts = _column(spool, kept, number)
@@ -178,11 +168,20 @@ def _content(tables: list[Table], excluded: list[Path]) -> list[list[Any]]:
     return [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
 
 
-def _refuse_none(kept: np.ndarray, spool: Spool, what: str, place: str, more: str) -> None:
-    """Raise UserError where no row is left."""
+def _gathered(
+    tables: list[Table], usable: Callable[[Row], bool], excluded: list[Path], folder: Path
+) -> Spool:
+    digests = deduplicate.excluded_digests(excluded)
+    return deduplicate.gather((table.rows for table in tables), usable, digests, folder / "spool")
+
+
+def _kept(tables: list[Table], spool: Spool, limit: int | None, what: str, place: str) -> np.ndarray:
+    """The distinct rows within the limits. Raises UserError where none is left."""
+    kept = spool.sample([table.limit for table in tables], limit)
     if len(kept) == 0:
         fact = f"no {what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded text"
-        raise UserError(f"{place}: {fact}; add {more}, or check corpus.exclude")
+        raise UserError(f"{place}: {fact}; add tables, or check corpus.exclude")
+    return kept
 
 
 def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Iterator[Table]:

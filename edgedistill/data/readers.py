@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,13 +104,12 @@ def texts_in_every_column(path: Path) -> Iterator[str]:
     if is_text_file(path):
         yield from texts_in(path)
         return
-    rows: Iterator[tuple[int, Iterable[Any]]]
-    if input_file.kind(path) == ".parquet":
-        rows = _parquet(path, None, None)
-    else:
-        rows = numbered_rows(path) or ((number, row.values()) for number, row in objects(path))
-    for _, values in rows:
-        yield from (value for value in values if isinstance(value, str))
+    table = numbered_rows(path)
+    if table is not None:
+        yield from (cell for _, cells in table for cell in cells)
+        return
+    for _, row in _parquet(path, None, None) if input_file.numbered(path) == "row" else objects(path):
+        yield from (value for value in row.values() if isinstance(value, str))
 
 
 def checked(text: str, name: str, number: int, longest: int, word: str = "line") -> str:
@@ -174,19 +173,24 @@ def _cells(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(number, the cells of those columns) of every row of a table. Raises UserError for a cell without
     text."""
-    table, names = numbered_rows(path), [str(column) for column in columns]
+    table, word = numbered_rows(path), input_file.numbered(path)
     if isinstance(columns[0], int):
         yield from _by_number(table, path, [int(column) for column in columns], field)
         return
+    names = [str(column) for column in columns]
+    rows: Iterator[tuple[int, dict[str, Any]]]
     if table is not None:
-        yield from _of_header(table, path, names, field)
-        return
-    word = input_file.numbered(path)
-    read = _parquet if input_file.kind(path) == ".parquet" else _of_objects
-    for number, values in read(path, names, field):
-        place = f"{path}: {word} {number}"
-        cells = zip(names, values, strict=True)
-        yield number, tuple(_text(column, value, place, numeric) for column, value in cells)
+        rows = _of_header(table, path, names, field)
+    else:
+        rows = _parquet(path, names, field) if word == "row" else objects(path)
+    for number, row in rows:
+        place, found = f"{path}: {word} {number}", []
+        for column in names:
+            if column not in row:
+                known = [name for name, value in row.items() if isinstance(value, str)]
+                _no_column(place, unknown_name("text column", column, known), field)
+            found.append(_text(column, row[column], place, numeric))
+        yield number, tuple(found)
 
 
 def _text(column: str, value: Any, place: str, numeric: Sequence[str | int]) -> str:
@@ -223,18 +227,17 @@ def _no_column(name: object, fact: str, field: str | None) -> NoReturn:
     raise UserError(f"{name}: {fact}; {f'set {field}' if field else 'name another column'}")
 
 
-def _find_columns(path: Path, columns: Sequence[str], known: Sequence[str], field: str | None) -> list[int]:
-    """Where the columns are. Raises UserError for one that is missing, or there twice."""
+def _check_columns(path: Path, columns: Sequence[str], known: Sequence[str], field: str | None) -> None:
+    """Raise UserError for a column that is missing, or there twice."""
     for column in columns:
         if column not in known:
-            sign = next((sign for sign in ";\t|," if len(known) == 1 and sign in known[0]), None)
-            if sign:
-                fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
-                raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
+            for sign in ";\t|,":
+                if len(known) == 1 and sign in known[0]:
+                    fact = f"its one column is {known[0][:60]!r}: the columns seem to be divided by {sign!r}"
+                    raise UserError(f"{path}: {fact}; save it with commas as .csv, or with tabs as .tsv")
             _no_column(path, unknown_name("column", column, known), field)
         if known.count(column) > 1:
             raise UserError(f"{path}: {known.count(column)} columns are named {column!r}; rename all but one")
-    return [known.index(column) for column in columns]
 
 
 def numbered_rows(path: Path) -> Iterator[tuple[int, list[str]]] | None:
@@ -280,64 +283,51 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _of_header(
     rows: Iterator[tuple[int, list[str]]], path: Path, columns: list[str], field: str | None
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    first = next(rows, None)
-    if first is None:
-        return
-    header = first[1]
-    places = _find_columns(path, columns, header, field)
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered rows of a table whose first one names the columns."""
+    _, header = next(rows, (0, []))
+    if header:
+        _check_columns(path, columns, header, field)
     for number, row in rows:
         if len(row) != len(header):
             raise UserError(
                 f"{path}: line {number} has {len(row)} columns, the header {len(header)}; correct the line"
             )
-        yield number, tuple(row[at] for at in places)
+        yield number, dict(zip(header, row, strict=True))
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The numbered objects of a .jsonl file, blank lines skipped, or of a .json array, where a string is an
     object's `text`."""
-    if input_file.kind(path) == ".json":
-        yield from _array(path)
-        return
+    word, expected = input_file.numbered(path), "object"
+    items = _json_lines(path)
+    if word == "item":
+        items, expected = _array(path), "object or a string"
+    for number, item in items:
+        if isinstance(item, str) and word == "item":
+            yield number, {"text": item}
+        elif isinstance(item, dict):
+            yield number, item
+        else:
+            fact = f"a JSON {type(item).__name__}; every {word} must be an {expected}"
+            raise UserError(f"{path}: {word} {number}: {fact}")
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     number = 0
     with damage_as_user_error(str(path), lambda: f"line {number}"):
         for number, line in lines(path):
             if line.strip():
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise UserError(
-                        f"{path}: line {number}: a JSON {type(row).__name__}; every line must be an object"
-                    )
-                yield number, row
+                yield number, json.loads(line)
 
 
-def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _array(path: Path) -> Iterator[tuple[int, Any]]:
     with input_file.opened(path) as file, damage_as_user_error(str(path), lambda: "the array"):
         data = file.read(MAX_LINE_BYTES + 1)
         if len(data) > MAX_LINE_BYTES:
-            raise UserError(
-                f"{path}: over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole; save it as .jsonl, "
-                "an object a line"
-            )
-        items = json.loads(data.decode("utf-8-sig"))
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, dict | str):
-            raise UserError(
-                f"{path}: item {number}: a JSON {type(item).__name__}; every item must be an object or a "
-                "string"
-            )
-        yield number, item if isinstance(item, dict) else {"text": item}
-
-
-def _of_objects(path: Path, columns: list[str], field: str | None) -> Iterator[tuple[int, list[Any]]]:
-    word = input_file.numbered(path)
-    for number, row in objects(path):
-        for column in columns:
-            if column not in row:
-                known = [name for name, value in row.items() if isinstance(value, str)]
-                _no_column(path, f"{word} {number}: {unknown_name('text column', column, known)}", field)
-        yield number, [row[column] for column in columns]
+            fact = f"over {MAX_LINE_BYTES:,} bytes, and a .json array is read whole"
+            raise UserError(f"{path}: {fact}; save it as .jsonl, an object a line")
+        return enumerate(json.loads(data.decode("utf-8-sig")), 1)
 
 
 def parquet_batches(
@@ -355,7 +345,7 @@ def parquet_batches(
         with damage_as_user_error(str(path), lambda: f"after row {done}" if done else "at its start"):
             table = parquet.ParquetFile(file)
             if columns is not None:
-                _find_columns(path, columns, table.schema_arrow.names, field)
+                _check_columns(path, columns, table.schema_arrow.names, field)
             for batch in table.iter_batches(batch_size=size, columns=columns):
                 yield batch
                 done += batch.num_rows
@@ -363,16 +353,17 @@ def parquet_batches(
 
 def _parquet(
     path: Path, columns: list[str] | None, field: str | None
-) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """(number, the values of those columns) of every row."""
+) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """The numbered rows: those columns by name, or all of them by number."""
     number = 0
     with damage_as_user_error(str(path), lambda: f"row {number + 1}"):
         for batch in parquet_batches(path, columns, field):
+            names = batch.schema.names if columns else range(batch.num_columns)
             # value by value, so that the row of one that is not UTF-8 is known
-            for scalars in zip(*(batch.column(name) for name in columns or batch.schema.names), strict=True):
-                values = tuple(scalar.as_py() for scalar in scalars)
+            for scalars in zip(*batch.columns, strict=True):
+                values = [scalar.as_py() for scalar in scalars]
                 number += 1
-                yield number, values
+                yield number, dict(zip(names, values, strict=True))
 
 
 def hub_table(spec: Any, split: str, place: str, streaming: bool = False) -> Any:

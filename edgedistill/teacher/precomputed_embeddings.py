@@ -15,7 +15,7 @@ from edgedistill.data import readers
 from edgedistill.data.cached_folder import cached_folder
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import damage_as_user_error
-from edgedistill.errors import UserError, first_line, require, unknown_name
+from edgedistill.errors import UserError, first_line, unknown_name
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher.embedding_cache import FORMAT, CachedEmbeddings, HashIndex, text_hashes
 
@@ -29,7 +29,7 @@ class PrecomputedEmbeddings:
     texts.
 
     Raises UserError: no such file, an unsupported file type, no such column, or embeddings that are not a
-        matrix of floats.
+    matrix of floats.
     """
 
     def __init__(self, spec: recipe.Teacher, data: Path | None) -> None:
@@ -128,23 +128,18 @@ def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out
         norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
         for bad, what in ((~np.isfinite(norms), "a value that is not finite"), (norms == 0, "only zeros")):
             if bad.any():
-                raise UserError(
-                    f"{precomputed.path}: row {at + 1 + int(np.argmax(bad))} holds {what}; embed that text "
-                    "again"
-                )
+                fact = f"row {at + 1 + int(np.argmax(bad))} holds {what}"
+                raise UserError(f"{precomputed.path}: {fact}; embed that text again")
         low, high = np.searchsorted(ordered, [at, at + len(block)])
         out[order[low:high]] = (block / norms)[ordered[low:high] - at].astype(np.float16)
         at += len(block)
     if at != count:
-        raise UserError(
-            f"{precomputed.path}: {at:,} embeddings, but {count:,} texts in {precomputed.texts.name}; row i "
-            "must be the embedding of text i"
-        )
+        fact = f"{at:,} embeddings, but {count:,} texts in {precomputed.texts.name}"
+        raise UserError(f"{precomputed.path}: {fact}; row i must be the embedding of text i")
 
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
-    compute = require("pyarrow.compute", "train", "train")
-    done, dims = 0, 0
+    done = dims = 0
     for batch in readers.parquet_batches(path, [column], "teacher.embedding_column", size):
         values = batch.column(0)
         if str(getattr(values.type, "value_type", "")) not in ("halffloat", "float", "double"):
@@ -152,14 +147,13 @@ def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:
                 f"{path}: column {column!r} is {values.type}, not lists of floats; set "
                 "teacher.embedding_column to another"
             )
-        lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        lengths = np.array(values.value_lengths().fill_null(0))
         dims = dims or int(lengths[0])
-        if (wrong := (lengths != dims) | (lengths < 1)).any():
+        wrong = (lengths != dims) | (lengths < 1)
+        if wrong.any():
             at = int(np.argmax(wrong))
-            raise UserError(
-                f"{path}: row {done + at + 1} has {lengths[at]} dimensions, the first {dims}; give "
-                "embeddings of one model"
-            )
+            fact = f"row {done + at + 1} has {lengths[at]} dimensions, the first {dims}"
+            raise UserError(f"{path}: {fact}; give embeddings of one model")
         yield _float32(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), dims)
         done += len(lengths)
 
