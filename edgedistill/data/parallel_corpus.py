@@ -1,9 +1,9 @@
-"""Texts that belong together, deduplicated and kept on disk: pairs of a text and its translation, and triples
-of a text, one that means the same and one that does not.
+"""Parallel corpora: texts that belong together, deduplicated, split and kept on disk. A row is a pair of a
+text and its translation, or a triple of a text, one that means the same and one that does not.
 
-Pairs are split too. The distinct texts of each side form a corpus of their own, so that a teacher embeds a
-source text once, however many languages it was translated to; pair i is a row of each side. Held out are
-source texts with all their translations.
+The distinct texts of each column form a corpus of their own, so that a teacher embeds a source text once,
+however many languages it was translated to; row i of the index names a text of each column. Held out are
+texts of the first column, with all that belongs to them.
 """
 
 from __future__ import annotations
@@ -26,37 +26,47 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 
 FORMAT = 1  # part of every cache key: raise it when what is written changes
-SIDES = ("first", "second")  # folder names of the source and the target side
-COLUMNS = ("anchor", "entailment", "contradiction")  # folder names of the columns of triples
+COLUMNS = ("first", "second", "third")  # folder names
 
 
 class ParallelCorpus:
-    """Source texts, target texts and pairs of their rows; pairs 0 … training_count − 1 are for training, the
-    rest are held out.
+    """The distinct texts of each column, and rows that name one of each; rows 0 … training_count − 1 are for
+    training, the rest are held out.
 
-    `index` (n, 2) int64 holds for each pair its row in `source_side` and in `target_side`; `sources` holds
-    name, part of the recipe, languages, pairs and training pairs of each table.
+    `index` (n, columns) int64 holds for each row its text in each of the `columns`; `sources` holds name,
+    part of the recipe, languages, pairs and training pairs of each table.
     """
 
     def __init__(self, folder: Path) -> None:
         meta = files.read_json(folder / "parallel.json")
         self.folder = folder
-        self.source_side, self.target_side = (Corpus(folder / side) for side in SIDES)
+        self.columns = [Corpus(folder / name) for name in COLUMNS if (folder / name).exists()]
         self.fingerprint: str = meta["fingerprint"]
         self.sources: list[dict[str, Any]] = meta["sources"]
         self.training_count: int = meta["trained"]
-        self.index = np.memmap(folder / "index.bin", dtype=np.int64, mode="r").reshape(-1, 2)
+        flat = np.memmap(folder / "index.bin", dtype=np.int64, mode="r")
+        self.index = flat.reshape(-1, len(self.columns))
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
+    def source_side(self) -> Corpus:
+        """The source texts of pairs."""
+        return self.columns[0]
+
+    @property
+    def target_side(self) -> Corpus:
+        """The target texts of pairs."""
+        return self.columns[1]
+
+    @property
     def held_out(self) -> np.ndarray:
-        """The held-out pairs, (n,) int64."""
+        """The held-out rows, (n,) int64."""
         return np.arange(self.training_count, len(self))
 
     def side(self, name: str) -> Corpus:
-        """The corpus of one side, `source` or `target`."""
+        """The corpus of one side of pairs, `source` or `target`."""
         return {"source": self.source_side, "target": self.target_side}[name]
 
     def training_pairs(self, parts: list[str] | None) -> np.ndarray:
@@ -72,16 +82,6 @@ class ParallelCorpus:
         return np.concatenate([self.index[:0], *spans])
 
 
-class Triples:
-    """Three corpora of equal length, in the order of COLUMNS: row i of each belongs to triple i."""
-
-    def __init__(self, folder: Path) -> None:
-        self.columns = [Corpus(folder / name) for name in COLUMNS]
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-
 class Table(NamedTuple):
     """A file or a hub data set of pairs or triples. `part` and `languages` are those of pairs; `content_id`
     identifies the content; at most `limit` rows are kept."""
@@ -94,43 +94,44 @@ class Table(NamedTuple):
     languages: tuple[str, str] = ("", "")
 
 
+class _Rows(NamedTuple):
+    """What a parallel corpus is made of, as the recipe describes it at `place`; `what` is the word for a
+    row."""
+
+    what: str
+    place: str
+    tables: list[Table]
+    excluded: list[Path]
+    usable: Callable[[Row], bool]
+    limit: int | None
+    held_out: int = 0
+
+
 def build(spec: recipe.Parallel, session: Session, seed: int) -> ParallelCorpus:
-    """Open the parallel corpus that a recipe describes; build it first where the cache has none of the same
-    content, options and seed.
+    """Open the pairs that a recipe describes; build them first where the cache has none of the same content,
+    options and seed.
 
     Raises UserError: no file matches, a missing column, a score that is no number, bytes that are not UTF-8,
     nothing left to train on.
     """
-    seed = seed if spec.seed is None else spec.seed
-    tables = [
-        table for number in range(len(spec.pairs)) for table in _pair_tables(spec, number, session.data)
-    ]
-    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
-    options = spec.model_dump(mode="json", exclude={"seed", "licences"})
-    name = files.cache_key(format=FORMAT, spec=options, seed=seed, made_of=_content(tables, excluded))
 
     def usable(pair: Row) -> bool:
         return all(
             text and len(text) <= spec.max_chars and text.count(" ") + 1 >= spec.min_words for text in pair
         )
 
-    def write(temporary: Path) -> None:
-        session.log(f"reading pairs from {len(tables)} table(s)")
-        spool = _gathered(tables, usable, excluded, temporary)
-        kept = _kept(tables, spool, spec.limit, "pair", "corpus")
-        meta = _write_pairs(spec.held_out, tables, spool, kept, seed, temporary)
-        files.write_json(temporary / "parallel.json", meta)
-        session.log(
-            f"parallel corpus {meta['fingerprint'][:12]}: {len(kept):,} of {spool.read:,} pairs kept, "
-            f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
-        )
-
-    return ParallelCorpus(cached_folder(session.cache / "parallel" / name, write, session.log))
+    seed = seed if spec.seed is None else spec.seed
+    entries = range(len(spec.pairs))
+    tables = [table for entry in entries for table in _pair_tables(spec, entry, session.data)]
+    excluded = file_patterns.matching_files(spec.exclude, session.data, "corpus.exclude")
+    rows = _Rows("pair", "corpus", tables, excluded, usable, spec.limit, spec.held_out)
+    options = {"spec": spec.model_dump(mode="json", exclude={"seed", "licences"}), "seed": seed}
+    return _cached(rows, options, session, seed)
 
 
 def build_triples(
     spec: recipe.TripleFiles | recipe.TripleHub, exclude: list[str], session: Session, place: str
-) -> Triples:
+) -> ParallelCorpus:
     """Open the triples that a stage names; build them first where the cache has none of the same content and
     options.
 
@@ -140,48 +141,41 @@ def build_triples(
     """
     tables = _triple_tables(spec, session.data, place)
     excluded = file_patterns.matching_files(exclude, session.data, "corpus.exclude")
-    content = _content([table for table in tables if table.content_id], excluded)
-    name = files.cache_key(format=FORMAT, spec=spec.model_dump(mode="json"), made_of=content)
+    rows = _Rows("triple", place, tables, excluded, all, spec.limit)
+    return _cached(rows, {"spec": spec.model_dump(mode="json", exclude={"licence"})}, session, 0)
+
+
+def _cached(rows: _Rows, options: dict[str, Any], session: Session, seed: int) -> ParallelCorpus:
+    """The corpus of these rows. `options` are the part of the cache's key that the recipe decides."""
+    content = [
+        [table.content_id for table in rows.tables],
+        [files.sha256_file(path) for path in rows.excluded],
+    ]
+    folder = session.cache / "parallel" / files.cache_key(format=FORMAT, **options, made_of=content)
 
     def write(temporary: Path) -> None:
-        spool = _gathered(tables, all, excluded, temporary)
-        kept = _kept(tables, spool, spec.limit, "triple", place)
-        for number, column in enumerate(COLUMNS):
-            (temporary / column).mkdir()
-            texts = _column(spool, kept, number)
-            corpus.write(temporary / column, texts, None, [{"name": table.name} for table in tables])
+        session.log(f"reading {rows.what}s from {len(rows.tables)} table(s)")
+        digests = deduplicate.excluded_digests(rows.excluded)
+        read = (table.rows for table in rows.tables)
+        spool = deduplicate.gather(read, rows.usable, digests, temporary / "spool")
+        kept = spool.sample([table.limit for table in rows.tables], rows.limit)
+        if len(kept) == 0:
+            fact = f"no {rows.what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded"
+            raise UserError(f"{rows.place}: {fact} text; add tables, or check corpus.exclude")
+        meta = _write(rows, spool, kept, seed, temporary)
         spool.path.unlink()
-        meta = {"format": FORMAT, "read": spool.read, "leaked": spool.leaked, "kept": len(kept)}
-        files.write_json(temporary / "triples.json", meta)
-        session.log(f"triples: {len(kept):,} of {spool.read:,} kept, {spool.leaked:,} with an excluded text")
+        files.write_json(temporary / "parallel.json", meta)
+        session.log(
+            f"parallel corpus {meta['fingerprint'][:12]}: {len(kept):,} of {spool.read:,} {rows.what}s kept, "
+            f"{spool.leaked:,} excluded, {len(kept) - meta['trained']:,} held out"
+        )
 
-    return Triples(cached_folder(session.cache / "triples" / name, write, session.log))
+    return ParallelCorpus(cached_folder(folder, write, session.log))
 
 
 def languages(spec: recipe.Parallel) -> list[str]:
     """Every language of the pairs, in the recipe's order."""
     return list(dict.fromkeys(language for part in spec.pairs for language in part.of_columns))
-
-
-def _content(tables: list[Table], excluded: list[Path]) -> list[list[Any]]:
-    """What the rows are made of, for the cache's key."""
-    return [[table.content_id for table in tables], [files.sha256_file(path) for path in excluded]]
-
-
-def _gathered(
-    tables: list[Table], usable: Callable[[Row], bool], excluded: list[Path], folder: Path
-) -> Spool:
-    digests = deduplicate.excluded_digests(excluded)
-    return deduplicate.gather((table.rows for table in tables), usable, digests, folder / "spool")
-
-
-def _kept(tables: list[Table], spool: Spool, limit: int | None, what: str, place: str) -> np.ndarray:
-    """The distinct rows within the limits. Raises UserError where none is left."""
-    kept = spool.sample([table.limit for table in tables], limit)
-    if len(kept) == 0:
-        fact = f"no {what} is left of {spool.read:,} read, {spool.leaked:,} of them with an excluded text"
-        raise UserError(f"{place}: {fact}; add tables, or check corpus.exclude")
-    return kept
 
 
 def _pair_tables(spec: recipe.Parallel, number: int, data: Path | None) -> Iterator[Table]:
@@ -236,39 +230,35 @@ def _well_scored(rows: Iterator[Row], part: recipe.Pairs, name: str, place: str)
         yield row[:2]
 
 
-class _Side(NamedTuple):
-    """One side of the kept pairs.
+class _Column(NamedTuple):
+    """One column of the kept rows.
 
-    `rows` (n,) holds for each pair the row of its text in the corpus of the side; `first_pairs` (distinct
-    texts,) holds for each row the first pair with that text. Rows from `training_count` on are held out.
+    `rows` (n,) holds for each row its text in the corpus of the column; `first` (distinct texts,) holds for
+    each text the first row with it. Texts from `training_count` on are held out.
     """
 
     rows: np.ndarray
-    first_pairs: np.ndarray
+    first: np.ndarray
     training_count: int
 
 
-def _write_pairs(
-    held_out: int, tables: list[Table], spool: Spool, kept: np.ndarray, seed: int, folder: Path
-) -> dict[str, Any]:
-    """Write the corpus of each side, and index.bin with the training pairs first. Returns the content of
-    parallel.json. kept (n,): the lines of the spool that are the pairs."""
-    sides = _split(_digests(spool, kept), held_out, seed)
+def _write(rows: _Rows, spool: Spool, kept: np.ndarray, seed: int, folder: Path) -> dict[str, Any]:
+    """Write the corpus of each column, and index.bin with the training rows first. Returns the content of
+    parallel.json. kept (n,): the lines of the spool that are the rows."""
+    columns = _split(_digests(spool, kept), rows, seed)
+    sources = [{"name": table.name} for table in rows.tables]
     fingerprint = hashlib.sha256()
-    for number, (side, name) in enumerate(zip(sides, SIDES, strict=True)):
-        (folder / name).mkdir()
-        texts = chain(
-            _column(spool, kept[side.first_pairs[: side.training_count]], number),
-            _column(spool, kept[side.first_pairs[side.training_count :]], number),
-        )
-        sources = [{"name": table.name} for table in tables]
-        corpus.write(folder / name, texts, side.training_count, sources)
-        fingerprint.update(files.read_json(folder / name / "corpus.json")["fingerprint"].encode())
-    is_late = sides[0].rows >= sides[0].training_count
-    index = np.stack([side.rows for side in sides], 1)[np.argsort(is_late, kind="stable")].tobytes()
+    for number, column in enumerate(columns):
+        own = folder / COLUMNS[number]
+        own.mkdir()
+        lines = [kept[part] for part in np.split(column.first, [column.training_count])]
+        texts = chain.from_iterable(_texts(spool, part, number) for part in lines)
+        corpus.write(own, texts, column.training_count, sources)
+        fingerprint.update(files.read_json(own / "corpus.json")["fingerprint"].encode())
+    is_late = columns[0].rows >= columns[0].training_count
+    index = np.stack([column.rows for column in columns], 1)[np.argsort(is_late, kind="stable")].tobytes()
     fingerprint.update(index)
     (folder / "index.bin").write_bytes(index)
-    spool.path.unlink()
     counts = spool.counts(kept)
     late = [int(part.sum()) for part in np.split(is_late, np.cumsum(counts)[:-1])]
     return {
@@ -286,49 +276,52 @@ def _write_pairs(
                 "pairs": count,
                 "trained": count - held,
             }
-            for table, count, held in zip(tables, counts, late, strict=True)
+            for table, count, held in zip(rows.tables, counts, late, strict=True)
         ],
     }
 
 
-def _column(spool: Spool, lines: np.ndarray, number: int) -> Iterator[str]:
+def _texts(spool: Spool, lines: np.ndarray, column: int) -> Iterator[str]:
     """One column of these lines of the spool, ascending."""
-    return (line.split(b"\t")[number].decode("utf-8") for line in spool.lines(lines))
+    return (line.split(b"\t")[column].decode("utf-8") for line in spool.lines(lines))
 
 
-def _digests(spool: Spool, kept: np.ndarray) -> list[np.ndarray]:
-    """For each side, a digest of the text of every kept pair: (n,) uint64 each."""
-    found = [array("Q") for _ in SIDES]
+def _digests(spool: Spool, kept: np.ndarray) -> np.ndarray:
+    """A digest of each text of the kept rows: (n, columns) uint64."""
+    found, columns = array("Q"), 0
     for line in spool.lines(kept):
-        for side, text in zip(found, line.split(b"\t"), strict=True):
-            side.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
-    return [np.array(side, np.uint64) for side in found]
+        texts = line.split(b"\t")
+        columns = len(texts)
+        for text in texts:
+            found.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+    return np.array(found, np.uint64).reshape(-1, columns)
 
 
-def _split(digests: list[np.ndarray], held_out: int, seed: int) -> list[_Side]:
-    """Draw the held-out source texts, and number the texts of both sides.
+def _split(digests: np.ndarray, rows: _Rows, seed: int) -> list[_Column]:
+    """Draw the held-out texts of the first column, and number the texts of all columns.
 
-    A target text is for training where any training pair has it.
+    A text of another column is for training where any training row has it.
     """
-    (source_first, source_of), (target_first, target_of) = map(_distinct, digests)
-    count = len(source_first)
-    if count <= held_out:
-        fact = f"{count:,} source texts are left, {held_out:,} are to be held out"
+    first, text_of = _distinct(digests[:, 0])
+    if len(first) <= rows.held_out:
+        fact = f"{len(first):,} source texts are left, {rows.held_out:,} are to be held out"
         raise corpus.NothingToTrainOn(
-            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", count
+            f"corpus: nothing to train on: {fact}; add pairs, or lower corpus.held_out", len(first)
         )
-    source_late = np.zeros(count, bool)
-    source_late[np.random.default_rng(seed).choice(count, held_out, replace=False, shuffle=False)] = True
-    target_late = np.ones(len(target_first), bool)
-    target_late[target_of[~source_late[source_of]]] = False
-    return [
-        _numbered(source_first, source_of, source_late),
-        _numbered(target_first, target_of, target_late),
-    ]
+    late = np.zeros(len(first), bool)
+    late[np.random.default_rng(seed).choice(len(first), rows.held_out, replace=False, shuffle=False)] = True
+    columns = [_numbered(first, text_of, late)]
+    in_training = ~late[text_of]
+    for column in digests.T[1:]:
+        first, text_of = _distinct(column)
+        late = np.ones(len(first), bool)
+        late[text_of[in_training]] = False
+        columns.append(_numbered(first, text_of, late))
+    return columns
 
 
 def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """((m,) the first pair with each distinct text, ascending; (n,) which of them each pair has)."""
+    """((m,) the first row with each distinct text, ascending; (n,) which of the texts each row has)."""
     _, first, text_of = np.unique(digests, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty_like(order)
@@ -336,9 +329,9 @@ def _distinct(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first[order], rank[text_of]
 
 
-def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Side:
+def _numbered(first: np.ndarray, text_of: np.ndarray, late: np.ndarray) -> _Column:
     """Number the distinct texts by first occurrence, those marked `late` (held out) after all others."""
     order = np.argsort(late, kind="stable")
     rows = np.empty_like(order)
     rows[order] = np.arange(len(order))
-    return _Side(rows[text_of], first[order], len(late) - int(late.sum()))
+    return _Column(rows[text_of], first[order], len(late) - int(late.sum()))

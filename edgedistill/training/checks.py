@@ -27,7 +27,7 @@ class StageRows(NamedTuple):
     """What a stage trains on: its own triples, or the corpus where it has none; how many rows, without those
     that fill its queue."""
 
-    triples: parallel_corpus.Triples | None
+    triples: ParallelCorpus | None
     rows: int
 
 

@@ -58,12 +58,6 @@ CACHES: dict[str, Callable[[Session], Any]] = {
         session,
         0,
     ),
-    "triples": lambda session: parallel_corpus.build_triples(
-        recipe.TripleFiles(files=["triples.tsv"], columns=("anchor", "entailment", "contradiction")),
-        [],
-        session,
-        "stages[0].triples",
-    ),
     "teachers": given,
 }
 
@@ -81,9 +75,6 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> N
     texts = [f"a text {number}" for number in range(9)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
-    (tmp_path / "triples.tsv").write_text(
-        "anchor\tentailment\tcontradiction\n" + "".join(f"{text}\tb {text}\tc\n" for text in texts)
-    )
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
     lines: list[str] = []
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache", log=lines.append)

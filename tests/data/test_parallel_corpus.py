@@ -307,5 +307,5 @@ def test_splits_agree_with_a_plain_reading() -> None:
     first, text_of = parallel_corpus._distinct(texts)
     assert first.tolist() == [0, 1, 3, 5] and text_of.tolist() == [0, 1, 0, 2, 1, 3]
     side = parallel_corpus._numbered(first, text_of, np.array([False, True, False, False]))
-    assert side.rows.tolist() == [0, 3, 0, 1, 3, 2] and side.first_pairs.tolist() == [0, 3, 5, 1]
+    assert side.rows.tolist() == [0, 3, 0, 1, 3, 2] and side.first.tolist() == [0, 3, 5, 1]
     assert side.training_count == 3

@@ -11,6 +11,7 @@ import pytest
 
 from edgedistill import files, recipe
 from edgedistill.data import corpus, parallel_corpus, token_cache
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
@@ -117,6 +118,10 @@ def test_a_view_is_the_text_without_those_words(built: corpus.Corpus, spec: Any,
     assert plain.tolist() != ids.tolist()
 
 
+def texts_of(made: ParallelCorpus) -> list[list[str]]:
+    return [column.texts(made.index[:, at]) for at, column in enumerate(made.columns)]
+
+
 def test_triples_are_distinct_whole_and_without_leaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,21 +140,17 @@ def test_triples_are_distinct_whole_and_without_leaks(
 
     def build(
         limit: int | None = None, columns: tuple[str, str, str] = ("one", "two", "three")
-    ) -> parallel_corpus.Triples:
+    ) -> ParallelCorpus:
         spec = recipe.TripleFiles(
             files=["*.tsv"] if columns[0] == "x" else ["t.tsv"], columns=columns, limit=limit
         )
         return parallel_corpus.build_triples(spec, ["leaks.tsv"], Session(data=tmp_path), "stages[1].triples")
 
     made = build()
-    assert [column.texts(range(len(made))) for column in made.columns] == [
-        [f"{c} {n}" for n in (1, 5, 6)] for c in "abc"
-    ]
-    (about,) = (tmp_path / "cache/triples").glob("*/triples.json")
-    assert files.read_json(about) == {"format": 1, "read": 7, "leaked": 2, "kept": 3}
-    assert [column.texts(range(2)) for column in build(limit=2).columns] == [
-        [f"{c} {n}" for n in (1, 5)] for c in "abc"
-    ]
+    assert texts_of(made) == [[f"{c} {n}" for n in (1, 5, 6)] for c in "abc"]
+    about = files.read_json(made.folder / "parallel.json")
+    assert (about["read"], about["leaked"], about["pairs"], about["trained"]) == (7, 2, 3, 3)
+    assert texts_of(build(limit=2)) == [[f"{c} {n}" for n in (1, 5)] for c in "abc"]
     with pytest.raises(UserError, match=r"no column 'for'; .*set stages\[1\].triples.columns"):
         build(columns=("one", "two", "for"))
     (tmp_path / "t.txt").write_text("a\n", encoding="utf-8")

@@ -19,24 +19,8 @@ from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs.text_batches import Batches, Ids, View
+from edgedistill.training.inputs.text_batches import Batches, SideTokens, View
 from edgedistill.training.load_models import Models
-
-
-class SideTokens:
-    """Token ids of one side of the pairs, by the row of the pair."""
-
-    def __init__(self, tokens: TokenCache, rows: np.ndarray) -> None:
-        """rows (pairs,): the text of each pair."""
-        self.tokens, self.rows = tokens, rows
-
-    def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """Tokens in this side of each pair, (n,)."""
-        return self.tokens.lengths(self.rows[pairs])
-
-    def batch(self, pairs: np.ndarray, max_tokens: int) -> Ids:
-        """(ids, mask) of this side of each pair."""
-        return self.tokens.batch(self.rows[pairs], max_tokens)
 
 
 class PairBatches(Batches):

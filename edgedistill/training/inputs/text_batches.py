@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from edgedistill import recipe
 from edgedistill.data.corpus import Corpus
-from edgedistill.data.parallel_corpus import Triples
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.runtime import batching
 from edgedistill.session import Session
@@ -43,15 +43,29 @@ class Batches:
     def short(self, max_tokens: int) -> np.ndarray:
         """The training rows whose text has at most `max_tokens` tokens, (n,) int64; their other views may
         have more."""
-        first = self.tokens[0]
-        assert isinstance(first, TokenCache)
-        return first.rows_up_to(max_tokens, self.texts)
+        return np.flatnonzero(self.tokens[0].lengths(np.arange(self.texts)) <= max_tokens)
 
     def batch(self, rows: np.ndarray, passes: np.ndarray) -> tuple[list[Ids], np.ndarray | None]:
         """(ids and mask of every view, the target embeddings (n, d) float32)."""
         return [view(rows, passes) for view in self.views], None if self.targets is None else self.targets[
             rows
         ]
+
+
+class SideTokens:
+    """Token ids of one column of pairs or triples, by the row of the pair or triple."""
+
+    def __init__(self, tokens: TokenCache, rows: np.ndarray) -> None:
+        """rows (n,): the text of each pair or triple."""
+        self.tokens, self.rows = tokens, rows
+
+    def lengths(self, pairs: np.ndarray) -> np.ndarray:
+        """Tokens in this column of each row, (n,)."""
+        return self.tokens.lengths(self.rows[pairs])
+
+    def batch(self, pairs: np.ndarray, max_tokens: int) -> Ids:
+        """(ids, mask) of this column of each row."""
+        return self.tokens.batch(self.rows[pairs], max_tokens)
 
 
 class TokenizedCorpus(NamedTuple):
@@ -98,13 +112,16 @@ def _made_views() -> Any:
     return views
 
 
-def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) -> Batches:
+def of_triples(triples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """Three views, without targets: a text, one of the same meaning, one of another."""
-    tokens = [tokenizer.tokenize(column, session) for column in triples.columns]
+    tokens = [
+        SideTokens(tokenizer.tokenize(column, session), triples.index[:, at])
+        for at, column in enumerate(triples.columns)
+    ]
     return Batches([_of_tokens(each, tokenizer.max_tokens) for each in tokens], tokens, len(triples), None)
 
 
-def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
+def _of_tokens(tokens: TokenCache | SideTokens, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
