@@ -245,14 +245,6 @@ def _swap(new: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def reserve(path: Path) -> None:
-    """Allocate the blocks of a sparse file: writing to a memory map of one on a full disk would kill the
-    process with a bus error."""
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
-
 @contextmanager
 def full_disk_as_user_error(path: Path) -> Iterator[None]:
     """Raise DiskFull, which names `path`, for an error in the block that a full disk caused. Other errors

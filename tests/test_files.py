@@ -34,23 +34,15 @@ def as_numpy(path: Path) -> None:
         np.save(file, np.zeros(50_000, np.float16))
 
 
-def as_memory_map(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(10_000)
-    files.reserve(path)
-    path.write_bytes(bytes(30_000))
-
-
 WRITERS: list[Callable[[Path], object]] = [
     lambda path: path.write_bytes(bytes(30_000)),
     as_numpy,
-    as_memory_map,
     lambda path: save_file({"x": torch.zeros(30_000)}, path),
     lambda path: Tokenizer(models.WordLevel({str(n): n for n in range(5_000)}, "0")).save(str(path)),
 ]
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "map", "safetensors", "tokenizers"])
+@pytest.mark.parametrize("write", WRITERS, ids=["bytes", "numpy", "safetensors", "tokenizers"])
 @pytest.mark.parametrize("new", [files.new_file, files.new_folder])
 def test_a_full_disk_is_a_user_error_and_leaves_nothing(
     new: Callable, write: Callable[[Path], object], tmp_path: Path

@@ -22,7 +22,6 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import QUIET, Log, Session
-from edgedistill.teacher.encoder import TeacherEncoder
 
 FORMAT = 1  # part of every key: raise it when the cached files change
 SHARD = 32_768  # texts
@@ -33,20 +32,27 @@ RECORD = "shards.json"  # the sha256 of each of the folder's files
 PART_SECONDS = 20.0
 
 
-class Identified(Protocol):
+class Embedder(Protocol):
     """A teacher, or a file of precomputed embeddings."""
+
+    @property
+    def dims(self) -> int: ...
 
     def identity(self) -> dict[str, Any]: ...
 
+    def prepare(self, session: Session) -> None: ...
 
-def cache_key(teacher: Identified, corpus: Corpus, unit: bool = True) -> str:
+    def embed(self, texts: list[str], device: str, unit: bool) -> np.ndarray: ...
+
+
+def cache_key(teacher: Embedder, corpus: Corpus, unit: bool = True) -> str:
     """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
     the embeddings. `unit`: see `embed_corpus`."""
     how = {} if unit else {"unit": False}
     return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())
 
 
-def encoder_key(teacher: Identified, unit: bool) -> str:
+def encoder_key(teacher: Embedder, unit: bool) -> str:
     """The key of a teacher, whatever the corpus: corpora with equal encoder keys share the embeddings of the
     texts they share."""
     return files.cache_key(format=FORMAT, unit=unit, **teacher.identity())
@@ -89,7 +95,7 @@ class CachedEmbeddings:
 
 
 def embed_corpus(
-    teacher: TeacherEncoder,
+    teacher: Embedder,
     corpus: Corpus,
     session: Session = QUIET,
     unit: bool = True,
@@ -122,7 +128,7 @@ class _Pass:
     """One pass of a teacher over a corpus: writes the shards that are lacking, and counts the texts that were
     `embedded` and the `seconds` that this took."""
 
-    def __init__(self, teacher: TeacherEncoder, folder: Path, session: Session, unit: bool) -> None:
+    def __init__(self, teacher: Embedder, folder: Path, session: Session, unit: bool) -> None:
         self.teacher, self.folder, self.session, self.unit = teacher, folder, session, unit
         self.key = encoder_key(teacher, unit)
         self.pool = Pool(
@@ -191,12 +197,12 @@ def _check(embeddings: np.ndarray, rows: np.ndarray, first: int, texts: list[str
         )
 
 
-def embeddings_folder(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
+def embeddings_folder(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> Path:
     """The cache's folder for this teacher's embeddings of this corpus, which may not exist yet."""
     return session.cache / "teachers" / cache_key(teacher, corpus, unit)
 
 
-def count_cached(teacher: TeacherEncoder, corpus: Corpus, session: Session, unit: bool = True) -> int:
+def count_cached(teacher: Embedder, corpus: Corpus, session: Session, unit: bool = True) -> int:
     """The number of the corpus' texts whose embeddings are cached already."""
     found = _embedded(session.cache / "teachers", encoder_key(teacher, unit))
     index = Pool(path for path, _ in found).index

@@ -1,9 +1,11 @@
-"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model, matched to the
-corpus text by text."""
+"""Precomputed embeddings: a file of texts and their embeddings in place of a teacher model. A text is
+"embedded" by looking it up in the file."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -12,12 +14,10 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
-from edgedistill.data.cached_folder import cached_folder
-from edgedistill.data.corpus import Corpus
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import UserError, first_line, unknown_name
 from edgedistill.session import QUIET, Session
-from edgedistill.teacher.embedding_cache import FORMAT, CachedEmbeddings, HashIndex, text_hashes
+from edgedistill.teacher.embedding_cache import HashIndex, text_hashes
 
 BLOCK = 8_192  # rows read at a time
 # what a damaged .npy header raises, which numpy parses as Python
@@ -53,8 +53,58 @@ class PrecomputedEmbeddings:
     def identity(self) -> dict[str, Any]:
         """Everything that determines the embeddings: the hashes of the files, and the columns that are
         read."""
-        shas = {"vectors": files.sha256_file(self.path), "texts": files.sha256_file(self.texts)}
-        return {**shas, "columns": [self.spec.text_column, self.spec.embedding_column]}
+        return {"precomputed": self._hashes, "columns": [self.spec.text_column, self.spec.embedding_column]}
+
+    @cached_property
+    def _hashes(self) -> list[str]:
+        return [files.sha256_file(path) for path in (self.path, self.texts)]
+
+    def prepare(self, session: Session = QUIET) -> None:
+        """Read the file.
+
+        Raises UserError: counts or dimensions that differ, values that are not finite, an embedding of zeros.
+        """
+        session.log(f"teacher: {self.path.name}, {len(self._rows):,} {self.dims}-dimensional embeddings")
+
+    def embed(self, texts: list[str], device: str = "cpu", unit: bool = True) -> np.ndarray:
+        """The embeddings (n, d) float16 of texts, of unit length whatever is asked for; of equal texts in the
+        file the first counts. Raises UserError as `prepare`, and for a text that is not in the file."""
+        rows = self._index.find(text_hashes(texts))
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            fact = f"{len(missing):,} of {len(texts):,} texts that were looked up are not in it, the first is"
+            raise UserError(
+                f'{self.texts}: {fact} "{texts[missing[0]][:60]}"; embed them too, or use the file\'s texts '
+                "as the corpus"
+            )
+        return self._rows[rows]
+
+    @cached_property
+    def _index(self) -> HashIndex:
+        """Where the texts are, in the file's order."""
+        hashes = text_hashes(map(readers.normalize, readers.texts_in(self.texts, self.spec.text_column)))
+        if len(hashes) != len(self._rows):
+            fact = f"{len(self._rows):,} embeddings, but {len(hashes):,} texts in {self.texts.name}"
+            raise UserError(f"{self.path}: {fact}; row i must be the embedding of text i")
+        return HashIndex(hashes)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """(n, d) float16: the embeddings in the file's order, of unit length; a memory map of a temporary
+        file, so that any number of them can be looked up."""
+        done = 0
+        with tempfile.TemporaryFile() as file:
+            for block in self.blocks():
+                norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
+                finite = np.isfinite(norms)
+                for good, what in ((finite, "a value that is not finite"), (norms != 0, "only zeros")):
+                    if not good.all():
+                        fact = f"row {done + 1 + int(np.argmin(good))} holds {what}"
+                        raise UserError(f"{self.path}: {fact}; embed that text again")
+                file.write((block / norms).astype(np.float16).tobytes())
+                done += len(block)
+            file.flush()
+            return np.memmap(file, np.float16, "r", shape=(done, self.dims))
 
     def blocks(self, size: int = BLOCK) -> Iterator[np.ndarray]:
         """The embeddings in the file's order, up to `size` rows (m, d) float32 at a time."""
@@ -76,66 +126,6 @@ class PrecomputedEmbeddings:
             )
         for start in range(0, len(rows), size):
             yield _float32(rows[start : start + size])
-
-
-def corpus_embeddings(
-    precomputed: PrecomputedEmbeddings, corpus: Corpus, session: Session = QUIET
-) -> CachedEmbeddings:
-    """The unit embeddings of a corpus' texts, float16 in the corpus' order, read from the file once and
-    cached.
-
-    Texts of the file that are not in the corpus are ignored; of equal texts the first counts. Raises
-    UserError: a text of the corpus without embedding, counts or dimensions that differ, values that are not
-    finite, an embedding of zeros.
-    """
-    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, given=precomputed.identity())
-    folder = session.cache / "teachers" / key
-
-    def write(temporary: Path) -> None:
-        session.log(f"teacher: {precomputed.path.name}, {precomputed.dims}-dimensional embeddings")
-        rows, count = _match_texts(precomputed, corpus)
-        out = np.lib.format.open_memmap(
-            temporary / "00000.npy", "w+", np.float16, (len(corpus), precomputed.dims)
-        )
-        files.reserve(temporary / "00000.npy")
-        _write(precomputed, rows, count, out)
-        out.flush()
-
-    return CachedEmbeddings(cached_folder(folder, write, session.log), 1)
-
-
-def _match_texts(precomputed: PrecomputedEmbeddings, corpus: Corpus) -> tuple[np.ndarray, int]:
-    """((n,) the row of the file that holds each text of the corpus, the number of texts in the file)."""
-    texts = readers.texts_in(precomputed.texts, precomputed.spec.text_column)
-    hashes = text_hashes(map(readers.normalize, texts))
-    index = HashIndex(hashes)
-    rows = np.concatenate([index.find(text_hashes(chunk)) for chunk in corpus.chunks(BLOCK)])
-    missing = np.flatnonzero(rows < 0)
-    if len(missing):
-        fact = f"{len(missing):,} of {len(corpus):,} texts of the corpus are not in it, the first is"
-        raise UserError(
-            f'{precomputed.texts}: {fact} "{corpus[missing[0]][:60]}"; embed them too, or use the file\'s '
-            "texts as the corpus"
-        )
-    return rows, len(hashes)
-
-
-def _write(precomputed: PrecomputedEmbeddings, rows: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Copy each block of the file, at unit length, to its rows in the corpus' order."""
-    order = np.argsort(rows, kind="stable")
-    ordered, at = rows[order], 0
-    for block in precomputed.blocks():
-        norms = np.linalg.norm(block.astype(np.float64), axis=1, keepdims=True)
-        for bad, what in ((~np.isfinite(norms), "a value that is not finite"), (norms == 0, "only zeros")):
-            if bad.any():
-                fact = f"row {at + 1 + int(np.argmax(bad))} holds {what}"
-                raise UserError(f"{precomputed.path}: {fact}; embed that text again")
-        low, high = np.searchsorted(ordered, [at, at + len(block)])
-        out[order[low:high]] = (block / norms)[ordered[low:high] - at].astype(np.float16)
-        at += len(block)
-    if at != count:
-        fact = f"{at:,} embeddings, but {count:,} texts in {precomputed.texts.name}"
-        raise UserError(f"{precomputed.path}: {fact}; row i must be the embedding of text i")
 
 
 def _parquet(path: Path, column: str, size: int) -> Iterator[np.ndarray]:

@@ -35,15 +35,6 @@ def built(session: Session) -> corpus.Corpus:
     return corpus.build(recipe.Files(texts=["a.txt"], held_out=1), session, 0)
 
 
-def given(session: Session) -> Any:
-    from edgedistill.teacher import precomputed_embeddings
-
-    spec = recipe.Teacher(embeddings="a.npy")
-    return precomputed_embeddings.corpus_embeddings(
-        precomputed_embeddings.PrecomputedEmbeddings(spec, session.data), built(session), session
-    )
-
-
 CACHES: dict[str, Callable[[Session], Any]] = {
     "corpora": built,
     "tokens": lambda session: token_cache.tokenize(built(session), tokenizer(), 8, 0, session),
@@ -58,7 +49,6 @@ CACHES: dict[str, Callable[[Session], Any]] = {
         session,
         0,
     ),
-    "teachers": given,
 }
 
 
@@ -75,7 +65,6 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, cache: str) -> N
     texts = [f"a text {number}" for number in range(9)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     (tmp_path / "pairs.tsv").write_text("en\tde\n" + "".join(f"{text}\tein {text}\n" for text in texts))
-    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
     lines: list[str] = []
     session = Session(data=tmp_path, cache_folder=tmp_path / "cache", log=lines.append)
     CACHES[cache](session)

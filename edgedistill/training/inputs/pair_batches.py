@@ -14,7 +14,7 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import assistant, precomputed_embeddings
+from edgedistill.teacher import assistant
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
@@ -95,8 +95,7 @@ class EmbeddedSides:
     def _embed(self, match: recipe.Match, texts: Corpus, side: str) -> EmbeddingRows:
         model = embedding_model(match, self.models)
         if model is None:
-            assert isinstance(self.models.teacher, precomputed_embeddings.PrecomputedEmbeddings)
-            return precomputed_embeddings.corpus_embeddings(self.models.teacher, texts, self.session)
+            return embed_corpus(self.models.teacher, texts, self.session)
         layer = "" if match.layer == "output" else "'s embedding layer"
         return embed_corpus(model, texts, self.session, unit=False, name=f"{match.of}{layer}, {side} side")
 
