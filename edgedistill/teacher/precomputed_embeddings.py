@@ -14,6 +14,7 @@ import numpy as np
 
 from edgedistill import files, recipe
 from edgedistill.data import readers
+from edgedistill.data.file_patterns import in_data
 from edgedistill.data.input_file import damage_as_user_error
 from edgedistill.errors import UserError, first_line, unknown_name
 from edgedistill.session import QUIET, Session
@@ -155,13 +156,7 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 
 def _existing(name: str, data: Path | None, place: str) -> Path:
-    path = Path(name)
-    if not path.is_absolute() and data is None:
-        raise UserError(
-            f"{place}: {name!r} is a relative path, and there is no data folder; give --data DIR or set "
-            "EDGEDISTILL_DATA"
-        )
-    path = (data or Path()) / path
+    path = in_data(name, data, place)
     if not path.is_file():
         raise UserError(f"{place}: no file {path}; check the name and --data")
     return path
