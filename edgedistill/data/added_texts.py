@@ -29,7 +29,7 @@ def joined_lines(
 
     A paragraph begins at a kept line, so that limits per source hold for paragraphs too, and continues with
     any usable line of the same source. Where the source ends first, two lines or more still make a paragraph.
-    kept, usable: line numbers, ascending.
+    `kept` and `usable` are numbers of lines, ascending.
     """
     random = np.random.default_rng([seed, 1])
     begins = np.isin(usable, sample_evenly(kept, spec.texts)).tolist()
@@ -113,5 +113,4 @@ def general_sentences(count: int) -> Iterator[bytes]:
     limits = recipe.Documentation(kind="documentation")
     words = range(limits.min_words, (limits.max_words or readers.MAX_TEXT_CHARACTERS) + 1)
     found = [text for text in readers.texts_in(files.GENERAL_CORPUS) if text.count(" ") + 1 in words]
-    added = min(count, len(found))
-    yield from (found[number * len(found) // added].encode() for number in range(added))
+    yield from (found[number].encode() for number in sample_evenly(np.arange(len(found)), count))

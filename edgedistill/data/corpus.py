@@ -35,7 +35,7 @@ Spec = recipe.Files | recipe.Hub | recipe.Documentation
 
 
 class NothingToTrainOn(UserError):
-    """As many texts are to be held out as there are. `texts`: how many there are."""
+    """As many texts are to be held out as there are; `texts` says how many that is."""
 
     def __init__(self, problem: str, texts: int) -> None:
         super().__init__(problem)

@@ -46,8 +46,8 @@ def sample_evenly(rows: np.ndarray, limit: int | None) -> np.ndarray:
 class Spool:
     """The usable rows of all sources as lines of one file, in the order they were read.
 
-    offsets: the first line of each source, and the number of lines. distinct: the lines that repeat no
-    earlier one, (n,) int64. read: how many rows were read; leaked: those left out for an excluded text.
+    `offsets` holds the first line of each source, and the number of lines; `distinct` the lines that repeat
+    no earlier one, (n,) int64. `read` rows were read, of which `leaked` were left out for an excluded text.
     """
 
     path: Path
@@ -84,7 +84,7 @@ def gather(
 ) -> Spool:
     """Read all sources, and write the usable rows without an excluded text to `path`.
 
-    advance: called after so many rows more.
+    `advance` is called with a number of rows whenever so many more were read.
     """
     digests, counts = array("Q"), list[int]()
     read = leaked = 0

@@ -78,7 +78,7 @@ def lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, st
 
 
 def stream_lines(file: IO[bytes], name: str, max_bytes: int) -> Iterator[tuple[int, str]]:
-    """The same of a stream. `name`: the stream's, for errors.
+    """The same of a stream, which `name` names in errors.
 
     Raises UserError, with the line's number, for a byte that is not UTF-8, a line that never ends or holds a
     carriage return, as all of a file whose lines end in CR alone; for damaged gzip, UTF-16 and binary files.
@@ -116,7 +116,7 @@ def damage_as_user_error(name: str, place: Callable[[], str]) -> Iterator[None]:
     """The one border to zlib, json, csv, pyarrow and numpy: what they raise for a damaged file is raised as
     UserError.
 
-    `place`: where in the file the reader is. Errors of the file system, and our own, pass.
+    `place` says where in the file the reader is. Errors of the file system, and our own, pass.
     """
     try:
         yield

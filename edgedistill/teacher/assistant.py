@@ -120,7 +120,8 @@ def open_assistant(
 ) -> TeacherEncoder:
     """The assistant named by the folder of a run, the folder of a model, or a hub id with a revision.
 
-    place: as for TeacherEncoder. session: its device, and whether remote code may run.
+    The recipe names it in the section `place`; the session decides the device, and whether remote code may
+    run.
     """
     kind = RunTeacher if is_run(spec.model) else TeacherEncoder
     return kind(spec, place, session.device, session.remote_code)

@@ -47,7 +47,7 @@ class Embedder(Protocol):
 
 def cache_key(teacher: Embedder, corpus: Corpus, unit: bool = True) -> str:
     """The key of a teacher's embeddings of a corpus: the hash of the corpus and of everything that determines
-    the embeddings. `unit`: see `embed_corpus`."""
+    the embeddings. `unit` is that of `embed_corpus`."""
     how = {} if unit else {"unit": False}
     return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, **how, **teacher.identity())
 

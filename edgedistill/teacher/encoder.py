@@ -174,7 +174,8 @@ def resolve_dtype(name: str, device: str = "auto") -> torch.dtype:
 
 
 def torch_forward(module: torch.nn.Module, device: torch.device, half: bool = False) -> Forward:
-    """A torch module as a function of numpy arrays, without gradients; `half`: under bf16 autocast."""
+    """A torch module as a function of numpy arrays, without gradients, and with `half` under bf16
+    autocast."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=half)
 
     def forward(input_ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -191,7 +192,7 @@ def embed_in_batches(
     """Embeddings (n, dims) float32 in the order of `ids`, computed in batches of similar length and at most
     `tokens` padded tokens.
 
-    `unit`: scaled to unit length, otherwise as `forward` returns them.
+    With `unit` they are scaled to unit length, otherwise they are as `forward` returns them.
     """
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     return embed_batches(forward, ids, budget_batches(order, ids, tokens), pad_id, dims, unit)

@@ -39,8 +39,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     transformer.
 
     Raises UserError: no tokenizer, one that cannot be read, a slow one, one that does not belong to the
-        model, or a setting that
-    other readers of its tokenizer.json would not follow.
+    model, or a setting that other readers of its tokenizer.json would not follow.
     """
     opened = model_folder.read(folder)
     model_folder.check_architecture(opened, trust_remote_code)
@@ -62,8 +61,8 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
 def _lowered(tokenizer: Any) -> Any:
     """The tokenizer with sentence-transformers' Lowercase in front of its normalizer, where there is none.
 
-    Of a class without a normalizer of its own: those of BERT and its relatives build theirs when a saved one
-    is opened again.
+    Its class is one without a normalizer of its own: those of BERT and its relatives build theirs when a
+    saved one is opened again.
     """
     backend = tokenizer.backend_tokenizer
     own: Any = backend.normalizer

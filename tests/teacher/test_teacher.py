@@ -284,6 +284,15 @@ def test_shards_hold_the_embeddings_and_are_written_once(world: World, built: co
     assert len(said) == heard
 
 
+def test_embeddings_are_kept_as_they_are_asked_for(world: World, built: corpus.Corpus) -> None:
+    """Of unit length, or as the model returns them: by the values, not only by the key."""
+    loaded, rows = load(world.teacher), np.arange(50)
+    for unit in (True, False):
+        found = embedding_cache.embed_corpus(loaded, built, QUIET, unit)[rows]
+        assert np.abs(found - loaded.embed(built.texts(rows), unit=unit)).max() < 3e-3
+        assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-2) == unit
+
+
 def test_a_kill_costs_one_shard_and_a_damaged_shard_is_embedded_again(
     world: World, built: corpus.Corpus
 ) -> None:
