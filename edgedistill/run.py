@@ -174,15 +174,19 @@ def reduced_teacher(
     return Output(module, linear, blocks).eval()
 
 
-def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
+def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+    """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
+    weights only the shape is written."""
     (folder / "student.json").write_text(
         files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())},
-        folder / "student.safetensors",
-    )
+    if weights is not None:
+        save_weights(weights, folder / "student.safetensors")
+
+
+def save_weights(weights: dict[str, torch.Tensor], file: Path) -> None:
+    """Write named tensors as safetensors, whatever device they are on."""
+    save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 
 
 def provenance() -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
@@ -28,7 +27,7 @@ from edgedistill.students.output import own
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import plain_attention, train
+from edgedistill.training import train
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens
@@ -36,8 +35,8 @@ from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import FUSED, optimizers
-from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
+from edgedistill.training.trained_module import Accelerator, trained_module, use_plain_attention
 
 TEACHER_SECONDS, STUDENT_SECONDS = (
     0.5,
@@ -212,8 +211,8 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
     module = trained_module(timed, student, dims, unit=True).to(device).train()
-    plain_attention.use_where_faster(module.student, accelerator)
-    if accelerator.mixed_precision == "bf16":
+    use_plain_attention(module.student, accelerator)
+    if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)
     rows = np.arange(len(tokens))
     short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
@@ -317,7 +316,7 @@ def _finetuning_seconds(
     )
     student = copy.deepcopy(opened.student.module)
     module = finetune.new_classifier(planned, student).to(device).train()
-    plain_attention.use_where_faster(student, accelerator)
+    use_plain_attention(student, accelerator)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
 
     def step(number: int) -> None:

@@ -7,22 +7,21 @@ From which checkpoint a run resumes is decided in resume.py.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edgedistill import files
+from edgedistill import files, run
 
 EVERY_SECONDS = 60.0  # between two checkpoints
 
 
 class Checkpoint(NamedTuple):
-    """state: plain data, with the run's position. tensors: groups of named tensors (weights, optimizer,
-    random state, average)."""
+    """The position of a run as plain data (`state`), and groups of named tensors (`tensors`): weights,
+    optimizer, random state."""
 
     state: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
@@ -33,10 +32,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     name = f"{checkpoint.state['stage']:02d}-{checkpoint.state['step']:08d}"
     with files.new_folder(folder / name) as temporary:
         for group, values in checkpoint.tensors.items():
-            save_file(
-                {k: v.detach().cpu().contiguous() for k, v in values.items()},
-                temporary / f"{group}.safetensors",
-            )
+            run.save_weights(values, temporary / f"{group}.safetensors")
         files.write_json(temporary / "state.json", checkpoint.state)
     for older in _all(folder)[:-1]:
         shutil.rmtree(older)
@@ -60,33 +56,28 @@ def _all(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(
-    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str]
-) -> dict[str, Tensor]:
-    """The state of optimizers by parameter name: `exp_avg/model.x`, `momentum_buffer/model.y` and so on."""
-    states = ((optimizer.state[p], names[p]) for optimizer in optimizers for p in _parameters(optimizer))
-    return {f"{what}/{name}": value for state, name in states for what, value in state.items()}
+def optimizer_state(optimizers: list[torch.optim.Optimizer], module: nn.Module) -> dict[str, Tensor]:
+    """The state of the optimizers of a module's parameters, by the parameters' names: `exp_avg/model.x`,
+    `momentum_buffer/model.y` and so on."""
+    found = {}
+    for name, parameter in module.named_parameters():
+        for optimizer in optimizers:
+            for what, value in optimizer.state.get(parameter, {}).items():
+                found[f"{what}/{name}"] = value
+    return found
 
 
 def load_optimizer(
-    optimizers: list[torch.optim.Optimizer], names: Mapping[nn.Parameter, str], saved: dict[str, Tensor]
+    optimizers: list[torch.optim.Optimizer], module: nn.Module, saved: dict[str, Tensor]
 ) -> None:
     """Give optimizers the state that `optimizer_state` returned."""
-    for optimizer in optimizers:
-        for p in _parameters(optimizer):
-            values = {
-                key.split("/", 1)[0]: value
-                for key, value in saved.items()
-                if key.split("/", 1)[1] == names[p]
-            }
-            if values:
-                optimizer.state[p] = {
-                    what: value.to(p.device) if what != "step" else value for what, value in values.items()
-                }
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = dict(module.named_parameters())
+    for key, value in saved.items():
+        what, name = key.split("/", 1)
+        parameter = parameters[name]
+        for optimizer in optimizers:
+            if any(parameter is each for group in optimizer.param_groups for each in group["params"]):
+                optimizer.state[parameter][what] = value if what == "step" else value.to(parameter.device)
 
 
 def random_state() -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from edgedistill import files, recipe, run
 from edgedistill.data import corpus, parallel_corpus
@@ -23,17 +22,13 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.affine import Affine
+from edgedistill.students.output import Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
-from edgedistill.training import checkpoint, checks, teacher_record
+from edgedistill.training import checkpoint, checks
 from edgedistill.training.finetuning import finetuning_plan
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
-from edgedistill.training.initial_student import (
-    corpus_sample,
-    earlier_training,
-    initial_weights,
-    student_tokenizer,
-)
+from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import Models, open_models
@@ -45,11 +40,9 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 class Opened:
     """A recipe and what it names.
 
-    models: None where the student comes from another run and only learns from labels. texts: None where
-        training reads no corpus.
-    stages: for every distillation stage the triples it reads, if any, and how many rows it trains on.
-        student: before its first step, or
-    the teacher itself.
+    `models` is None where the student comes from another run and only learns from labels, `texts` where
+    training reads no corpus. `stages` says for every distillation stage which triples it reads, if any, and
+    how many rows it trains on. `student` is the student before its first step, or the teacher itself.
     """
 
     spec: recipe.Recipe
@@ -66,20 +59,19 @@ class Opened:
         found = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
             if stage.batch > ahead.rows:
-                fact = (
-                    f"{stage.batch:,} rows, but only {ahead.rows:,} to train on, so every batch repeats some"
+                fact = f"{stage.batch:,} rows, but only {ahead.rows:,} to train on"
+                found.append(
+                    f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
                 )
-                found.append(f"stages[{number}].batch: {fact}; lower it, or add texts")
         return found
 
 
 def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = None) -> Opened:
     """Open everything that a recipe names.
 
-    folder: of the unfinished run, where teachers.json and the tokenizer are written and found again, and for
-        which the student's initial
-    weights are fitted to the corpus. Without one, for an estimate, the student has only the right shape.
-    Raises one UserError with every problem that training would raise before its first step, but for
+    The tokenizer is written to `folder`, the unfinished run's, and found again there; with it, the student's
+    initial weights are fitted to the corpus. Without one, for an estimate, the student has only the right
+    shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
     problems, stages = Problems(), list[checks.StageRows]()
@@ -89,18 +81,15 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     with problems.collect():
         checks.check_languages(spec)
     with problems.collect():
-        teacher_record.check_device(spec, session.device)
-    own_models = spec.finetuning is None or spec.finetuning.start is None or bool(spec.distilling)
+        checks.check_device(spec, session.device)
     with problems.collect():
-        models = open_models(spec, session) if own_models else None
-        if models is not None and folder is not None and (spec.finetuning is None or spec.distilling):
-            teacher_record.keep(spec, models, folder)
+        if spec.finetuning is None or spec.finetuning.start is None or spec.distilling:
+            models = open_models(spec, session)
     reads = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
         try:
-            texts = (
-                open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and reads else None
-            )
+            if spec.corpus is not None and reads:
+                texts = open_corpus(spec.corpus, session, spec.seed)
         except NothingToTrainOn as error:
             available = error.texts
             raise
@@ -110,8 +99,7 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     if models is not None and available is not None:
         with problems.collect():
             checks.check_counts(spec, available, models)
-    startable = models is not None or (planned is not None and planned.start is not None)
-    if startable and (texts is not None or not reads):
+    if texts is not None or not reads:
         with problems.collect():
             student = _student(spec, models, planned, texts, session, folder if not problems.found else None)
     problems.raise_any()
@@ -121,11 +109,9 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
 
 def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:
     """A recipe's texts, or its pairs."""
-    return (
-        parallel_corpus.build(spec, session, seed)
-        if isinstance(spec, recipe.Parallel)
-        else corpus.build(spec, session, seed)
-    )
+    if isinstance(spec, recipe.Parallel):
+        return parallel_corpus.build(spec, session, seed)
+    return corpus.build(spec, session, seed)
 
 
 def _student(
@@ -135,20 +121,26 @@ def _student(
     texts: Corpus | ParallelCorpus | None,
     session: Session,
     folder: Path | None,
-) -> PreparedStudent:
+) -> PreparedStudent | None:
     """The student before its first step: the teacher itself, that of the run which fine-tuning starts from,
-    or a new one."""
-    if models is None:
-        assert planned is not None and planned.start is not None, (
-            "only fine-tuning from a run needs no models"
-        )
-        tokenizer, earlier = planned.start.tokenizer(), tuple(earlier_training.record(planned.start))
-        found = PreparedStudent(planned.start.student(), planned.start.shape, tokenizer, earlier=earlier)
-    elif isinstance(spec.student, recipe.TeacherItself):
+    or a new one. None where what it comes from has a problem."""
+    if models is not None and not isinstance(spec.student, recipe.TeacherItself):
+        found = _new_student(spec, models, texts, session, folder)
+    elif models is not None:
         found = _teacher_itself(spec, models, planned)
+    elif planned is not None and planned.start is not None:
+        start = planned.start
+        whole = start.model_folder if isinstance(spec.student, recipe.TeacherItself) else None
+        found = PreparedStudent(
+            start.student(),
+            start.shape,
+            start.tokenizer(),
+            earlier=finished_student.earlier(start),
+            model_folder=whole,
+        )
     else:
-        return _new_student(spec, models, texts, session, folder)
-    if folder is not None and planned is not None and not (folder / "tokenizer").exists():
+        return None
+    if folder is not None and not (folder / "tokenizer").exists():
         with files.new_folder(folder / "tokenizer") as temporary:
             tokenizer_files.save_tokenizer(found.tokenizer, temporary)
     finetuning_plan.check_mask(spec, found.tokenizer)
@@ -161,36 +153,26 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, planned: FinetuningPlan
     teacher = models.teacher
     assert isinstance(spec.student, recipe.TeacherItself) and isinstance(teacher, teachers.TeacherEncoder)
     shape = teachers.teacher_shape(spec.student, teacher)
+    module, tokenizer = teacher.module, teacher.tokenizer
     if planned is not None:
-        return PreparedStudent(teacher.module, shape, tokenizer_files.from_the_start(teacher.tokenizer))
-    _check_targets_of_teacher(spec)
-    sizes = [block.projection.dims for block in targets.blocks_of(spec.targets)] if spec.targets else []
-    maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
-    return PreparedStudent(as_student(spec, teacher, maps), shape, teacher.tokenizer)
+        tokenizer = tokenizer_files.from_the_start(tokenizer)
+    elif spec.targets is not None:
+        blocks = targets.blocks_of(spec.targets)
+        if any(of not in (None, spec.teacher) for block in blocks for of, _ in block.teachers):
+            raise UserError(
+                "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
+            )
+        if isinstance(spec.targets, recipe.Concat):
+            raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+        sizes = [block.projection.dims for block in blocks]
+        maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
+        module = reduced(spec.targets, teacher, maps)
+    return PreparedStudent(module, shape, tokenizer, model_folder=teacher.folder)
 
 
-def as_student(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> nn.Module:
-    """The teacher's module; with the maps of its `targets` behind it, a module whose outputs are the
-    targets."""
-    if spec.targets is None:
-        return teacher.module
-    return run.reduced_teacher(
-        teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None
-    )
-
-
-def _check_targets_of_teacher(spec: recipe.Recipe) -> None:
-    """Raise UserError where the recipe's targets are made from more than its one teacher."""
-    if spec.targets is not None and any(
-        of not in (None, spec.teacher)
-        for block in targets.blocks_of(spec.targets)
-        for of, _ in block.teachers
-    ):
-        raise UserError(
-            "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
-        )
-    if isinstance(spec.targets, recipe.Concat):
-        raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
+    """The teacher's module with the maps of its `targets` behind it: its outputs are the targets."""
+    return run.reduced_teacher(teacher.module, maps, of.blocks if isinstance(of, recipe.Split) else None)
 
 
 def _new_student(
@@ -206,19 +188,13 @@ def _new_student(
     resumed = folder is not None and spec.finetuning is None and checkpoint.exists(folder / "checkpoints")
     fitted = folder is not None and not resumed
     meets_texts = bool(spec.distilling) or spec.finetuning is None
-    sample = (
-        corpus_sample.sample(spec, tokenizer, texts, session)
-        if fitted and meets_texts and texts is not None
-        else None
-    )
+    sample = texts if fitted and meets_texts else None
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()
     with problems.collect():
         checks.check_objectives(spec, student, models)
     with problems.collect():
         pair_batches.check_tokenizers(spec, models, tokenizer)
-    with problems.collect():
-        finetuning_plan.check_mask(spec, tokenizer)
     problems.raise_any()
     return student
 
@@ -229,9 +205,6 @@ def _held_out_warnings(corpus: Corpus | ParallelCorpus) -> list[str]:
         fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"
         return [f"corpus.held_out: {fact}; hold some out, such as 1000"]
     if held_out > LARGEST_HELD_OUT_SHARE * (held_out + training):
-        fact = (
-            f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,} to "
-            "train on"
-        )
-        return [f"corpus.held_out: {fact}; lower it, or add texts"]
+        fact = f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,}"
+        return [f"corpus.held_out: {fact} to train on; lower it, or add texts"]
     return []

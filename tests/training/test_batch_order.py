@@ -12,7 +12,7 @@ from edgedistill import recipe
 from edgedistill.data import corpus
 from edgedistill.data.token_cache import TokenCache, tokenize
 from edgedistill.session import QUIET, Session
-from edgedistill.training.inputs import batch_order, similar_texts
+from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder, Groups
 
 SIZES = recipe.Stage.model_validate(
@@ -111,13 +111,13 @@ def test_negatives_of_the_batch_are_of_all_lengths(objective: dict[str, object],
 
 def test_similar_texts_are_in_groups_and_every_text_comes_once_a_pass(tokens: TokenCache) -> None:
     clusters = np.random.default_rng(0).integers(0, 6, 300)
-    order = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters))
+    order = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, clusters))
     seen = [b for number in range(3) for b, _ in order.window(number)]
     assert sorted(np.concatenate(seen).tolist()) == list(range(300))
     assert [len(batch) for batch in seen] == [10] * 30
     kinds = [len(set(clusters[group].tolist())) for batch in seen for group in np.split(batch, 2)]
     assert max(kinds) <= 2 and np.mean(np.array(kinds) == 1) > 0.7
-    again = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, lambda: clusters)).at(25)
+    again = BatchOrder(SIZES, tokens, 300, 1, groups=Groups(5, clusters)).at(25)
     assert all((a == b).all() for a, b in zip(order.at(25), again, strict=True))
 
 
@@ -125,11 +125,10 @@ def test_clusters_are_those_of_the_target_embeddings() -> None:
     centres = np.eye(4, 8, dtype=np.float32)
     of = np.random.default_rng(1).integers(0, 4, 200)
     rows = 3 * (centres[of] + 0.05 * np.random.default_rng(2).standard_normal((200, 8)).astype(np.float32))
-    found = similar_texts.clusters(rows, 200, 4, seed=5)
+    found = batch_order.clusters(rows, 200, 4, seed=5)
     assert len({(a, b) for a, b in zip(of.tolist(), found.tolist(), strict=True)}) == len(set(found.tolist()))
-    assert np.array_equal(found, similar_texts.clusters(rows, 200, 4, seed=5))
-    assert len(similar_texts.clusters(rows, 3, 10, seed=5)) == 3
-    assert similar_texts.count(100, 128, 32) == 100
+    assert np.array_equal(found, batch_order.clusters(rows, 200, 4, seed=5))
+    assert len(batch_order.clusters(rows, 3, 10, seed=5)) == 3
 
 
 def test_unsorted_batches_mix_lengths(tokens: TokenCache) -> None:

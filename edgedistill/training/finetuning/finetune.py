@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from edgedistill import files
 from edgedistill.students import classifier, kinds
 from edgedistill.students.classifier import Classifier
-from edgedistill.training import plain_attention
 from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, check_batch
 from edgedistill.training.finetuning.learning_rate_trials import Tuning
 from edgedistill.training.finetuning.training_rows import training_rows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.stage_in_progress import RunInProgress
+from edgedistill.training.trained_module import use_plain_attention
 
 
 def finetune(
@@ -32,7 +32,7 @@ def finetune(
     check_batch(plan.stage, len(rows.tokens))
     torch.manual_seed(plan.stage.seed)
     module = new_classifier(plan, student.module).to(run.accelerator.device)
-    plain_attention.use_where_faster(student.module, run.accelerator)
+    use_plain_attention(student.module, run.accelerator)
     task = Tuning(plan, module, rows, student, run, selected).train()
     _write_classifier(run.folder, module, task["labels"])
     for name in ("dev", "test"):

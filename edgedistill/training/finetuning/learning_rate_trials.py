@@ -143,13 +143,12 @@ class Tuning:
         self.optimizer = torch.optim.Adam(
             self.module.parameters(), lr=self.rate, fused=self.device.type in FUSED
         )
-        self.names = {parameter: name for name, parameter in self.module.named_parameters()}
         self.order = BatchOrder(self.stage, self.rows.tokens, len(self.rows.tokens), self.seed)
         if resumed is None:
             torch.manual_seed(self.seed)
             self.at.tops = LOWEST
         else:
-            checkpoint.load_optimizer([self.optimizer], self.names, resumed.tensors.get("optimizer", {}))
+            checkpoint.load_optimizer([self.optimizer], self.module, resumed.tensors.get("optimizer", {}))
             checkpoint.set_random_state(resumed.tensors["random"])
             self.metrics.log(f"{self.stage.name}: resuming from step {self.at.step:,} of {self.steps:,}")
         self.module.train()
@@ -230,7 +229,7 @@ class Tuning:
         """Write a checkpoint within this stage."""
         tensors = {
             "module": self.module.state_dict(),
-            "optimizer": checkpoint.optimizer_state([self.optimizer], self.names),
+            "optimizer": checkpoint.optimizer_state([self.optimizer], self.module),
             "random": checkpoint.random_state(),
         }
         state = {
