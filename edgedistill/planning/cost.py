@@ -11,6 +11,8 @@ import onnxruntime
 from rich.table import Table
 
 from edgedistill import quantization, recipe
+from edgedistill.classification import finetune
+from edgedistill.classification.finetuning_plan import FinetuningPlan
 from edgedistill.errors import map_collecting_errors
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
@@ -19,8 +21,6 @@ from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds, recurrent
 from edgedistill.students.output import own
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 ROUNDS, QUERIES, WARM_UPS = 3, 60, 5  # of each precision; the rounds of the precisions alternate

@@ -20,6 +20,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
+from edgedistill.classification import finetune
+from edgedistill.classification.finetuning_plan import FinetuningPlan, learning_rates
+from edgedistill.classification.labelled_inputs import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session, silent
@@ -29,9 +32,6 @@ from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import plain_attention, train
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened

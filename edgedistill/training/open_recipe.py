@@ -17,6 +17,8 @@ import numpy as np
 from torch import nn
 
 from edgedistill import files, recipe, run
+from edgedistill.classification import finetuning_plan
+from edgedistill.classification.finetuning_plan import FinetuningPlan
 from edgedistill.data import corpus, parallel_corpus
 from edgedistill.data.corpus import Corpus, NothingToTrainOn
 from edgedistill.data.parallel_corpus import ParallelCorpus
@@ -26,8 +28,6 @@ from edgedistill.students.affine import Affine
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
 from edgedistill.training import checkpoint, checks, teacher_record
-from edgedistill.training.finetuning import finetuning_plan
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.initial_student import (
     corpus_sample,
     earlier_training,

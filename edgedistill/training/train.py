@@ -22,6 +22,7 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from edgedistill import files, objectives, recipe, resolve, run
+from edgedistill.classification import finetune
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.students import kinds
@@ -29,7 +30,6 @@ from edgedistill.teacher import encoder as teachers
 from edgedistill.training import open_recipe, teacher_record, teacher_run, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.finetuning import finetune
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress

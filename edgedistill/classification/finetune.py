@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 
 from edgedistill import files
+from edgedistill.classification.finetuning_plan import FinetuningPlan, check_batch
+from edgedistill.classification.learning_rate_trials import Tuning
+from edgedistill.classification.training_rows import training_rows
 from edgedistill.students import classifier, kinds
 from edgedistill.students.classifier import Classifier
 from edgedistill.training import plain_attention
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, check_batch
-from edgedistill.training.finetuning.learning_rate_trials import Tuning
-from edgedistill.training.finetuning.training_rows import training_rows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.stage_in_progress import RunInProgress
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
+from edgedistill.classification import labelled_inputs, learning_rate_trials, rule_augmentation
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, classification_metrics, scoring, speed
@@ -27,7 +28,6 @@ from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
 from edgedistill.students.classifier import Classifier, pair_features
 from edgedistill.training import checkpoint, train
-from edgedistill.training.finetuning import labelled_inputs, learning_rate_trials, rule_augmentation
 from edgedistill.training.optimizers import learning_rate_factor
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences

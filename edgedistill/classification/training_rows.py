@@ -10,10 +10,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files
+from edgedistill.classification import rule_augmentation
+from edgedistill.classification.finetuning_plan import FinetuningPlan, mask_token, task_teacher
+from edgedistill.classification.labelled_inputs import ItemTokens, logits
 from edgedistill.data.labelled_tasks import Item
-from edgedistill.training.finetuning import rule_augmentation
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, mask_token, task_teacher
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.stage_in_progress import RunInProgress
 

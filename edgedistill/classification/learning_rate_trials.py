@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from edgedistill import files
+from edgedistill.classification.finetuning_plan import FinetuningPlan, learning_rates
+from edgedistill.classification.labelled_inputs import ItemTokens, logits
+from edgedistill.classification.training_rows import TrainingRows
 from edgedistill.data import labelled_tasks
 from edgedistill.evaluation import classification_metrics
 from edgedistill.students.classifier import Classifier
 from edgedistill.training import checkpoint, diverged, resume
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import LOWEST
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens, logits
-from edgedistill.training.finetuning.training_rows import TrainingRows
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import FUSED, learning_rate_factor

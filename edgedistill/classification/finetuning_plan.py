@@ -10,11 +10,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
+from edgedistill.classification import rule_augmentation
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.training.finetuning import rule_augmentation
 from edgedistill.training.stages import NumberedStage, finetuning_stage
 
 
