@@ -34,7 +34,7 @@ EDGE = [
     "resolve",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "classification", "views", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "classification", "export", "mobile", "fitting"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -56,7 +56,6 @@ ROOMS = [
         "vocabulary",
         "training",
         "classification",
-        "views",
         "export",
         "mobile",
         "planning",
@@ -68,7 +67,6 @@ ROOMS = [
 ]
 
 DOORS = {  # where the line enters a room beside it
-    ("training.inputs.text_batches", "views"),
     ("training.open_recipe", "classification"),
     ("training.train", "classification"),
 }
