@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
-from edgedistill.classification import rule_augmentation
+from edgedistill.classification import transfer_set
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledTask
 from edgedistill.errors import UserError
@@ -31,7 +31,7 @@ class FinetuningPlan:
     task: LabelledTask
     start: run.Run | None
     rows: int
-    tagger: rule_augmentation.Tagger | None
+    tagger: transfer_set.Tagger | None
 
     @property
     def pairs(self) -> bool:
@@ -43,7 +43,7 @@ def plan(spec: recipe.Recipe, session: Session) -> FinetuningPlan | None:
     """The plan of a recipe's fine-tuning stage, or None where it has none.
 
     Raises UserError where something it names is missing or does not fit: rows, a start, the task's teacher, a
-    label, a tagger, a batch.
+    tagger, a batch.
     """
     stage = finetuning_stage(spec)
     if stage is None:
@@ -52,23 +52,12 @@ def plan(spec: recipe.Recipe, session: Session) -> FinetuningPlan | None:
     task = labelled_tasks.read_task(
         stage.spec.task, session.data, spec.seed, stage.spec.fraction, f"{stage.place}.task"
     )
-    positive = stage.spec.positive_label
-    if positive is not None and positive not in task.labels:
-        raise UserError(
-            f"{stage.place}.positive_label: no label {positive!r} ({', '.join(task.labels)}); name one of "
-            "these"
-        )
     if stage.spec.teacher is not None:
         task_teacher(stage.spec.teacher, task, f"{stage.place}.teacher")
     rows, tagger, augment = len(task.train.items), None, stage.spec.augment
     if augment is not None:
-        tagger = rule_augmentation.tagger(augment, session, task.train.items, f"{stage.place}.augment")
-        rows = max(
-            rows,
-            min(
-                augment.limit, rows * (1 + rule_augmentation.rounds(augment, len(stage.spec.task.texts) == 2))
-            ),
-        )
+        tagger = transfer_set.tagger(augment, f"{stage.place}.augment")
+        rows = transfer_set.most_rows(augment, task.train.items)
     check_batch(stage, rows)
     return FinetuningPlan(stage, task, start, rows, tagger)
 

@@ -204,7 +204,7 @@ class Tuning:
         self.module.eval()
         predicted = logits(self.module, tokens, self.device).argmax(1)
         self.module.train()
-        return classification_metrics.scores(predicted, gold, self.task.labels, self.stage.positive_label)
+        return classification_metrics.scores(predicted, gold, self.task.labels, None)
 
     def _measure(self, title: str) -> None:
         """Score on dev; keep the weights if they are the best of all learning rates."""

@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from edgedistill import files
-from edgedistill.classification import rule_augmentation
+from edgedistill.classification import transfer_set
 from edgedistill.classification.finetuning_plan import FinetuningPlan, mask_token, task_teacher
 from edgedistill.classification.labelled_inputs import ItemTokens, logits
 from edgedistill.data.labelled_tasks import Item
@@ -52,7 +52,7 @@ def _transfer_set(
     assert augment is not None and plan.tagger is not None
     mask = mask_token(augment, tokenizer, place)
     started = time.perf_counter()
-    found = rule_augmentation.transfer_set(augment, items, mask, plan.stage.seed, plan.tagger)
+    found = transfer_set.transfer_set(augment, items, mask, plan.stage.seed, plan.tagger)
     seconds = time.perf_counter() - started
     run.session.log(f"{place}: {len(found):,} new items from {len(items):,}, in {seconds:.0f} s")
     return found

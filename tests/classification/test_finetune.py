@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
-from edgedistill.classification import labelled_inputs, learning_rate_trials, rule_augmentation
+from edgedistill.classification import labelled_inputs, learning_rate_trials, transfer_set
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, classification_metrics, scoring, speed
@@ -309,8 +309,6 @@ def test_stages_that_cannot_be(tasks: World, tmp_path: Path) -> None:
             recipe.parse(tasks.recipe(**changes), "test")
     with pytest.raises(UserError, match=r"stages\[0\].batch: 512 of a task of 240 training rows; lower it"):
         go(tasks, tmp_path / "a", stage(single(), batch=512))
-    with pytest.raises(UserError, match=r"stages\[0\].positive_label: no label 'cat' \(animal, person\)"):
-        go(tasks, tmp_path / "b", stage(single(), positive_label="cat"))
 
 
 # Training
@@ -394,7 +392,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(
         dropout=0.2,
         every=10,
         teacher={"run": str(tuned / "runs/teacher"), "alpha": 0.3},
-        augment={"pos": 0, "rounds": 1},
+        augment={"pos": 0, "limit": 400},
     )
     info = go(tasks, tmp_path / "whole", last, distil=True)
     assert info["task"]["augmented"] > 100
@@ -454,7 +452,7 @@ def test_the_cost_counts_the_classifier_and_every_rate(tuned: Path, tasks: World
         epochs=1,
         batch=8,
         teacher={"run": str(tuned / "runs/teacher")},
-        augment={"rounds": 3, "limit": 900, "pos": 0},
+        augment={"limit": 900, "pos": 0},
     )
     found = cost.cost(
         recipe.parse(tasks.recipe(student=BILSTM, stages=[augmented]), "test"),
@@ -499,10 +497,6 @@ def test_check_refuses_what_training_would(
             r"stages\[1\].batch: 512 of a task of 240 training rows; lower it",
         ),
         (
-            {"stages": [*distil, stage(single(), positive_label="plant")]},
-            r"stages\[1\].positive_label: no label 'plant'",
-        ),
-        (
             {"stages": [*distil, stage(single(), teacher=plain)]},
             r"stages\[1\]\.teacher\.run: .*none: not a run",
         ),
@@ -531,17 +525,14 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(StageInProgress, "set_up", lambda self: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
-    (tasks.data / "katze.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
-    tagged = {
-        "student": BILSTM,
-        "stages": [*distil, stage(single(), teacher=taught, augment={"tags": "katze.tsv"})],
-    }
-    says = r"stages\[1\].augment.tags: katze.tsv has none of the training texts'"
-    with pytest.raises(UserError, match=says):
-        cost.costs([recipe.parse(tasks.recipe(**tagged), "test")], Session(data=tasks.data, log=quiet))
-    with pytest.raises(UserError, match=says):
-        go(tasks, tmp_path / "tagged", tagged["stages"][-1], distil=True)
-    assert not (tmp_path / "cache" / "teachers").exists()
+    if importlib.util.find_spec("nltk") is None:
+        tagged = [*distil, stage(single(), teacher=taught, augment={})]
+        spec = recipe.parse(tasks.recipe(student=BILSTM, stages=tagged), "test")
+        with pytest.raises(UserError, match="needs nltk"):
+            cost.costs([spec], Session(data=tasks.data, log=quiet))
+        with pytest.raises(UserError, match="needs nltk"):
+            go(tasks, tmp_path / "tagged", tagged[-1], distil=True)
+        assert not (tmp_path / "cache" / "teachers").exists()
 
     maskless = Path(shutil.copytree(tasks.teacher, tmp_path / "maskless"))
     for path in maskless.glob("*token*.json"):
@@ -588,7 +579,7 @@ def test_the_rules_one_by_one() -> None:
     def edit(**chances: float) -> list[str | None]:
         spec = recipe.Augment.model_validate({"mask": 0.0, "pos": 0.0, "ngram": 0.0, **chances})
         return [
-            rule_augmentation.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
+            transfer_set.edited(spec, words, tags, of, "[M]", np.random.default_rng(seed))
             for seed in range(400)
         ]
 
@@ -610,8 +601,8 @@ def test_the_rules_one_by_one() -> None:
 
 def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     items = [("one two three four five six", "seven eight nine ten"), ("a b c d e f", "g h i j")]
-    spec = recipe.Augment(mask=0.4, pos=0, ngram=0, rounds=300)
-    made = rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    spec = recipe.Augment(mask=0.4, pos=0, ngram=0)
+    made = transfer_set.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert len(set(made) | set(items)) == len(made) + 2
     sides = [
         (first == items[0][0], second == items[0][1])
@@ -620,10 +611,10 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     ]
     assert {(True, False), (False, True), (False, False)} <= set(sides)
     assert (True, True) not in sides
-    assert made == rule_augmentation.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
+    assert made == transfer_set.transfer_set(spec, items, "[M]", 0, lambda words: [None] * len(words))
     assert (
         len(
-            rule_augmentation.transfer_set(
+            transfer_set.transfer_set(
                 spec.model_copy(update={"limit": 12}), items, "[M]", 0, lambda words: [None] * len(words)
             )
         )
@@ -631,28 +622,18 @@ def test_pairs_are_edited_on_either_side_and_nothing_comes_twice() -> None:
     )
 
 
-def test_parts_of_speech_come_from_a_table_or_nltk_and_are_never_skipped(tmp_path: Path) -> None:
-    items = [("The cat sleeps",), ("a dog sings",)]
-    (tmp_path / "tags.tsv").write_text("word\ttag\ncat\tN\nDog\tN\nsings\tV\n", encoding="utf-8")
-    said: list[str] = []
-    tag = rule_augmentation.tagger(
-        recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=said.append), items, "stages[0].augment"
+def test_parts_of_speech_come_from_nltk_and_are_never_skipped() -> None:
+    nothing = transfer_set.tagger(recipe.Augment(pos=0), "stages[0].augment")
+    assert nothing(["The", "cat"]) == [None, None]
+    words = transfer_set.TaggedWords(
+        [("The cat sleeps",), ("a dog",)], lambda each: ["N", None, "V"][: len(each)]
     )
-    assert tag(["The", "Cat", "sings"]) == [None, "N", "V"]
-    assert "3 of 6 words have a tag in tags.tsv" in said[0]
-    assert rule_augmentation.TaggedWords(items, tag).by_tag == {"N": ["cat", "dog"], "V": ["sings"]}
-    (tmp_path / "tags.tsv").write_text("word\ttag\nkatze\tN\n", encoding="utf-8")
-    with pytest.raises(UserError, match="has none of the training texts' 6 words"):
-        rule_augmentation.tagger(
-            recipe.Augment(tags="tags.tsv"), Session(data=tmp_path, log=quiet), items, "stages[0].augment"
-        )
+    assert words.by_tag == {"N": ["The", "a"], "V": ["sleeps"]}
     if importlib.util.find_spec("nltk") is None:
         with pytest.raises(
-            UserError, match=r"needs nltk, which is not installed; pip install 'edgedistill\[views\]'"
+            UserError, match=r"needs nltk, which is not installed; pip install 'edgedistill\[augment\]'"
         ):
-            rule_augmentation.tagger(
-                recipe.Augment(), Session(data=tmp_path, log=quiet), items, "stages[0].augment"
-            )
+            transfer_set.tagger(recipe.Augment(), "stages[0].augment")
 
 
 # On the device

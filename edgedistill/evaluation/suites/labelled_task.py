@@ -85,7 +85,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
         return {
             path.name: TaskTestRows(
                 labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"),
-                stage.positive_label,
+                None,
             )
         }
     if stage.task.test is None:
@@ -93,11 +93,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
             "--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE"
         )
     recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
-    return {
-        "test": TaskTestRows(
-            labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label
-        )
-    }
+    return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), None)}
 
 
 def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
