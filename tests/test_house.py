@@ -67,7 +67,6 @@ ROOMS = [
 ]
 
 DOORS = {  # where the line enters a room beside it
-    ("training.open_recipe", "classification"),
     ("training.train", "classification"),
 }
 

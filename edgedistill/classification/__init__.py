@@ -1,3 +1,4 @@
-"""A recipe whose last stage fine-tunes goes in; a student with a trained classifier head comes out."""
+"""A recipe whose last stage fine-tunes goes in; a student with a trained classifier head, and its bundle,
+come out."""
 
-__all__ = ["finetune", "finetuning_plan", "labelled_inputs"]
+__all__ = ["classifier", "finetune", "labelled_rows", "tuning"]

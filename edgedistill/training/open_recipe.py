@@ -1,8 +1,8 @@
-"""recipe -> everything that it names, opened: models, texts, task, tokenizer, and the student before its
-first step.
+"""recipe -> everything that it names, opened: models, texts, tokenizer, and the student before its first
+step.
 
-This is the only place where a recipe is opened. `check` stops here and estimates; `train`, `fit`, `adapt` and
-fine-tuning go on with what they are handed. It collects the problems of all parts, because the next attempt
+This is the only place where a recipe is opened. `check` stops here and estimates; `train`, `fit` and `adapt`
+go on with what they are handed. It collects the problems of all parts, because the next attempt
 may be an hour away: a missing teacher, a queue that the corpus cannot fill and a batch that is too large come
 as one error. A part that depends on one with a problem is left out. Nothing is embedded by a teacher here,
 with one exception: token embeddings that are a teacher's outputs.
@@ -16,9 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from edgedistill import files, recipe, run
-from edgedistill.classification import finetuning_plan
-from edgedistill.classification.finetuning_plan import FinetuningPlan
+from edgedistill import recipe, run
 from edgedistill.data import corpus, parallel_corpus
 from edgedistill.data.corpus import Corpus, NothingToTrainOn
 from edgedistill.data.parallel_corpus import ParallelCorpus
@@ -26,11 +24,10 @@ from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.affine import Affine
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import targets, tokenizer_files
+from edgedistill.teacher import targets
 from edgedistill.training import checkpoint, checks, teacher_record
 from edgedistill.training.initial_student import (
     corpus_sample,
-    earlier_training,
     initial_weights,
     student_tokenizer,
 )
@@ -45,7 +42,7 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 class Opened:
     """A recipe and what it names.
 
-    models: None where the student comes from another run and only learns from labels. texts: None where
+    models: None where the student comes from another run, as that of a classifier may. texts: None where
         training reads no corpus.
     stages: for every distillation stage the triples it reads, if any, and how many rows it trains on.
         student: before its first step, or
@@ -56,7 +53,6 @@ class Opened:
     models: Models | None
     texts: Corpus | ParallelCorpus | None
     stages: list[checks.StageRows]
-    finetuning: FinetuningPlan | None
     student: PreparedStudent
 
     @property
@@ -83,17 +79,14 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
     problems, stages = Problems(), list[checks.StageRows]()
-    models, texts, available, planned, student = None, None, None, None, None
-    with problems.collect():
-        planned = finetuning_plan.plan(spec, session)
+    models, texts, available, student = None, None, None, None
     with problems.collect():
         checks.check_languages(spec)
     with problems.collect():
         teacher_record.check_device(spec, session.device)
-    own_models = spec.finetuning is None or spec.finetuning.start is None or bool(spec.distilling)
     with problems.collect():
-        models = open_models(spec, session) if own_models else None
-        if models is not None and folder is not None and (spec.finetuning is None or spec.distilling):
+        models = open_models(spec, session)
+        if folder is not None:
             teacher_record.keep(spec, models, folder)
     reads = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
@@ -110,13 +103,12 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     if models is not None and available is not None:
         with problems.collect():
             checks.check_counts(spec, available, models)
-    startable = models is not None or (planned is not None and planned.start is not None)
-    if startable and (texts is not None or not reads):
+    if models is not None and (texts is not None or not reads):
         with problems.collect():
-            student = _student(spec, models, planned, texts, session, folder if not problems.found else None)
+            student = _student(spec, models, texts, session, folder if not problems.found else None)
     problems.raise_any()
     assert student is not None
-    return Opened(spec, models, texts, stages, planned, student)
+    return Opened(spec, models, texts, stages, student)
 
 
 def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:
@@ -130,39 +122,23 @@ def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | Pa
 
 def _student(
     spec: recipe.Recipe,
-    models: Models | None,
-    planned: FinetuningPlan | None,
+    models: Models,
     texts: Corpus | ParallelCorpus | None,
     session: Session,
     folder: Path | None,
 ) -> PreparedStudent:
-    """The student before its first step: the teacher itself, that of the run which fine-tuning starts from,
-    or a new one."""
-    if models is None:
-        assert planned is not None and planned.start is not None, (
-            "only fine-tuning from a run needs no models"
-        )
-        tokenizer, earlier = planned.start.tokenizer(), tuple(earlier_training.record(planned.start))
-        found = PreparedStudent(planned.start.student(), planned.start.shape, tokenizer, earlier=earlier)
-    elif isinstance(spec.student, recipe.TeacherItself):
-        found = _teacher_itself(spec, models, planned)
-    else:
-        return _new_student(spec, models, texts, session, folder)
-    if folder is not None and planned is not None and not (folder / "tokenizer").exists():
-        with files.new_folder(folder / "tokenizer") as temporary:
-            tokenizer_files.save_tokenizer(found.tokenizer, temporary)
-    finetuning_plan.check_mask(spec, found.tokenizer)
-    return found
+    """The student before its first step: the teacher itself, or a new one."""
+    if isinstance(spec.student, recipe.TeacherItself):
+        return _teacher_itself(spec, models)
+    return _new_student(spec, models, texts, session, folder)
 
 
-def _teacher_itself(spec: recipe.Recipe, models: Models, planned: FinetuningPlan | None) -> PreparedStudent:
+def _teacher_itself(spec: recipe.Recipe, models: Models) -> PreparedStudent:
     """The teacher as the student; where `targets` reduce it, with maps of the shapes that fitting them will
     give."""
     teacher = models.teacher
     assert isinstance(spec.student, recipe.TeacherItself) and isinstance(teacher, teachers.TeacherEncoder)
     shape = teachers.teacher_shape(spec.student, teacher)
-    if planned is not None:
-        return PreparedStudent(teacher.module, shape, tokenizer_files.from_the_start(teacher.tokenizer))
     _check_targets_of_teacher(spec)
     sizes = [block.projection.dims for block in targets.blocks_of(spec.targets)] if spec.targets else []
     maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
@@ -203,22 +179,16 @@ def _new_student(
     """The recipe's own student. A run that goes on from a checkpoint takes all weights from there: nothing is
     fitted for it."""
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-    resumed = folder is not None and spec.finetuning is None and checkpoint.exists(folder / "checkpoints")
-    fitted = folder is not None and not resumed
-    meets_texts = bool(spec.distilling) or spec.finetuning is None
-    sample = (
-        corpus_sample.sample(spec, tokenizer, texts, session)
-        if fitted and meets_texts and texts is not None
-        else None
-    )
+    fitted = folder is not None and not checkpoint.exists(folder / "checkpoints")
+    sample = None
+    if fitted and texts is not None:
+        sample = corpus_sample.sample(spec, tokenizer, texts, session)
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()
     with problems.collect():
         checks.check_objectives(spec, student, models)
     with problems.collect():
         pair_batches.check_tokenizers(spec, models, tokenizer)
-    with problems.collect():
-        finetuning_plan.check_mask(spec, tokenizer)
     problems.raise_any()
     return student
 

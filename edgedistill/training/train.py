@@ -3,7 +3,7 @@ step of the optimizer.
 
 Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches),
     stage_in_progress (module, optimizers,
-selection and checkpoints of a stage), finetuning. A loss is in objectives/. Everything that a step reads is a
+selection and checkpoints of a stage). A loss is in objectives/. Everything that a step reads is a
 function of the recipe's seed and the number of the step, or is in the checkpoint: so a run that was killed
 and resumed ends with the bytes of one that was not.
 """
@@ -22,7 +22,6 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from edgedistill import files, objectives, recipe, resolve, run
-from edgedistill.classification import finetune
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.students import kinds
@@ -55,6 +54,10 @@ def train(
     """
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
+    if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
+        from edgedistill.classification import finetune
+
+        return finetune.train(spec, out, session, resume)
     started = time.perf_counter()
     teachers.flush_denormals()
     with resuming.unfinished(spec, out, resume) as partial:
@@ -63,9 +66,9 @@ def train(
         # Teacher, texts, student and targets: what one process caches, the others find.
         with accelerator.main_process_first():
             opened = open_recipe.open_recipe(spec, session, partial)
-            if spec.student.kind == "teacher" and opened.finetuning is None:
+            if spec.student.kind == "teacher":
                 return teacher_run.keep(opened, out, partial, session)
-            if opened.texts is not None and (spec.distilling or spec.finetuning is None):
+            if opened.texts is not None:
                 data = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
@@ -85,12 +88,7 @@ def train(
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
-            task = (
-                {}
-                if opened.finetuning is None
-                else finetune.finetune(opened.finetuning, opened.student, running, selected)
-            )
-        return _record(opened, running, selected, task, out, started)
+        return _record(opened, running, selected, out, started)
 
 
 def take_step(stage: StageInProgress) -> Tensor:
@@ -120,7 +118,7 @@ def take_step(stage: StageInProgress) -> Tensor:
 def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
     """What a run trains on, in bf16 if its stages ask for that or the machine computes in it.
 
-    Raises UserError: no such device, or fine-tuning in several processes.
+    Raises UserError for no such device.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
@@ -129,24 +127,19 @@ def accelerator_for(spec: recipe.Recipe, device: str) -> Accelerator:
     half = (
         bool(spec.stages) and teachers.resolve_dtype(spec.stages[0].dtype, device) == torch.bfloat16
     )  # all stages share one
-    found = Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
-    if spec.finetuning is not None and found.num_processes > 1:
-        raise UserError("finetune: runs in one process; start it without accelerate launch")
-    return found
+    return Accelerator(mixed_precision="bf16" if half else "no", cpu=cpu)
 
 
 def _record(
     opened: open_recipe.Opened,
     running: RunInProgress,
     selected: dict[str, Any] | None,
-    task: dict[str, Any],
     out: Path,
     started: float,
 ) -> dict[str, Any]:
     """Write the run folder. Returns the content of run.json. started: when training began, by
     `time.perf_counter`."""
-    student, spec = opened.student, opened.spec
-    texts = opened.texts if spec.distilling or spec.finetuning is None else None
+    student, spec, texts = opened.student, opened.spec, opened.texts
     info = {
         **run.provenance(),
         "seconds": round(time.perf_counter() - started, 1),
@@ -156,21 +149,30 @@ def _record(
         "stages": running.metrics.stages,
         "selected": selected,
         **teacher_record.kept(running.folder),
-        **({"weights": student.origin} if student.origin is not None else {}),
-        **({"earlier": list(student.earlier)} if student.earlier else {}),
-        **task,
+        **origins(student),
     }
     if running.accelerator.is_main_process:
-        _write_run(spec, student, running.folder, out, info)
+        write_run(spec, student, running.folder, out, info)
         score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
         running.session.log(f"{out}: {info['parameters']['total']:,} parameters{score}")
     return info
 
 
-def _write_run(
-    spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]
+def origins(student: PreparedStudent) -> dict[str, Any]:
+    """The entries of run.json about where a student comes from."""
+    origin = {"weights": student.origin} if student.origin is not None else {}
+    return origin | ({"earlier": list(student.earlier)} if student.earlier else {})
+
+
+def write_run(
+    spec: recipe.Recipe,
+    student: PreparedStudent,
+    partial: Path,
+    out: Path,
+    info: dict[str, Any],
+    more: tuple[str, ...] = (),
 ) -> None:
-    """Write the run folder atomically, and delete the unfinished one."""
+    """Write the run folder atomically, and delete the unfinished one. `more` files are copied from that."""
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, student.shape, student.module.state_dict())
@@ -182,7 +184,7 @@ def _write_run(
         for name in ("tokenizer", "targets"):
             if (partial / name).exists():
                 shutil.copytree(partial / name, folder / name)
-        for name in ("metrics.jsonl", "task.json", "head.safetensors"):
+        for name in ("metrics.jsonl", *more):
             if (partial / name).exists():
                 shutil.copy(partial / name, folder)
         files.write_json(folder / "run.json", info)

@@ -68,7 +68,7 @@ def build(opened: Opened, session: Session, folder: Path) -> TrainingData:
                 stage, len(tokens.rows_up_to(stage.spec.skip_longer_than, texts.training_count))
             )
     found = target_embeddings(spec, opened.models, texts, student, session, folder)
-    if student.new_head and (spec.finetuning is not None or not checkpoint.exists(folder / "checkpoints")):
+    if student.new_head and not checkpoint.exists(folder / "checkpoints"):
         finished_student.fit_head(student, found, texts, spec.seed, session)
     _set_token_weights(spec, student, [(tokens, texts.training_count)])
     batches = []

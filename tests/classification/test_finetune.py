@@ -16,18 +16,18 @@ from safetensors.torch import load_file
 
 import edgedistill
 from edgedistill import files, recipe, run
-from edgedistill.classification import labelled_inputs, learning_rate_trials, transfer_set
+from edgedistill.classification import classifier, labelled_rows, transfer_set, tuning
+from edgedistill.classification.classifier import Classifier, pair_features
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.evaluation import bench, classification_metrics, scoring, speed
-from edgedistill.evaluation.suites import pair_classification
+from edgedistill.evaluation import bench, scoring, speed
+from edgedistill.evaluation.suites import labelled_task, pair_classification
 from edgedistill.export import bundle_writer
 from edgedistill.planning import cost
 from edgedistill.runtime import verify
 from edgedistill.runtime.manifest import digest
 from edgedistill.session import Session
-from edgedistill.students.classifier import Classifier, pair_features
-from edgedistill.training import checkpoint, train
+from edgedistill.training import train
 from edgedistill.training.optimizers import learning_rate_factor
 from edgedistill.training.stage_in_progress import StageInProgress
 from tests.conftest import World, sentences
@@ -124,11 +124,9 @@ def test_the_loss_by_hand() -> None:
     """One row, logits (2, 0), label 0, teacher (1, 1): CE = log(1 + e⁻²), MSE = (1 + 1) / 2."""
     logits, labels, teacher = torch.tensor([[2.0, 0.0]]), torch.tensor([0]), torch.tensor([[1.0, 1.0]])
     cross = float(np.log(1 + np.exp(-2)))
-    assert float(learning_rate_trials.loss(logits, labels, None, 1.0)) == pytest.approx(cross)
-    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.0)) == pytest.approx(1.0)
-    assert float(learning_rate_trials.loss(logits, labels, teacher, 0.25)) == pytest.approx(
-        0.25 * cross + 0.75
-    )
+    assert float(tuning.loss(logits, labels, None, 1.0)) == pytest.approx(cross)
+    assert float(tuning.loss(logits, labels, teacher, 0.0)) == pytest.approx(1.0)
+    assert float(tuning.loss(logits, labels, teacher, 0.25)) == pytest.approx(0.25 * cross + 0.75)
 
 
 @pytest.mark.parametrize("rates", [{"learning_rate": 1e36}, {"learning_rates": [1e-3, 1e36]}], ids=str)
@@ -152,7 +150,7 @@ def test_the_pair_head_by_hand() -> None:
 def test_the_papers_sizes() -> None:
     """§3.4: with the pair head of three labels 4,908,035 beside the word table, with a single one of two
     4,317,954."""
-    from edgedistill.students import bilstm, classifier
+    from edgedistill.students import bilstm
 
     spec = recipe.BiLSTM(kind="bilstm")
     encoder = bilstm.build(bilstm.shape(spec, 10, 0, 768))
@@ -166,7 +164,7 @@ def test_the_papers_sizes() -> None:
 
 def test_scores_by_hand() -> None:
     found, gold = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
-    assert classification_metrics.scores(found, gold, ["0", "1"], None) == {
+    assert labelled_task.scores(found, gold, ["0", "1"], None) == {
         "accuracy": 0.5,
         "f1": 0.5,
         "macro_f1": 0.5,
@@ -174,9 +172,9 @@ def test_scores_by_hand() -> None:
     gold = np.array(
         [1, 1, 1, 0]
     )  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
-    assert classification_metrics.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
-    assert classification_metrics.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
-    assert classification_metrics.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx(
+    assert labelled_task.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
+    assert labelled_task.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
+    assert labelled_task.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx(
         (0.8 + 2 / 3 + 0) / 3
     )
 
@@ -380,10 +378,8 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
         )
 
 
-def test_stopped_and_resumed_gives_the_same_bytes(
-    tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped in the second learning rate, behind a measurement no checkpoint knows of, with dropout, a
+def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path: Path) -> None:
+    """Stopped in the second learning rate, behind a measurement that no record knows of, with dropout, a
     teacher and a transfer set."""
     last = stage(
         single(),
@@ -402,12 +398,12 @@ def test_stopped_and_resumed_gives_the_same_bytes(
         if line.startswith("finetune at 0.004: step 10 of 20"):
             raise InterruptedError
 
-    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
     spec = recipe.parse(tasks.recipe(student=BILSTM, stages=[*tasks.recipe()["stages"], last]), "test")
     with pytest.raises(InterruptedError):
         train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
     assert not (tmp_path / "cut").exists()
-    assert [path.name for path in (tmp_path / "cut.partial/checkpoints").iterdir()] == ["01-00000029"]
+    record = files.read_json(tmp_path / "cut.partial" / tuning.RECORD)
+    assert [each["rate"] for each in record["tried"]] == [1e-3]
     assert len((tmp_path / "cut.partial/metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
     go(tasks, tmp_path / "cut", last, distil=True, resume=True)
     for name in ("student.safetensors", "head.safetensors", "metrics.jsonl"):
@@ -648,16 +644,14 @@ def test_the_bundle_says_what_torch_says(tuned: Path, name: str) -> None:
     )
     labels, probabilities = opened.classify(items)
     trained = run.open_run(tuned / "runs" / name)
-    module = trained.classifier()
-    tokens = labelled_inputs.ItemTokens(
+    module = classifier.read(trained)
+    tokens = labelled_rows.ItemTokens(
         [(item,) if isinstance(item, str) else item for item in items],
         trained.tokenizer(),
         trained.prompt,
         32,
     )
-    expected = (
-        torch.from_numpy(labelled_inputs.logits(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
-    )
+    expected = torch.from_numpy(labelled_rows.logits(module, tokens, torch.device("cpu"))).softmax(-1).numpy()
     assert np.abs(probabilities - expected).max() < 1e-4
     assert labels == [trained.labels[at] for at in expected.argmax(1)]
     assert np.ptp(probabilities[:, 0]) > 0.01

@@ -108,6 +108,6 @@ def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | No
         else [student.max_tokens]
     )
     trained = [*known, *(stage.max_tokens for stage in spec.distilling)]
-    if not trained or spec.finetuning is not None:
+    if not trained:
         return student
     return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
