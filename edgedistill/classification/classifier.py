@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgedistill import files
 from edgedistill.run import Run
-from edgedistill.runtime.bundle import INPUTS
+from edgedistill.runtime.manifest import INPUTS
 from edgedistill.students import finite_weights, head, kinds
 from edgedistill.students.graph import build as graph_of
 from edgedistill.students.graph_writer import GraphWriter
