@@ -6,8 +6,7 @@ student.safetensors  the student's weights
 model/               for the teacher itself, in place of these two: its own files
 targets/             for a recipe with `targets`: the affine maps from the teachers' embeddings to them
 tokenizer/           tokenizer.json and what else transformers needs; trim.json: what was trimmed
-task.json            for a fine-tuned student: labels, whether it labels pairs, the width of its classifier
-head.safetensors     the weights of the classifier head
+task.json            for a fine-tuned student, with head.safetensors: see classification/classifier.py
 metrics.jsonl        losses and scores during training
 run.json             provenance: versions, corpus, teacher, time, scores
 """
@@ -30,7 +29,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
-from edgedistill.students import affine, classifier, finite_weights, kinds, sentence_transformer
+from edgedistill.students import affine, finite_weights, kinds, sentence_transformer
 from edgedistill.students.output import Output
 
 M = TypeVar("M", bound=nn.Module)
@@ -83,15 +82,10 @@ class Run:
         return objectives.matryoshka_dims(stages[-1].objective)[-2::-1] if stages else []
 
     @property
-    def task(self) -> dict[str, Any] | None:
-        """The task it was fine-tuned for, {labels, pair, hidden}; None for an encoder."""
-        path = self.folder / "task.json"
-        return dict(files.read_json(path)) if path.exists() else None
-
-    @property
     def labels(self) -> list[str]:
-        """A classifier's labels in the order of its logits; empty for an encoder."""
-        return list((self.task or {}).get("labels", []))
+        """The labels of a fine-tuned classifier, in the order of its logits; empty for an encoder."""
+        path = self.folder / "task.json"
+        return list(files.read_json(path)["labels"]) if path.exists() else []
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -126,19 +120,10 @@ class Run:
             module = Output(module, None, self.shape["blocks"])
         return _load(module, self.folder / "student.safetensors").eval()
 
-    def classifier(self) -> classifier.Classifier:
-        """The student with its classifier head, in eval mode; `forward(ids, mask, …) -> (B, C)` logits."""
-        assert self.task is not None
-        student = self.student()
-        module = classifier.Classifier(
-            student, kinds.dims(student), len(self.labels), self.task["pair"], self.task["hidden"]
-        )
-        return _load(module, self.folder / "head.safetensors", strict=False).eval()
 
-
-def _load(module: M, file: Path, strict: bool = True) -> M:
+def _load(module: M, file: Path) -> M:
     """Give a module its weights. Raises UserError for weights that cannot be computed with."""
-    module.load_state_dict(load_file(file), strict=strict)
+    module.load_state_dict(load_file(file))
     return finite_weights.checked(module, file)
 
 

@@ -1,5 +1,5 @@
-"""Files and data sets go in; distinct texts, pairs, triples, labelled rows and their token ids come out, kept
-on disk."""
+"""Files and data sets go in; distinct texts, pairs, triples, views, labelled rows and their token ids come
+out, kept on disk."""
 
 __all__ = [
     "cached_folder",
@@ -12,4 +12,5 @@ __all__ = [
     "readers",
     "token_cache",
     "triples",
+    "view_file",
 ]

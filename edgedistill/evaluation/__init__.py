@@ -2,12 +2,12 @@
 
 __all__ = [
     "bench",
-    "classification_metrics",
     "html_report",
     "plots",
     "report",
     "scoring",
     "speed",
+    "suites",
     "tables",
     "teacher_agreement",
 ]

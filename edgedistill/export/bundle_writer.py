@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import onnx
 
 from edgedistill import files, quantization
+from edgedistill.classification import classifier as classifiers
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.manifest import SCHEMA, digest
+from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
-from edgedistill.students import classifier as classifiers
 from edgedistill.students import graph, model_folder
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
@@ -122,7 +122,7 @@ def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
 
 def _classifier(run: Run, out: Path) -> _Content:
     """Raises CheckFailed where the fp32 graph does not give what torch gives."""
-    classifier = run.classifier()
+    classifier = classifiers.read(run)
     golden = parity.by_torch(run, classifier)
     tokenizer: Any = run.tokenizer()
     model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
@@ -140,7 +140,7 @@ def _classifier(run: Run, out: Path) -> _Content:
         model,
         lambda precision: (quantization.convert(model, precision, measured), ""),
         lambda folder: library_files.write_classifier(folder, run),
-        {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
+        {"labels": run.labels, "inputs": INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
         model_card.classifier_card,
     )
 

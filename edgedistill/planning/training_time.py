@@ -19,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
+from edgedistill.classification.finetune import LabelledStage
+from edgedistill.classification.labelled_rows import ItemTokens
+from edgedistill.classification.tuning import learning_rates
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session, silent
@@ -28,9 +31,6 @@ from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import train
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
@@ -93,20 +93,24 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     ]
 
 
-def training_samples(opened: Opened) -> int:
+def training_samples(opened: Opened, labelled: LabelledStage | None = None) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
-    stage, planned = opened.spec.finetuning, opened.finetuning
-    if stage is not None and planned is not None:
-        samples += (
-            steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
-        )
+    if labelled is not None:
+        samples += _finetuning_steps(labelled) * labelled.spec.batch * len(labelled.spec.task.texts)
     return samples
 
 
-def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
+def _finetuning_steps(labelled: LabelledStage) -> int:
+    """Optimizer steps at all learning rates."""
+    return steps(labelled.spec, labelled.rows) * len(learning_rates(labelled.spec))
+
+
+def estimate_seconds(
+    opened: Opened, missing: list[ToEmbed], session: Session, labelled: LabelledStage | None = None
+) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
@@ -123,7 +127,7 @@ def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -
         for each in missing
     )
     with torch.random.fork_rng(devices=[]):
-        student = _student_seconds(opened, accelerator)
+        student = _student_seconds(opened, labelled, accelerator)
     return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
@@ -146,16 +150,16 @@ def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, li
     return (time.perf_counter() - started) / done
 
 
-def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
+def _student_seconds(opened: Opened, labelled: LabelledStage | None, accelerator: Accelerator) -> float:
     """Seconds of all stages: the measured seconds of a step times the number of steps."""
     spec, seconds = opened.spec, 0.0
-    limit = STUDENT_SECONDS / max(1, len(spec.stages))
+    limit = STUDENT_SECONDS / max(1, len(spec.stages) + (labelled is not None))
     if not is_measured(opened.student.module):
-        return _computed_seconds(opened)
+        return _computed_seconds(opened, training_samples(opened, labelled))
     for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
         seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
-    if spec.finetuning is not None and opened.finetuning is not None:
-        seconds += _finetuning_seconds(opened, spec.finetuning, opened.finetuning, accelerator, limit)
+    if labelled is not None:
+        seconds += _finetuning_seconds(opened, labelled, accelerator, limit)
     return seconds
 
 
@@ -179,7 +183,7 @@ def products(student: nn.Module) -> tuple[int, int]:
     )
 
 
-def _computed_seconds(opened: Opened) -> float:
+def _computed_seconds(opened: Opened, samples: int) -> float:
     """Seconds of training by the number of its multiplications, at the speed of a large product on this
     machine; a lower bound."""
     side = 512
@@ -195,7 +199,7 @@ def _computed_seconds(opened: Opened) -> float:
         if tokens
         else opened.student.max_tokens / 4
     )
-    return float(3 * products(opened.student.module)[0] * mean * training_samples(opened) / rate)
+    return float(3 * products(opened.student.module)[0] * mean * samples / rate)
 
 
 def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
@@ -304,18 +308,14 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
 
 
 def _finetuning_seconds(
-    opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
+    opened: Opened, labelled: LabelledStage, accelerator: Accelerator, limit: float
 ) -> float:
     """Seconds of the fine-tuning stage at all of its learning rates."""
-    task, device = planned.task, accelerator.device
-    tokens = ItemTokens(
-        task.train.items[:SAMPLE],
-        opened.student.tokenizer,
-        "",
-        min(stage.max_tokens, opened.student.max_tokens),
-    )
+    stage, device, items = labelled.spec, accelerator.device, labelled.task.train.items[:SAMPLE]
+    max_tokens = min(stage.max_tokens, opened.student.max_tokens)
+    tokens = ItemTokens(items, opened.student.tokenizer, "", max_tokens)
     student = copy.deepcopy(opened.student.module)
-    module = finetune.new_classifier(planned, student).to(device).train()
+    module = labelled.new_classifier(student).to(device).train()
     use_plain_attention(student, accelerator)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
 
@@ -333,7 +333,7 @@ def _finetuning_seconds(
     per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(
         1, stage.batch / TIMED_ROWS
     )
-    return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
+    return per_step * _finetuning_steps(labelled)
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:

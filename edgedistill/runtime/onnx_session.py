@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -28,17 +29,18 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 class BundleSession:
     """The graph of a bundle, which a stranger may have written: the one place where it is opened and run.
 
-    place: the bundle, for errors. output: the name of the output that `run` returns. width: its dimensions.
-    unit: whether its rows are embeddings, of unit length. Whatever onnxruntime raises, and any other output,
-        is a CheckFailed.
+    Whatever onnxruntime raises, and any output but finite rows of the manifest's width, of unit length where
+    they are embeddings, is a CheckFailed. Errors name the bundle's folder.
     """
 
     def __init__(
-        self, place: Path, graph: Path, threads: int, device: str, output: str, width: int, unit: bool
+        self, folder: Path, manifest: dict[str, Any], precision: str, threads: int, device: str
     ) -> None:
-        self._place, self._output, self._width, self._unit = place, output, width, unit
+        self._place, self._output = folder, manifest["output"]
+        self._unit = not manifest.get("labels")
+        self._width: int = manifest["dims"][0] if self._unit else len(manifest["labels"])
         try:
-            self._session = open_session(graph, threads, device)
+            self._session = open_session(folder / manifest["precisions"][precision]["file"], threads, device)
         except UserError:  # no CUDA
             raise
         except Exception as error:

@@ -1,8 +1,10 @@
 """A recipe goes in, a finished run folder comes out."""
 
 __all__ = [
+    "checkpoint",
+    "checkpoint_selection",
     "checks",
-    "finetuning",
+    "diverged",
     "initial_student",
     "inputs",
     "load_models",

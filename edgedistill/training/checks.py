@@ -40,11 +40,13 @@ def stage_rows(
     """What each stage that distils will train on.
 
     Raises one UserError with the problems of all stages: triples without their columns, a queue that leaves
-    no text to train on, views that cannot be made, and as `check_targets`.
+    no text to train on, views without their file, `targets` that cannot be made of embeddings of their
+    teachers' dimensions or be fitted on so many texts.
     """
     problems, found = Problems(), list[StageRows]()
     with problems.collect():
-        check_targets(spec, texts.training_count, models)
+        if spec.targets is not None:
+            targets.check(spec.targets, lambda of: models.of(of).dims, texts.training_count)
     for stage in distillation_stages(spec):
         with problems.collect():
             found.append(_rows_of(spec, stage, texts, session))
@@ -69,19 +71,6 @@ def _rows_of(
     return StageRows(None, texts.training_count - queue_rows(stage, texts.training_count))
 
 
-def check_counts(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for targets that cannot be fitted on, and queues that cannot be filled from, `texts`
-    texts: what can be checked without a corpus."""
-    problems = Problems()
-    with problems.collect():
-        check_targets(spec, texts, models)
-    for stage in distillation_stages(spec):
-        if stage.spec.triples is None and texts and not isinstance(spec.corpus, recipe.Parallel):
-            with problems.collect():
-                queue_rows(stage, texts)
-    problems.raise_any()
-
-
 def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
     """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where
     that leaves none."""
@@ -93,13 +82,6 @@ def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
         fact = f"a queue of {wanted:,} texts leaves none of {texts:,} to train on"
         raise UserError(f"{stage.place}.objective: {fact}; lower it")
     return wanted
-
-
-def check_targets(spec: recipe.Recipe, texts: int, models: Models) -> None:
-    """Raise UserError for `targets` that cannot be made of embeddings of their teachers' dimensions, or be
-    fitted on so many texts."""
-    if spec.targets is not None:
-        targets.check(spec.targets, lambda of: models.of(of).dims, texts)
 
 
 def check_device(spec: recipe.Recipe, device: str) -> None:

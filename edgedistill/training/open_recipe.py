@@ -1,10 +1,10 @@
-"""recipe -> everything that it names, opened: models, texts, task, tokenizer, and the student before its
-first step.
+"""recipe -> everything that it names, opened: models, texts, tokenizer, and the student before its first
+step.
 
-This is the only place where a recipe is opened. `check` stops here and estimates; `train`, `fit`, `adapt` and
-fine-tuning go on with what they are handed. It collects the problems of all parts, because the next attempt
-may be an hour away: a missing teacher, a queue that the corpus cannot fill and a batch that is too large come
-as one error. A part that depends on one with a problem is left out. Nothing is embedded by a teacher here,
+This is the only place where a recipe is opened. `check` stops here and estimates; `train`, `fit` and `adapt`
+go on with what they are handed. It collects the problems of all parts, because the next attempt may be an
+hour away: a missing teacher, a queue that the corpus cannot fill and a batch that is too large come as one
+error. A part that depends on one with a problem is left out. Nothing is embedded by a teacher here,
 with one exception: token embeddings that are a teacher's outputs.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from edgedistill import files, recipe, run
 from edgedistill.data import corpus, parallel_corpus
-from edgedistill.data.corpus import Corpus, NothingToTrainOn
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
@@ -26,9 +26,7 @@ from edgedistill.students.output import Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
 from edgedistill.training import checkpoint, checks
-from edgedistill.training.finetuning import finetuning_plan
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
-from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import Models, open_models
@@ -40,7 +38,7 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 class Opened:
     """A recipe and what it names.
 
-    `models` is None where the student comes from another run and only learns from labels, `texts` where
+    `models` is None where the student comes from another run, as that of a classifier may, `texts` where
     training reads no corpus. `stages` says for every distillation stage which triples it reads, if any, and
     how many rows it trains on. `student` is the student before its first step, or the teacher itself.
     """
@@ -49,7 +47,6 @@ class Opened:
     models: Models | None
     texts: Corpus | ParallelCorpus | None
     stages: list[checks.StageRows]
-    finetuning: FinetuningPlan | None
     student: PreparedStudent
 
     @property
@@ -75,36 +72,30 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
     problems, stages = Problems(), list[checks.StageRows]()
-    models, texts, available, planned, student = None, None, None, None, None
-    with problems.collect():
-        planned = finetuning_plan.plan(spec, session)
+    models, texts, student = None, None, None
     with problems.collect():
         checks.check_languages(spec)
     with problems.collect():
         checks.check_device(spec, session.device)
     with problems.collect():
-        if spec.finetuning is None or spec.finetuning.start is None or spec.distilling:
-            models = open_models(spec, session)
+        models = open_models(spec, session)
     reads = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
-        try:
-            if spec.corpus is not None and reads:
-                texts = open_corpus(spec.corpus, session, spec.seed)
-        except NothingToTrainOn as error:
-            available = error.texts
-            raise
+        if spec.corpus is not None and reads:
+            texts = open_corpus(spec.corpus, session, spec.seed)
     if models is not None and texts is not None:
         with problems.collect():
             stages = checks.stage_rows(spec, texts, models, session)
-    if models is not None and available is not None:
+    if models is not None and (texts is not None or not reads):
         with problems.collect():
-            checks.check_counts(spec, available, models)
-    if texts is not None or not reads:
-        with problems.collect():
-            student = _student(spec, models, planned, texts, session, folder if not problems.found else None)
+            if isinstance(spec.student, recipe.TeacherItself):
+                student = _teacher_itself(spec, models, folder)
+            else:
+                written = folder if not problems.found else None
+                student = _new_student(spec, models, texts, session, written)
     problems.raise_any()
     assert student is not None
-    return Opened(spec, models, texts, stages, planned, student)
+    return Opened(spec, models, texts, stages, student)
 
 
 def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:
@@ -114,49 +105,13 @@ def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | Pa
     return corpus.build(spec, session, seed)
 
 
-def _student(
-    spec: recipe.Recipe,
-    models: Models | None,
-    planned: FinetuningPlan | None,
-    texts: Corpus | ParallelCorpus | None,
-    session: Session,
-    folder: Path | None,
-) -> PreparedStudent | None:
-    """The student before its first step: the teacher itself, that of the run which fine-tuning starts from,
-    or a new one. None where what it comes from has a problem."""
-    if models is not None and not isinstance(spec.student, recipe.TeacherItself):
-        found = _new_student(spec, models, texts, session, folder)
-    elif models is not None:
-        found = _teacher_itself(spec, models, planned)
-    elif planned is not None and planned.start is not None:
-        start = planned.start
-        whole = start.model_folder if isinstance(spec.student, recipe.TeacherItself) else None
-        found = PreparedStudent(
-            start.student(),
-            start.shape,
-            start.tokenizer(),
-            earlier=finished_student.earlier(start),
-            model_folder=whole,
-        )
-    else:
-        return None
-    if folder is not None and not (folder / "tokenizer").exists():
-        with files.new_folder(folder / "tokenizer") as temporary:
-            tokenizer_files.save_tokenizer(found.tokenizer, temporary)
-    finetuning_plan.check_mask(spec, found.tokenizer)
-    return found
-
-
-def _teacher_itself(spec: recipe.Recipe, models: Models, planned: FinetuningPlan | None) -> PreparedStudent:
+def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:
     """The teacher as the student; where `targets` reduce it, with maps of the shapes that fitting them will
     give."""
     teacher = models.teacher
     assert isinstance(spec.student, recipe.TeacherItself) and isinstance(teacher, teachers.TeacherEncoder)
-    shape = teachers.teacher_shape(spec.student, teacher)
-    module, tokenizer = teacher.module, teacher.tokenizer
-    if planned is not None:
-        tokenizer = tokenizer_files.from_the_start(tokenizer)
-    elif spec.targets is not None:
+    module = teacher.module
+    if spec.targets is not None:
         blocks = targets.blocks_of(spec.targets)
         if any(of not in (None, spec.teacher) for block in blocks for of, _ in block.teachers):
             raise UserError(
@@ -167,7 +122,11 @@ def _teacher_itself(spec: recipe.Recipe, models: Models, planned: FinetuningPlan
         sizes = [block.projection.dims for block in blocks]
         maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
         module = reduced(spec.targets, teacher, maps)
-    return PreparedStudent(module, shape, tokenizer, model_folder=teacher.folder)
+    if folder is not None and not (folder / "tokenizer").exists():
+        with files.new_folder(folder / "tokenizer") as temporary:
+            tokenizer_files.save_tokenizer(teacher.tokenizer, temporary)
+    shape = teachers.teacher_shape(spec.student, teacher)
+    return PreparedStudent(module, shape, teacher.tokenizer, model_folder=teacher.folder)
 
 
 def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
@@ -185,10 +144,8 @@ def _new_student(
     """The recipe's own student. A run that goes on from a checkpoint takes all weights from there: nothing is
     fitted for it."""
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-    resumed = folder is not None and spec.finetuning is None and checkpoint.exists(folder / "checkpoints")
-    fitted = folder is not None and not resumed
-    meets_texts = bool(spec.distilling) or spec.finetuning is None
-    sample = texts if fitted and meets_texts else None
+    fitted = folder is not None and not checkpoint.exists(folder / "checkpoints")
+    sample = texts if fitted else None
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()
     with problems.collect():

@@ -4,6 +4,7 @@ hashes that a resumed run must find again."""
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +21,17 @@ from edgedistill.teacher.assistant import RunTeacher, run_hashes
 from edgedistill.teacher.precomputed_embeddings import PrecomputedEmbeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.load_models import AnyTeacher, Models, named_teachers
-from edgedistill.training.open_recipe import Opened
 
 TEACHERS = "teachers.json"  # in the folder of the unfinished run
 LONGEST_LICENCE = 120  # characters
 
 
 def write_run(
-    opened: Opened, student: PreparedStudent, partial: Path, out: Path, trained: dict[str, Any]
-) -> dict[str, Any]:
-    """Write the run folder atomically, and delete the unfinished one. Returns the content of run.json.
-
-    `student` is trained; `trained` holds the entries of run.json that training has found.
-    """
-    spec, texts = opened.spec, opened.texts
+    spec: recipe.Recipe, student: PreparedStudent, partial: Path, out: Path, info: dict[str, Any]
+) -> None:
+    """Write the run folder of a student atomically, and delete the unfinished one. `info` is the content of
+    run.json."""
     baseline = isinstance(spec.student, recipe.TeacherItself) and not spec.stages
-    info = {
-        **run.provenance(),
-        "corpus": None if texts is None else about(texts),
-        "dims": kinds.dims(student.module),
-        "parameters": kinds.parameters(student.module),
-        **trained,
-    }
-    if (partial / TEACHERS).exists():  # not for a run that only learned from labels
-        info["teachers"] = files.read_json(partial / TEACHERS)
-    if student.origin is not None:
-        info["weights"] = student.origin
-    if student.earlier:
-        info["earlier"] = list(student.earlier)
     with files.new_folder(out) as folder:
         (folder / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
         run.write_student(folder, student.shape, None if baseline else student.module.state_dict())
@@ -62,22 +46,35 @@ def write_run(
                 shutil.copy(partial / name, folder)
         files.write_json(folder / "run.json", info)
     shutil.rmtree(partial)
-    return info
 
 
-def about(texts: Corpus | ParallelCorpus) -> dict[str, Any]:
-    """The entry `corpus` of run.json."""
-    return {
-        "fingerprint": texts.fingerprint,
-        "texts": len(texts),
-        "held_out": len(texts.held_out),
-        "sources": texts.sources,
+def provenance(
+    student: PreparedStudent, texts: Corpus | ParallelCorpus | None, started: float
+) -> dict[str, Any]:
+    """The entries of run.json about where a student comes from and what it is; its training began at
+    `started`, by `time.perf_counter`."""
+    corpus = None
+    if texts is not None:
+        held_out = len(texts.held_out)
+        corpus = {"fingerprint": texts.fingerprint, "texts": len(texts), "held_out": held_out}
+        corpus["sources"] = texts.sources
+    found = {
+        **run.provenance(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "corpus": corpus,
+        "dims": kinds.dims(student.module),
+        "parameters": kinds.parameters(student.module),
     }
+    if student.origin is not None:
+        found["weights"] = student.origin
+    if student.earlier:
+        found["earlier"] = list(student.earlier)
+    return found
 
 
-def keep_teachers(spec: recipe.Recipe, models: Models, partial: Path) -> None:
-    """Write teachers.json into the unfinished run. Raises UserError where a resumed run finds another teacher
-    than it was started with."""
+def keep_teachers(spec: recipe.Recipe, models: Models, partial: Path) -> list[dict[str, Any]]:
+    """Write `teachers` into the unfinished run, and return them. Raises UserError where a resumed run finds
+    another teacher than it was started with."""
     path, found = partial / TEACHERS, teachers(spec, models)
     before = {each["name"]: each["sha256"] for each in files.read_json(path)} if path.exists() else {}
     for each in found:
@@ -88,6 +85,7 @@ def keep_teachers(spec: recipe.Recipe, models: Models, partial: Path) -> None:
             )
             raise UserError(f"{partial}: {fact}; restore the model's files, or delete the unfinished run")
     files.write_json(path, found)
+    return found
 
 
 def teachers(spec: recipe.Recipe, models: Models) -> list[dict[str, Any]]:

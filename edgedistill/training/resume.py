@@ -2,10 +2,9 @@
 the next stage starts.
 
 Finished (`finished`): the run folder is there, and nothing is trained. Unfinished (`unfinished`):
-NAME.partial is there, of the same
-recipe. Then, stage by stage: `finished_stage` if a later stage has a checkpoint; `unfinished_stage` or
-    `unfinished_finetuning` if this
-stage has one; otherwise the stage starts from the beginning. What a checkpoint holds is in checkpoint.py.
+NAME.partial is there, of the same recipe. Then, stage by stage: `finished_stage` if a later stage has a
+checkpoint; `unfinished_stage` if this stage has one; otherwise the stage starts from the beginning. What a
+checkpoint holds is in checkpoint.py.
 """
 
 from __future__ import annotations
@@ -98,10 +97,3 @@ def unfinished_stage(checkpoints: Path, number: int) -> Checkpoint | None:
     beginning."""
     found = checkpoint.newest(checkpoints)
     return found if found is not None and found.state["stage"] == number and found.state["step"] > 0 else None
-
-
-def unfinished_finetuning(checkpoints: Path, number: int) -> Checkpoint | None:
-    """The newest checkpoint if it lies within stage `number`, a fine-tuning one; otherwise None: the stage
-    starts from the beginning."""
-    found = checkpoint.newest(checkpoints)
-    return found if found is not None and found.state["stage"] == number and "tuning" in found.state else None

@@ -29,19 +29,12 @@ class NumberedStage(Generic[Section]):
 def distillation_stages(spec: recipe.Recipe) -> list[NumberedStage[recipe.Stage]]:
     """The stages that distil, in order."""
     return [
-        NumberedStage(stage, number, _seed(spec.seed, number)) for number, stage in enumerate(spec.distilling)
+        NumberedStage(stage, number, stage_seed(spec.seed, number))
+        for number, stage in enumerate(spec.distilling)
     ]
 
 
-def finetuning_stage(spec: recipe.Recipe) -> NumberedStage[recipe.Finetune] | None:
-    """The last stage, if it fine-tunes on labels."""
-    number = len(spec.stages) - 1
-    return (
-        None if spec.finetuning is None else NumberedStage(spec.finetuning, number, _seed(spec.seed, number))
-    )
-
-
-def _seed(seed: int, number: int) -> int:
+def stage_seed(seed: int, number: int) -> int:
     """Each stage has its own random draws, whatever the stages before it have drawn."""
     return seed * 1_000_003 + number
 

@@ -2,8 +2,8 @@
 step of the optimizer.
 
 Each part has its file: open_recipe (teacher, texts, student), training_data (targets, batches),
-stage_in_progress (module, optimizers, selection and checkpoints of a stage), fine-tuning, record. A loss is
-in objectives/. Everything that a step reads is a function of the recipe's seed and the number of the step, or
+stage_in_progress (module, optimizers, selection and checkpoints of a stage), record. A loss is in
+objectives/. Everything that a step reads is a function of the recipe's seed and the number of the step, or
 is in the checkpoint: so a run that was killed and resumed ends with the bytes of one that was not.
 """
 
@@ -24,7 +24,6 @@ from edgedistill.teacher import encoder as teachers
 from edgedistill.training import open_recipe, record, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
-from edgedistill.training.finetuning import finetune
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, already_done
 from edgedistill.training.stages import distillation_stages
@@ -48,20 +47,24 @@ def train(
     """
     if resume and out.exists() and not resolve.unfinished_run(out).exists():
         return resuming.finished(spec, out, session)
+    if spec.finetuning is not None:  # the one door to classifiers, which have a room beside the line
+        from edgedistill.classification import finetune
+
+        return finetune.train(spec, out, session, resume)
     started = time.perf_counter()
     teachers.flush_denormals()
     with resuming.unfinished(spec, out, resume) as partial:
         accelerator = accelerator_for(spec, session.device)
         session = replace(session, device=accelerator.device.type)
         opened = open_recipe.open_recipe(spec, session, partial)
-        if opened.models is not None and (spec.finetuning is None or spec.distilling):
-            record.keep_teachers(spec, opened.models, partial)
+        assert opened.models is not None
+        taught = record.keep_teachers(spec, opened.models, partial)
         student, data = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
             running = RunInProgress(partial, accelerator, session, metrics, pause_at)
             selection = None
-            if spec.distilling and spec.select is not None:
+            if spec.stages and spec.select is not None:
                 selection = Selection(spec.select, student, session.data, partial)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
@@ -74,12 +77,13 @@ def train(
                     stage.follow(float(take_step(stage)))
                 stage.hand_over()
             selected = selection.selected if selection is not None else None
-            task = {}
-            if opened.finetuning is not None:
-                task = finetune.finetune(opened.finetuning, student, running, selected)
-        seconds = round(time.perf_counter() - started, 1)
-        trained = {"seconds": seconds, "stages": metrics.stages, "selected": selected, **task}
-        info = record.write_run(opened, student, partial, out, trained)
+        info = {
+            **record.provenance(student, opened.texts, started),
+            "stages": metrics.stages,
+            "selected": selected,
+            "teachers": taught,
+        }
+        record.write_run(spec, student, partial, out, info)
     score = f", {selected['suite']} {selected['score']:.4f}" if selected else ""
     session.log(f"{out}: {info['dims']} dimensions, {info['parameters']['total']:,} parameters{score}")
     return info

@@ -59,7 +59,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     so many texts as too long that too few remain.
     """
     spec, texts, student = opened.spec, opened.texts, opened.student
-    if texts is None or (spec.finetuning is not None and not spec.distilling):
+    if texts is None:
         return student, TrainingData(None, [])
     assert opened.models is not None
     if isinstance(spec.student, recipe.TeacherItself) and isinstance(texts, Corpus):
@@ -88,7 +88,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
             short = of_corpus.rows_up_to(stage.spec.skip_longer_than, texts.training_count)
             checks.queue_rows(stage, len(short))
     found = target_embeddings(spec, opened.models, texts, student, session, folder)
-    if student.new_head and (spec.finetuning is not None or not checkpoint.exists(folder / "checkpoints")):
+    if student.new_head and not checkpoint.exists(folder / "checkpoints"):
         finished_student.fit_head(student, found, texts, spec.seed, session)
     _set_token_weights(spec, student, [of_corpus], [texts])
     for stage, given in zip(stages, of_triples, strict=True):

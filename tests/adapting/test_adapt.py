@@ -127,7 +127,7 @@ def test_it_can_be_resumed_and_says_what_it_chose(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "_write_run", killed)
+        patched.setattr(train, "write_run", killed)
         with pytest.raises(KeyboardInterrupt):
             adapt.adapt(request, Session(data=data))
     assert not (tmp_path / "b").exists() and resolve.unfinished_run(request.run).exists()

@@ -15,7 +15,6 @@ from edgedistill import recipe
 from edgedistill.data import labelled_tasks
 from edgedistill.data.labelled_tasks import LabelledRows
 from edgedistill.errors import UserError
-from edgedistill.evaluation import classification_metrics
 from edgedistill.evaluation.suites.suite_files import Find, Part
 from edgedistill.recipe import recorded
 
@@ -85,7 +84,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
         return {
             path.name: TaskTestRows(
                 labelled_tasks.read_table(path, stage.task.texts, stage.task.label, "--suite task"),
-                stage.positive_label,
+                None,
             )
         }
     if stage.task.test is None:
@@ -93,11 +92,7 @@ def of_recipe(described: dict[str, Any], file: str, data: Path | None) -> dict[s
             "--suite task: the bundle's recipe names no test split; give a table with --suite task:FILE"
         )
     recorded.check_confined(stage.task, data, "--suite task: manifest.json: recipe.stages")
-    return {
-        "test": TaskTestRows(
-            labelled_tasks.read_split(stage.task, "test", data, "--suite task"), stage.positive_label
-        )
-    }
+    return {"test": TaskTestRows(labelled_tasks.read_split(stage.task, "test", data, "--suite task"), None)}
 
 
 def check(labels: list[str], tasks: dict[str, TaskTestRows]) -> None:
@@ -124,7 +119,32 @@ def _score_task(task: TaskTestRows, classify: Classify) -> dict[str, Any]:
         np.array([index[label] for label in labels]) for labels in (predicted, task.rows.labels)
     )
     return {
-        **classification_metrics.scores(predicted_ids, gold, names, task.positive),
+        **scores(predicted_ids, gold, names, task.positive),
         "rows": len(gold),
         "labels": len(names),
     }
+
+
+def scores(
+    predicted: np.ndarray, gold: np.ndarray, labels: list[str], positive: str | None
+) -> dict[str, float]:
+    """{accuracy, f1, macro_f1} of predicted label ids (n,) against gold ones (n,); an id is an index in
+    `labels`.
+
+    `f1` is that of the label `positive`; by default, of two labels the last (as in 0 and 1), of more labels
+        the macro average.
+    """
+    each = {name: _f1(predicted == label, gold == label) for label, name in enumerate(labels)}
+    macro = float(np.mean(list(each.values())))
+    chosen = positive if positive is not None else labels[-1] if len(labels) == 2 else None
+    return {
+        "accuracy": float((predicted == gold).mean()),
+        "f1": each[chosen] if chosen is not None else macro,
+        "macro_f1": macro,
+    }
+
+
+def _f1(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """2·hits / (predicted + gold); 0 where neither has any."""
+    total = int(predicted.sum() + gold.sum())
+    return 2 * int((predicted & gold).sum()) / total if total else 0.0

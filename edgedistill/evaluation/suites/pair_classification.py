@@ -12,7 +12,7 @@ from pydantic import Field
 
 from edgedistill.data import labelled_tasks
 from edgedistill.errors import UserError
-from edgedistill.evaluation import classification_metrics
+from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.suites.cosines import Encode, Floats, Ints, dot, encoded, unit
 from edgedistill.evaluation.suites.suite_files import Find, Part
 
@@ -97,9 +97,7 @@ def thresholds(cosine: Floats, matches: npt.NDArray[np.bool_]) -> dict[str, floa
 
 
 def _measures(predicted: npt.NDArray[np.bool_], matches: npt.NDArray[np.bool_]) -> dict[str, float]:
-    return classification_metrics.scores(
-        predicted.astype(np.int64), matches.astype(np.int64), ["0", "1"], "1"
-    )
+    return labelled_task.scores(predicted.astype(np.int64), matches.astype(np.int64), ["0", "1"], "1")
 
 
 def _cosines(embeddings: Floats, pairs: LabelledPairs) -> Floats:

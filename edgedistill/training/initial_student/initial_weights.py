@@ -112,7 +112,7 @@ def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | No
         trained.append(source.finished.max_tokens)
     elif not random:
         trained.append(student.max_tokens)
-    if not trained or spec.finetuning is not None:
+    if not trained:
         return student
     return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
 

@@ -24,11 +24,6 @@ def row_keys(seed: int, rows: np.ndarray, passes: np.ndarray) -> np.ndarray:
         return mixed(once + (passes.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
-def draws(key: np.uint64, count: int) -> np.ndarray:
-    """Random bits of one row, (count,) uint64."""
-    return mixed(key + np.arange(3, 3 + count, dtype=np.uint64) * GOLDEN)
-
-
 def uniform(keys: np.ndarray) -> np.ndarray:
     """Random bits -> float64 in [0, 1)."""
     return np.asarray((keys >> np.uint64(11)) * 2.0**-53)

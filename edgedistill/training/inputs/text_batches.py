@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from edgedistill import recipe
+from edgedistill.data import view_file
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.data.triples import Triples
@@ -73,25 +73,16 @@ def of_texts(
         views.append(views[0])
     elif isinstance(spec, WordEdit):
         views.append(of_changed_texts(without_words(spec, stage.seed), texts, limited))
-    elif isinstance(spec, recipe.Synonym):
-        views.append(of_changed_texts(_made_views().Synonyms(spec, stage.seed, place), texts, limited))
     elif spec is not None:
-        known.append(limited.tokenize(_made_views().build(spec, stage.seed, texts, session, place), session))
+        known.append(limited.tokenize(view_file.build(spec, texts, session, place), session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
     return Batches(views, known, texts.training_count, targets)
 
 
 def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Session) -> None:
-    """Raise UserError where what a stage's view is made with is missing: its file, its model, its data."""
-    if isinstance(stage.spec.view, recipe.Synonym | recipe.ViewFile | recipe.Mlm | recipe.BackTranslation):
-        _made_views().check(stage.spec.view, stage.seed, texts, session, f"{stage.place}.view")
-
-
-def _made_views() -> Any:
-    """The room of views that a model, a file or WordNet gives: beside the line, and entered here only."""
-    from edgedistill import views
-
-    return views
+    """Raise UserError where the file of a stage's views is missing, or lacks texts."""
+    if isinstance(stage.spec.view, recipe.ViewFile):
+        view_file.build(stage.spec.view, texts, session, f"{stage.place}.view")
 
 
 def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) -> Batches:

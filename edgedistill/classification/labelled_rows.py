@@ -1,15 +1,18 @@
-"""LabelledTask items as token ids, and a classifier's logits of them."""
+"""What fine-tuning trains on: the rows of a task and its transfer set as token ids, and what the task's
+teacher says of them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill.classification.classifier import Classifier
 from edgedistill.data.labelled_tasks import Item
 from edgedistill.runtime import batching
-from edgedistill.students.classifier import Classifier
 from edgedistill.teacher import token_batches
 
 TOKENS_PER_BATCH = 4_096  # padding included, where nothing is trained
@@ -21,7 +24,7 @@ class ItemTokens:
     def __init__(
         self, items: list[Item], tokenizer: PreTrainedTokenizerBase, prompt: str, max_tokens: int
     ) -> None:
-        """prompt: put before every text. max_tokens: of each text; longer ones are truncated."""
+        """The prompt is put before every text; a text of more than `max_tokens` tokens is truncated."""
         columns = [[prompt + text for text in column] for column in zip(*items, strict=True)]
         self.columns = [token_batches.encode_ids(tokenizer, column, max_tokens) for column in columns]
         self.pad_id = tokenizer.pad_token_id or 0
@@ -38,6 +41,14 @@ class ItemTokens:
         """ids and mask (n, T) of each text of the rows: two tensors for single texts, four for pairs."""
         padded = [batching.pad([column[row] for row in rows], self.pad_id) for column in self.columns]
         return [torch.from_numpy(each).to(device) for pair in padded for each in pair]
+
+
+class TrainingRows(NamedTuple):
+    """Rows as tokens, the label of each (n,), and the logits of the task's teacher (n, C), if it has one."""
+
+    tokens: ItemTokens
+    labels: np.ndarray
+    teacher_logits: np.ndarray | None
 
 
 def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.ndarray:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edgedistill.runtime.bundle import INPUTS
-from edgedistill.students import head
+from edgedistill import files
+from edgedistill.run import Run
+from edgedistill.runtime.manifest import INPUTS
+from edgedistill.students import finite_weights, head, kinds
 from edgedistill.students.graph import build as graph_of
 from edgedistill.students.graph_writer import GraphWriter
+
+HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
 
 
 class Classifier(nn.Module):
@@ -45,6 +52,21 @@ class Classifier(nn.Module):
     def head_state(self) -> dict[str, Tensor]:
         """The state dict of the classifier head, without the encoder."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("encoder.")}
+
+
+def head_shape(run: Run) -> dict[str, Any]:
+    """{labels, pair, hidden} of a classifier's run."""
+    return dict(files.read_json(run.folder / HEAD_SHAPE))
+
+
+def read(run: Run) -> Classifier:
+    """The student of a run with its classifier head, in eval mode. Raises UserError for weights that cannot
+    be computed with."""
+    shape, student = head_shape(run), run.student()
+    module = Classifier(student, kinds.dims(student), len(shape["labels"]), shape["pair"], shape["hidden"])
+    weights = run.folder / HEAD_WEIGHTS
+    module.load_state_dict(load_file(weights), strict=False)
+    return finite_weights.checked(module, weights).eval()
 
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,165 @@
+"""The fine-tuning loop: every learning rate from the same weights, measured on dev; the best weights of
+all are kept.
+
+A killed run goes on at the learning rate that it was at. Every draw is a function of the stage's seed, so it
+ends with the bytes of a run that was not killed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from edgedistill import files, recipe
+from edgedistill.classification.classifier import Classifier
+from edgedistill.classification.labelled_rows import ItemTokens, TrainingRows, logits
+from edgedistill.evaluation.suites import labelled_task
+from edgedistill.training import diverged
+from edgedistill.training.checkpoint_selection import LOWEST
+from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.optimizers import FUSED, learning_rate_factor
+from edgedistill.training.stage_in_progress import RunInProgress
+from edgedistill.training.stages import NumberedStage, steps
+
+RECORD, BEST = "learning_rates.json", "tuned.safetensors"  # in the unfinished run, behind each learning rate
+
+
+def loss(logits: Tensor, labels: Tensor, teacher_logits: Tensor | None, alpha: float) -> Tensor:
+    """α·cross-entropy + (1 − α)·mean squared difference of logits; without a teacher the cross-entropy alone.
+
+    logits, teacher_logits (B, C), labels (B,). Returns (). Tang et al. 2019, Eq. 4, who set α = 0; SRA, §3.2.
+    """
+    if teacher_logits is None:
+        return cross_entropy(logits, labels)
+    distance = mse_loss(logits, teacher_logits)
+    return distance if alpha == 0 else alpha * cross_entropy(logits, labels) + (1 - alpha) * distance
+
+
+def learning_rates(stage: recipe.Finetune) -> list[float]:
+    """The learning rates that are tried, one after the other."""
+    return stage.learning_rates or [stage.learning_rate]
+
+
+class Split:
+    """A split that the module is scored on: its tokens, and the label id of each row, (n,)."""
+
+    def __init__(self, tokens: ItemTokens, gold: np.ndarray, labels: list[str]) -> None:
+        self.tokens, self.gold, self.labels = tokens, gold, labels
+
+    def scores(self, module: Classifier, device: torch.device) -> dict[str, float]:
+        """Accuracy and F1 of the module as it is."""
+        module.eval()
+        predicted = logits(module, self.tokens, device).argmax(1)
+        module.train()
+        return labelled_task.scores(predicted, self.gold, self.labels, None)
+
+
+class Tuning:
+    """A classifier while it is trained at one learning rate after the other."""
+
+    def __init__(
+        self,
+        stage: NumberedStage[recipe.Finetune],
+        module: Classifier,
+        rows: TrainingRows,
+        dev: Split,
+        run: RunInProgress,
+    ) -> None:
+        self.stage, self.seed, self.module, self.rows, self.dev = stage.spec, stage.seed, module, rows, dev
+        self.run, self.metrics, self.device = run, run.metrics, run.accelerator.device
+        self.steps = steps(self.stage, len(rows.tokens))
+        self.every = min(self.steps, self.stage.every or max(1, len(rows.tokens) // self.stage.batch))
+        self.key = f"{stage.place}.learning_rate" + ("s" if self.stage.learning_rates else "")
+        self.tried: list[dict[str, Any]] = []  # the learning rates that are done
+        self.best: dict[str, Any] = {"score": LOWEST}  # of all learning rates
+
+    def train(self) -> None:
+        """Train at every learning rate that is left, and give the module the best weights of all."""
+        initial = {name: value.clone() for name, value in self.module.state_dict().items()}
+        self._resume()
+        rates = learning_rates(self.stage)
+        for rate in rates[len(self.tried) :]:
+            self.module.load_state_dict(initial)
+            title = self.stage.name if len(rates) == 1 else f"{self.stage.name} at {rate:g}"
+            self.tried.append({"rate": rate, **self._try_rate(rate, title)})
+            record = {"tried": self.tried, "best": self.best, "metrics_bytes": self.metrics.size()}
+            files.write_json(self.run.folder / RECORD, record)
+        self.module.load_state_dict(load_file(self.run.folder / BEST))
+        self.module.eval()
+        done = sum(each["steps"] for each in self.tried)
+        self.metrics.stages.append({"name": self.stage.name, "steps": done, "texts": done * self.stage.batch})
+
+    def _resume(self) -> None:
+        path = self.run.folder / RECORD
+        if path.exists():
+            record = files.read_json(path)
+            self.tried, self.best = record["tried"], record["best"]
+            self.metrics.truncate(record["metrics_bytes"])
+            self.metrics.log(f"{self.stage.name}: {len(self.tried)} learning rates are done")
+
+    def _try_rate(self, rate: float, title: str) -> dict[str, Any]:
+        """Train at one learning rate, to the last step or until `patience` is exhausted. Returns the number
+        of steps, and the best score on dev."""
+        stage, place = self.stage, diverged.Place(self.key, self.stage.name, rate)
+        optimizer = torch.optim.Adam(self.module.parameters(), lr=rate, fused=self.device.type in FUSED)
+        order = BatchOrder(stage, self.rows.tokens, len(self.rows.tokens), self.seed)
+        torch.manual_seed(self.seed)
+        self.module.train()
+        shown = self.metrics.bar.add_task(title, total=self.steps, loss=math.nan, dev=math.nan, rate=0.0)
+        started, top, misses, losses = time.perf_counter(), LOWEST, 0, list[float]()
+        for step in range(1, self.steps + 1):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * learning_rate_factor(stage, step - 1, self.steps)
+            losses.append(self._take_step(optimizer, order.at(step - 1)[0]))
+            diverged.check_loss(losses[-1], place, step)
+            if step % self.every == 0 or step == self.steps:
+                diverged.check_weights(self.module, place, step)
+                score = self._measure(rate, step, sum(losses) / len(losses), title)
+                misses = 0 if score > top else misses + 1
+                top, losses = max(top, score), []
+                if stage.patience is not None and misses >= stage.patience:
+                    break
+            speed = step * stage.batch / max(1e-9, time.perf_counter() - started)
+            last = losses[-1] if losses else math.nan
+            self.metrics.bar.update(shown, completed=step, loss=last, dev=top, rate=speed)
+        return {"steps": step, "dev": top}
+
+    def _take_step(self, optimizer: torch.optim.Optimizer, rows: np.ndarray) -> float:
+        """One optimizer step. Returns the loss of its batch."""
+        stage, of_teacher = self.stage, self.rows.teacher_logits
+        with self.run.accelerator.autocast():
+            found = self.module(*self.rows.tokens.batch(rows, self.device))
+        labels = torch.from_numpy(self.rows.labels[rows]).to(self.device)
+        teacher = None if of_teacher is None else torch.from_numpy(of_teacher[rows]).to(self.device)
+        value = loss(found.float(), labels, teacher, stage.teacher.alpha if stage.teacher else 1.0)
+        optimizer.zero_grad()
+        value.backward()
+        if stage.clip:
+            nn.utils.clip_grad_norm_(self.module.parameters(), stage.clip)
+        optimizer.step()
+        return float(value.detach())
+
+    def _measure(self, rate: float, step: int, mean_loss: float, title: str) -> float:
+        """The score on dev; the weights are kept if it is the best of all learning rates."""
+        metric = self.stage.metric
+        scores = self.dev.scores(self.module, self.device)
+        if scores[metric] > self.best["score"]:
+            self.best = {"score": scores[metric], "rate": rate, "step": step, "dev": scores}
+            with files.new_file(self.run.folder / BEST) as temporary:
+                weights = self.module.state_dict().items()
+                save_file({name: value.cpu().contiguous() for name, value in weights}, temporary)
+        self.metrics.write(
+            stage=self.stage.name, rate=rate, step=step, loss=round(mean_loss, 6), dev=scores[metric]
+        )
+        self.metrics.log(
+            f"{title}: step {step:,} of {self.steps:,}, mean loss {mean_loss:.4f}, dev {metric} "
+            f"{scores[metric]:.4f}"
+        )
+        return scores[metric]
