@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def in_progress(
     student = initial_weights.build(spec, Models(loaded), loaded.tokenizer, QUIET)
     tokenizer = student.limited_tokenizer.limited(stage.spec.max_tokens)
     tokens = tokenizer.tokenize(texts, QUIET)
-    batches = text_batches.of_texts(stage, texts, tokens, tokenizer, vectors, Session(log=print))
+    batches = text_batches.of_texts(stage, texts, tokens, tokenizer, Session(log=print))
+    batches = replace(batches, targets=vectors)
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
     running = RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics)
     one = StageInProgress(stage, student, TrainingData(vectors, [batches]), running)

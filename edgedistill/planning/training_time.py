@@ -221,7 +221,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     rows = np.arange(len(tokens))
     short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
-    order, of_stage = BatchOrder(timed, tokens, len(rows), 0, rows), optimizers(module, timed, device.type)
+    order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
     embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
 

@@ -4,7 +4,6 @@ __all__ = [
     "checkpoint",
     "checkpoint_selection",
     "checks",
-    "diverged",
     "initial_student",
     "inputs",
     "load_models",

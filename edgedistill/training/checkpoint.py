@@ -1,7 +1,5 @@
 """The state in a checkpoint: everything that a killed run needs to end with the same bytes. Safetensors and
 JSON, never pickle.
-
-From which checkpoint a run resumes is decided in resume.py.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 
 from edgedistill import files, run
 
+FOLDER = "checkpoints"  # in the folder of the unfinished run
 EVERY_SECONDS = 60.0  # between two checkpoints
 
 
@@ -27,33 +26,33 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, dict[str, Tensor]]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint under `folder` atomically, and delete those before it."""
+def save(partial: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint of the unfinished run in `partial` atomically, and delete those before it."""
     name = f"{checkpoint.state['stage']:02d}-{checkpoint.state['step']:08d}"
-    with files.new_folder(folder / name) as temporary:
+    with files.new_folder(partial / FOLDER / name) as temporary:
         for group, values in checkpoint.tensors.items():
             run.save_weights(values, temporary / f"{group}.safetensors")
         files.write_json(temporary / "state.json", checkpoint.state)
-    for older in _all(folder)[:-1]:
+    for older in _all(partial)[:-1]:
         shutil.rmtree(older)
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    """The last checkpoint under `folder`, or None."""
-    found = _all(folder)
+def newest(partial: Path) -> Checkpoint | None:
+    """The last checkpoint of the unfinished run in `partial`, or None."""
+    found = _all(partial)
     if not found:
         return None
     tensors = {path.stem: load_file(path) for path in sorted(found[-1].glob("*.safetensors"))}
     return Checkpoint(files.read_json(found[-1] / "state.json"), tensors)
 
 
-def exists(folder: Path) -> bool:
-    """Whether there is a checkpoint under `folder`."""
-    return bool(_all(folder))
+def exists(partial: Path) -> bool:
+    """Whether the unfinished run in `partial` has a checkpoint."""
+    return bool(_all(partial))
 
 
-def _all(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("[0-9]*-*") if (p / "state.json").exists())
+def _all(partial: Path) -> list[Path]:
+    return sorted(p for p in (partial / FOLDER).glob("[0-9]*-*") if (p / "state.json").exists())
 
 
 def optimizer_state(optimizers: list[torch.optim.Optimizer], module: nn.Module) -> dict[str, Tensor]:

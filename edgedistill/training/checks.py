@@ -66,22 +66,9 @@ def _rows_of(
         if rows == 0:
             named = ", ".join(stage.spec.pairs or [])
             raise UserError(f"{stage.place}.pairs: none are left of {named} to train on; name others")
-        return StageRows(None, rows - queue_rows(stage, rows))
+        return StageRows(None, rows - text_batches.queue_rows(stage, rows))
     text_batches.check_view(stage, texts, session)
-    return StageRows(None, texts.training_count - queue_rows(stage, texts.training_count))
-
-
-def queue_rows(stage: NumberedStage[recipe.Stage], texts: int) -> int:
-    """How many of a stage's texts fill its queue at the start and are not trained on. Raises UserError where
-    that leaves none."""
-    wanted = objectives.queue_prefill(stage.spec.objective)
-    if texts == 0:
-        fact = f"no text of the corpus has {stage.spec.skip_longer_than} tokens or fewer"
-        raise UserError(f"{stage.place}.skip_longer_than: {fact}; raise it")
-    if wanted >= texts:
-        fact = f"a queue of {wanted:,} texts leaves none of {texts:,} to train on"
-        raise UserError(f"{stage.place}.objective: {fact}; lower it")
-    return wanted
+    return StageRows(None, texts.training_count - text_batches.queue_rows(stage, texts.training_count))
 
 
 def check_device(spec: recipe.Recipe, device: str) -> None:

@@ -105,21 +105,19 @@ def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
 
 
 def open_teacher(spec: recipe.Teacher, session: Session, place: str = "teacher") -> AnyTeacher:
-    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. place: the
-    recipe's section that names it."""
+    """A teacher model (possibly a finished run), or the file of its precomputed embeddings. The recipe's
+    section that names it is `place`."""
     if spec.embeddings is not None:
         return precomputed_embeddings.PrecomputedEmbeddings(spec, session.data)
     return assistants.open_assistant(spec, place, session)
 
 
 def with_weights(teacher: AnyTeacher, place: str) -> teachers.TeacherEncoder:
-    """The teacher model. Raises UserError where the teacher is a file of precomputed embeddings; `place`: the
-    recipe key that needs it."""
+    """The teacher model, which the recipe key `place` needs. Raises UserError where the teacher is a file of
+    precomputed embeddings."""
     if isinstance(teacher, precomputed_embeddings.PrecomputedEmbeddings):
-        raise UserError(
-            f"{place}: the teacher is a file of embeddings ({teacher.path.name}) and has no model; choose "
-            "another source"
-        )
+        fact = f"the teacher is a file of embeddings ({teacher.path.name}) and has no model"
+        raise UserError(f"{place}: {fact}; choose another source")
     return teacher
 
 
@@ -143,10 +141,7 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
 
 
 def model_files(found: resolve.Resolved, revision: str | None, place: str) -> Path:
-    """The folder of a model whose weights or tokenizer the student takes. place: the recipe key that names
-    it."""
-    instead = (
-        f"give the run it was exported from; or go on from the bundle as a whole: student: {{weights: "
-        f"{found.name}}}"
-    )
+    """The folder of a model whose weights or tokenizer the student takes; the recipe key `place` names it."""
+    whole = f"student: {{weights: {found.name}}}"
+    instead = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
     return resolve.model_files(found, revision, place, instead)

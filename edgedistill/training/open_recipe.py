@@ -144,7 +144,7 @@ def _new_student(
     """The recipe's own student. A run that goes on from a checkpoint takes all weights from there: nothing is
     fitted for it."""
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-    fitted = folder is not None and not checkpoint.exists(folder / "checkpoints")
+    fitted = folder is not None and not checkpoint.exists(folder)
     sample = texts if fitted else None
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()

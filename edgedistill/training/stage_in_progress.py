@@ -17,7 +17,7 @@ from torch import Tensor
 from edgedistill import objectives, recipe
 from edgedistill.session import Session
 from edgedistill.students.output import own
-from edgedistill.training import checkpoint, checks, diverged, resume
+from edgedistill.training import checkpoint
 from edgedistill.training.checkpoint import Checkpoint
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -30,7 +30,7 @@ from edgedistill.training.optimizers import (
     optimizers,
     set_learning_rate,
 )
-from edgedistill.training.stages import NumberedStage, steps
+from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
 from edgedistill.training.trained_module import (
     Accelerator,
     TrainedModule,
@@ -47,8 +47,8 @@ LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 class RunInProgress:
     """A run while it trains: what every stage works with besides its data and its student.
 
-    `folder` is that of the unfinished run (NAME.partial). At the step `pause_at` of a distillation stage the
-    run pauses, with `Paused`; with None it does not.
+    `folder` is that of the unfinished run (NAME.partial), `resumed` its newest checkpoint, if it had one. At
+    the step `pause_at` of a distillation stage the run pauses, with `Paused`; with None it does not.
     """
 
     folder: Path
@@ -56,11 +56,7 @@ class RunInProgress:
     session: Session
     metrics: MetricsLog
     pause_at: int | None = None
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of its checkpoints."""
-        return self.folder / "checkpoints"
+    resumed: Checkpoint | None = None
 
 
 class Paused(Exception):
@@ -74,20 +70,19 @@ class Paused(Exception):
         super().__init__("paused")
 
 
-def already_done(
-    number: int, student: PreparedStudent, run: RunInProgress, selection: Selection | None
-) -> bool:
-    """Whether a killed run had finished the stage of this number. If it was the last finished one, the
-    student is given its weights."""
-    found = resume.finished_stage(run.checkpoints, number)
+def stages_done(student: PreparedStudent, run: RunInProgress, selection: Selection | None) -> int:
+    """How many stages a killed run had finished; the student is given the weights that the last of them has
+    handed over."""
+    found = run.resumed
     if found is None:
-        return False
+        run.metrics.truncate(0)
+        return 0
     run.metrics.stages = found.state["stages"]
     if "handed_over" in found.tensors:
         student.module.load_state_dict(found.tensors["handed_over"])
     if selection is not None and found.state["selection"]:
         selection.best = found.state["selection"]["best"]
-    return True
+    return int(found.state["stage"])
 
 
 class StageInProgress:
@@ -114,13 +109,12 @@ class StageInProgress:
         self.run, self.metrics, self.selection = run, run.metrics, selection
         # A suite needs layers that can use new embeddings.
         self.selects = selection is not None and not only_embeddings(stage.spec)
-        self._diverged = diverged.Place(
-            f"{stage.place}.learning_rate", self.spec.name, self.spec.learning_rate
+        self._diverged = (
+            f"{stage.place}.learning_rate: {self.spec.name} diverged at {self.spec.learning_rate:g}"
         )
-        rows, queued = self._rows(stage)
-        texts = self.batches.texts if rows is None else len(rows)
-        self.order = BatchOrder(self.spec, self.batches, texts, self.seed, rows, self._similar_texts())
-        self.step, self.steps = 0, steps(self.spec, texts)
+        rows, queued = self.batches.trained_and_queued(stage)
+        self.order = BatchOrder(self.spec, self.batches, rows, self.seed, self._similar_texts())
+        self.step, self.steps = 0, steps(self.spec, len(rows))
         torch.manual_seed(self.seed)
         device = run.accelerator.device
         self.module = self._trained_module(queued).to(device)
@@ -132,11 +126,9 @@ class StageInProgress:
         self.initial = copy.deepcopy(self.student.state_dict()) if self.spec.initial_share else {}
         if selection is not None:
             selection.start_stage()
-        found = resume.unfinished_stage(run.checkpoints, self.number)
-        if found is not None:
+        found = run.resumed
+        if found is not None and found.state["stage"] == self.number and "module" in found.tensors:
             self._restore(found)
-        elif not checkpoint.exists(run.checkpoints):
-            self.metrics.truncate(0)
         use_plain_attention(self.student, run.accelerator)
         self.module.train()
         self.ended = self.step >= self.steps
@@ -146,19 +138,6 @@ class StageInProgress:
         )
         self._saved = self._logged = self._measured = time.perf_counter()
 
-    def _rows(self, stage: NumberedStage[recipe.Stage]) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """(the rows that the stage trains on, None for all; the rows that fill its queue at the start, which
-        are none of those)."""
-        longest, texts = self.spec.skip_longer_than, self.batches.texts
-        rows = None if longest is None else self.batches.short(longest)
-        queued = checks.queue_rows(stage, texts if rows is None else len(rows))
-        if not queued:
-            return rows, None
-        rows = np.arange(texts) if rows is None else rows
-        drawn = np.zeros(len(rows), bool)
-        drawn[np.random.default_rng(self.seed).choice(len(rows), queued, replace=False, shuffle=False)] = True
-        return rows[~drawn], rows[drawn]
-
     def _similar_texts(self) -> batch_order.Groups | None:
         """Which texts are similar, for objectives that compare similar ones."""
         if self.spec.group is None:
@@ -167,7 +146,7 @@ class StageInProgress:
         assert self.batches.targets is not None
         return batch_order.similar_texts(self.spec, self.batches.targets, self.batches.texts, self.seed)
 
-    def _trained_module(self, queued: np.ndarray | None) -> TrainedModule:
+    def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
         of_stage = self.batches.targets
         targets = self.data.targets if of_stage is None else of_stage
@@ -177,7 +156,7 @@ class StageInProgress:
         module = trained_module(self.spec, self.prepared, targets.dims if targets is not None else None, unit)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
-        if queued is not None:
+        if len(queued):
             assert targets is not None  # what a queue is filled with
             objectives.fill_queues(module.objective, torch.from_numpy(targets[queued]))
         return module
@@ -224,7 +203,7 @@ class StageInProgress:
     def follow(self, loss: float) -> None:
         """What is done after a step with its loss: measure and select, log, write a checkpoint; `ended` is
         set after the last one."""
-        diverged.check_loss(loss, self._diverged, self.step)
+        check_loss(loss, self._diverged, self.step)
         now, self.ended = time.perf_counter(), self.step >= self.steps
         self._losses.append(loss)
         selection, shown = self.selection if self.selects else None, not self.metrics.bar.disable
@@ -249,7 +228,7 @@ class StageInProgress:
 
     def _measure(self, selection: Selection) -> None:
         """Score the student on the suite of `select`, and begin to count anew."""
-        diverged.check_weights(self.module, self._diverged, self.step)
+        check_weights(self.module, self._diverged, self.step)
         loss, rate = sum(self._losses) / len(self._losses), self._texts_per_second()
         self.student.eval()
         self._score = score = selection.measure(self.student, self.spec.name, self.step)
@@ -263,13 +242,13 @@ class StageInProgress:
 
     def _save(self) -> None:
         """Write a checkpoint within this stage."""
-        diverged.check_weights(self.module, self._diverged, self.step)
+        check_weights(self.module, self._diverged, self.step)
         tensors = {
             "module": self.module.state_dict(),
             "optimizer": checkpoint.optimizer_state(self.optimizers, self.module),
             "random": checkpoint.random_state(),
         }
-        checkpoint.save(self.run.checkpoints, Checkpoint(self._state(self.number, self.step), tensors))
+        checkpoint.save(self.run.folder, Checkpoint(self._state(self.number, self.step), tensors))
 
     def _state(self, stage: int, step: int) -> dict[str, Any]:
         selection = self.selection
@@ -289,7 +268,7 @@ class StageInProgress:
             self.metrics.log(
                 f"{self.spec.name}: {self.step:,} steps, mean loss {mean:.4f}, {rate:,.0f} texts/s"
             )
-        diverged.check_weights(self.module, self._diverged, self.step)
+        check_weights(self.module, self._diverged, self.step)
         if self.selection and self.selects:
             self.student.load_state_dict(self.selection.weights())
         if self.initial:
@@ -299,4 +278,4 @@ class StageInProgress:
         ended = {"name": self.spec.name, "steps": self.step, "texts": self.step * self.spec.batch}
         self.metrics.stages.append(ended | objectives.learned_temperature(self.module.objective))
         result = {"handed_over": self.student.state_dict()}
-        checkpoint.save(self.run.checkpoints, Checkpoint(self._state(self.number + 1, 0), result))
+        checkpoint.save(self.run.folder, Checkpoint(self._state(self.number + 1, 0), result))

@@ -21,11 +21,11 @@ from edgedistill import objectives, recipe, resolve
 from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import encoder as teachers
-from edgedistill.training import open_recipe, record, training_data
+from edgedistill.training import checkpoint, open_recipe, record, training_data
 from edgedistill.training import resume as resuming
 from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
-from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, already_done
+from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress, stages_done
 from edgedistill.training.stages import distillation_stages
 from edgedistill.training.trained_module import Accelerator
 
@@ -62,15 +62,15 @@ def train(
         student, data = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
-            running = RunInProgress(partial, accelerator, session, metrics, pause_at)
+            resumed = checkpoint.newest(partial)
+            running = RunInProgress(partial, accelerator, session, metrics, pause_at, resumed)
             selection = None
             if spec.stages and spec.select is not None:
                 selection = Selection(spec.select, student, session.data, partial)
             # Again: the first session of onnxruntime in a process may have changed it.
             teachers.flush_denormals()
-            for numbered in distillation_stages(spec):
-                if already_done(numbered.number, student, running, selection):
-                    continue
+            done = stages_done(student, running, selection)
+            for numbered in distillation_stages(spec)[done:]:
                 stage = StageInProgress(numbered, student, data, running, selection)
                 while not stage.ended:
                     stage.pause_where_asked()

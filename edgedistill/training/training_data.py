@@ -1,15 +1,13 @@
 """An opened recipe -> what its stages read: token ids, target embeddings, batches.
 
-The order is not free. The tokens come first, because they say whether a stage that skips long texts keeps
-any, before hours of embedding. The targets come next: some are aligned with the embeddings of the student
-before its first step, so the student must be there. Then the head of a finished student is fitted to them.
-What is left out: views that models make are made with the batches, last, so that everything that can be
-refused has been refused before.
+The order is not free. Tokens and batches come first, because they say whether a stage that skips long texts
+keeps any, before hours of embedding. The targets come next: some are aligned with the embeddings of the
+student before its first step, so the student must be there. Then the head of a finished student is fitted to
+them, and a static student's token weights are set from the frequencies of the tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +18,6 @@ import torch
 from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
-from edgedistill.data.token_cache import TokenCache
 from edgedistill.session import Session
 from edgedistill.students import affine, static
 from edgedistill.students.output import own
@@ -28,7 +25,7 @@ from edgedistill.teacher import precomputed_embeddings, targets
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
-from edgedistill.training import checkpoint, checks, student_embeddings
+from edgedistill.training import checkpoint, student_embeddings
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import (
     PreparedStudent,
@@ -58,43 +55,44 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
     The maps of `targets` are written to `folder`, the unfinished run's. Raises UserError where a stage skips
     so many texts as too long that too few remain.
     """
-    spec, texts, student = opened.spec, opened.texts, opened.student
+    spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
     if texts is None:
         return student, TrainingData(None, [])
-    assert opened.models is not None
+    assert models is not None
     if isinstance(spec.student, recipe.TeacherItself) and isinstance(texts, Corpus):
         return _reduced_teacher(opened, texts, session, folder), TrainingData(None, [])
-    stages, tokenizer = distillation_stages(spec), student.limited_tokenizer
-    of_triples = [
-        None
-        if rows.triples is None
-        else text_batches.of_triples(rows.triples, tokenizer.limited(stage.spec.max_tokens), session)
-        for stage, rows in zip(stages, opened.stages, strict=True)
-    ]
-    limited = tokenizer.limited_to(spec.distilling)
+    tokenizer, corpora = student.limited_tokenizer, corpora_of(texts)
+    tokens = [tokenizer.limited_to(spec.distilling).tokenize(each, session) for each in corpora]
     batches = list[Batches]()
+    for stage, ahead in zip(distillation_stages(spec), opened.stages, strict=True):
+        if ahead.triples is not None:
+            limited = tokenizer.limited(stage.spec.max_tokens)
+            batches.append(text_batches.of_triples(ahead.triples, limited, session))
+        elif isinstance(texts, ParallelCorpus):
+            batches.append(pair_batches.of_pairs(stage.spec, texts, tokens, student.max_tokens))
+        else:
+            batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer, session))
+        batches[-1].trained_and_queued(stage)  # raises where too few texts remain
+    found: EmbeddingRows | None
+    of_stages: list[EmbeddingRows | None]
     if isinstance(texts, ParallelCorpus):
-        sides = corpora_of(texts)
-        tokens = [limited.tokenize(side, session) for side in sides]
-        _set_token_weights(spec, student, tokens, sides)
-        of_pairs = pair_batches.batches_of(texts, tokens, opened.models, student.max_tokens, session)
-        for stage, given in zip(stages, of_triples, strict=True):
-            batches.append(given or of_pairs(stage.spec))
-        matched = (each.targets for each in batches if each.targets is not None)
-        return student, TrainingData(next(matched, None), batches)
-    of_corpus = limited.tokenize(texts, session)
-    for stage in stages:
-        if stage.spec.skip_longer_than is not None:
-            short = of_corpus.rows_up_to(stage.spec.skip_longer_than, texts.training_count)
-            checks.queue_rows(stage, len(short))
-    found = target_embeddings(spec, opened.models, texts, student, session, folder)
-    if student.new_head and not checkpoint.exists(folder / "checkpoints"):
-        finished_student.fit_head(student, found, texts, spec.seed, session)
-    _set_token_weights(spec, student, [of_corpus], [texts])
-    for stage, given in zip(stages, of_triples, strict=True):
-        of_stage = found if objectives.reads_teacher(stage.spec.objective) else None
-        batches.append(given or text_batches.of_texts(stage, texts, of_corpus, tokenizer, of_stage, session))
-    return student, TrainingData(found, batches)
+        matched = pair_batches.targets_of(texts, models, session)
+        of_stages = [None if stage.triples is not None else matched(stage) for stage in spec.distilling]
+        found = next((each for each in of_stages if each is not None), None)
+    else:
+        found = target_embeddings(spec, models, texts, student, session, folder)
+        of_stages = [
+            found if objectives.reads_teacher(stage.objective) else None for stage in spec.distilling
+        ]
+        if student.new_head and not checkpoint.exists(folder):
+            finished_student.fit_head(student, found, texts, spec.seed, session)
+    bare, section = own(student.module), spec.student
+    weighed = isinstance(section, recipe.Static) and section.token_weights == "sif"
+    if weighed and isinstance(bare, static.StaticStudent):
+        counts = token_counts(tokens, corpora, len(student.tokenizer))
+        static.set_sif_weights(bare, torch.from_numpy(counts))
+    pairs = zip(batches, of_stages, strict=True)
+    return student, TrainingData(found, [replace(each, targets=wanted) for each, wanted in pairs])
 
 
 def _reduced_teacher(opened: Opened, texts: Corpus, session: Session, folder: Path) -> PreparedStudent:
@@ -112,18 +110,6 @@ def _reduced_teacher(opened: Opened, texts: Corpus, session: Session, folder: Pa
     return replace(opened.student, module=module, shape=shape)
 
 
-def _set_token_weights(
-    spec: recipe.Recipe, student: PreparedStudent, tokens: Sequence[TokenCache], texts: Sequence[Corpus]
-) -> None:
-    """Initialise a static student's token weights from the frequencies of the tokens in the training
-    texts."""
-    bare, section = own(student.module), spec.student
-    weighed = isinstance(section, recipe.Static) and section.token_weights == "sif"
-    if weighed and isinstance(bare, static.StaticStudent):
-        counts = token_counts(tokens, texts, len(student.tokenizer))
-        static.set_sif_weights(bare, torch.from_numpy(counts))
-
-
 def target_embeddings(
     spec: recipe.Recipe,
     models: Models,
@@ -135,9 +121,8 @@ def target_embeddings(
     """What the student is to match: the teacher's embeddings, or what the recipe's `targets` make of those of
     its teachers.
 
-    student: before its first step, for reducers and alignments that need its embeddings; None where the
-        recipe has none of these.
-    folder: the unfinished run's, where the fitted maps are written.
+    Reducers and alignments may need the embeddings of `student` before its first step; it is None where the
+    recipe has none of these. The fitted maps are written to `folder`, the unfinished run's.
     """
     raw = isinstance(spec.targets, recipe.SingleTeacher) and spec.targets.raw
 

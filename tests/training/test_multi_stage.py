@@ -3,6 +3,7 @@ measured."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from edgedistill.training.initial_student.prepared_student import StudentTokeniz
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import open_models
 from edgedistill.training.stage_in_progress import StageInProgress
+from edgedistill.training.stages import NumberedStage
 from edgedistill.vocabulary import learn_tokenizer
 from tests.conftest import World, sentences
 from tests.vocabulary.test_trim_model import plain
@@ -203,8 +205,11 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
     words = models.assistant.tokenizer
     limited = StudentTokenizer(words, 32).limited_to(spec.distilling)
     tokens = [limited.tokenize(side, Session(log=quiet)) for side in (pairs.source_side, pairs.target_side)]
-    of_pairs = pair_batches.batches_of(pairs, tokens, models, 32, Session(log=quiet))
-    align, teach, contrast = (of_pairs(stage) for stage in spec.distilling)
+    targets_of = pair_batches.targets_of(pairs, models, Session(log=quiet))
+    align, teach, contrast = (
+        replace(pair_batches.of_pairs(stage, pairs, tokens, 32), targets=targets_of(stage))
+        for stage in spec.distilling
+    )
     rows = np.array([0, 5, 17])
     for batches in (align, teach, contrast):
         (one, _), (other, _) = batches.batch(rows, rows)[0]
@@ -231,7 +236,9 @@ def test_what_each_stage_reads(world: World, data: Path, taught: Path) -> None:
         0,
     )
     longest = int(lengths.min())
-    assert 0 < len(short := teach.short(longest)) < pairs.training_count
+    skips = spec.distilling[1].model_copy(update={"skip_longer_than": longest})
+    short, queued = teach.trained_and_queued(NumberedStage(skips, 1, 0))
+    assert 0 < len(short) < pairs.training_count and len(queued) == 0
     assert short.tolist() == np.flatnonzero(lengths <= longest).tolist()
 
 

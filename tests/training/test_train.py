@@ -580,8 +580,7 @@ def test_longest_leaves_the_longer_texts_out(world: World, tmp_path: Path) -> No
     )
     lengths = cut.lengths(np.arange(built.training_count))
     middle = int(np.median(lengths))
-    short = cut.rows_up_to(middle, built.training_count)
-    assert short.tolist() == np.flatnonzero(lengths <= middle).tolist()
+    short = np.flatnonzero(lengths <= middle)
     stage = {"name": "distil", "objective": {"kind": "cosine"}, "batch": 8, "skip_longer_than": middle}
     info = go(world, tmp_path / "short", stages=[stage])
     assert info["stages"][0]["steps"] == len(short) // 8

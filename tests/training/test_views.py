@@ -134,7 +134,6 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
         built,
         cut,
         StudentTokenizer(words, 48),
-        None,
         Session(log=print),
     )
     rows = np.arange(20)

@@ -98,15 +98,14 @@ def clusters(targets: EmbeddingRows, texts: int, count: int, seed: int) -> np.nd
 class BatchOrder:
     """The batches of a stage, in order; one pass over the rows follows the other without a gap.
 
-    `tokens` knows the lengths of all rows. There are `texts` rows to draw from: the rows 0 … texts−1, or with
-    `rows` (texts,) those that it lists. With `groups` the texts in a row of a batch are similar.
+    `tokens` knows the lengths of all rows; `rows` (n,) are those to draw from. With `groups` the texts in a
+    row of a batch are similar.
     """
 
     stage: recipe.Stage | recipe.Finetune
     tokens: Lengths
-    texts: int
+    rows: np.ndarray
     seed: int
-    rows: np.ndarray | None = None
     groups: Groups | None = None
     _window: tuple[int, list[RowsAndPasses]] = field(default=(-1, []), init=False, repr=False)
 
@@ -124,16 +123,14 @@ class BatchOrder:
         Texts of like length share a batch, which saves padding; with `groups` it is groups of similar texts
         that are sorted. Returns `sorting_window` pairs of rows and passes.
         """
-        batch, bucket = self.stage.batch, self.stage.sorting_window
+        batch, bucket, texts = self.stage.batch, self.stage.sorting_window, len(self.rows)
         positions = np.arange(number * bucket * batch, (number + 1) * bucket * batch)
-        passes = positions // self.texts
+        passes = positions // texts
         parts = [
-            shuffled(positions[passes == each] % self.texts, self.texts, self.seed + 7919 * int(each))
+            shuffled(positions[passes == each] % texts, texts, self.seed + 7919 * int(each))
             for each in np.unique(passes)
         ]
-        rows = np.concatenate(parts)
-        if self.rows is not None:
-            rows = self.rows[rows]
+        rows = self.rows[np.concatenate(parts)]
         if bucket == 1:
             return [(rows, passes)]
         lengths = np.minimum(self.tokens.lengths(rows), self.stage.max_tokens)

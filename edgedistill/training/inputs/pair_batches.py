@@ -61,14 +61,23 @@ class PairTargets:
         return np.stack([source, source if self.target is None else self.target[rows[:, 1]]], 1)
 
 
-def batches_of(
-    pairs: ParallelCorpus, sides: Sequence[TokenCache], models: Models, max_tokens: int, session: Session
-) -> Callable[[recipe.Stage], Batches]:
-    """The batches of a stage: two views, the source and the target side, and target embeddings (n, 2, d).
+def of_pairs(
+    stage: recipe.Stage, pairs: ParallelCorpus, sides: Sequence[TokenCache], max_tokens: int
+) -> Batches:
+    """Two views, the source and the target side, whose tokens are `sides`; without targets. `max_tokens` is
+    the student's own limit."""
+    index = pairs.training_pairs(stage.pairs)
+    tokens, most = PairTokens(sides, index), min(stage.max_tokens, max_tokens)
+    return Batches([tokens.view(0, most), tokens.view(1, most)], [tokens], len(index))
 
-    `sides` are the tokens of both sides, `max_tokens` is the student's own limit. The embeddings of a side by
-    the teacher, by the assistant or by its embedding layer are computed when a stage first needs them. They
-    are as the model gives them, not of unit length, as in the paper.
+
+def targets_of(
+    pairs: ParallelCorpus, models: Models, session: Session
+) -> Callable[[recipe.Stage], PairTargets]:
+    """What the pairs of a stage are to match.
+
+    The embeddings of a side by the teacher, by the assistant or by its embedding layer are computed when a
+    stage first needs them. They are as the model gives them, not of unit length, as in the paper.
     """
 
     @cache
@@ -80,20 +89,12 @@ def batches_of(
         layer = "" if whose.layer == "output" else "'s embedding layer"
         return embed_corpus(model, texts, session, unit=False, name=f"{whose.of}{layer}, {side} side")
 
-    def build(stage: recipe.Stage) -> Batches:
-        index = pairs.training_pairs(stage.pairs)
-        whose, matched = embeddings_of(stage)
-        source = embeddings(whose, "source")
-        target = embeddings(whose, "target") if "target" in matched else None
-        tokens, most = PairTokens(sides, index), min(stage.max_tokens, max_tokens)
-        return Batches(
-            [tokens.view(0, most), tokens.view(1, most)],
-            [tokens],
-            len(index),
-            PairTargets(index, source, target),
-        )
+    def of_stage(stage: recipe.Stage) -> PairTargets:
+        whose, sides = embeddings_of(stage)
+        target = embeddings(whose, "target") if "target" in sides else None
+        return PairTargets(pairs.training_pairs(stage.pairs), embeddings(whose, "source"), target)
 
-    return build
+    return of_stage
 
 
 def embedding_model(whose: recipe.Match, models: Models) -> TeacherEncoder | None:
