@@ -32,7 +32,6 @@ from edgedistill.training.load_models import Models
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.stage_in_progress import RunInProgress, StageInProgress
 from edgedistill.training.stages import distillation_stages
-from edgedistill.training.training_data import TrainingData
 
 WARM = 3  # steps before the first round
 OBJECTIVES: dict[str, tuple[str, str | None]] = {
@@ -66,7 +65,7 @@ def in_progress(
     batches = replace(batches, targets=vectors)
     metrics = MetricsLog(folder / "metrics.jsonl", progress_bar(False), QUIET.log)
     running = RunInProgress(folder, train.accelerator_for(spec, "cpu"), QUIET, metrics)
-    one = StageInProgress(stage, student, TrainingData(vectors, [batches]), running)
+    one = StageInProgress(stage, student, batches, running)
     if (queue := getattr(one.module.objective, "queue", None)) is not None:
         queue.push(torch.from_numpy(vectors[np.arange(len(queue.ring))]))
     timed(one, WARM)

@@ -35,7 +35,7 @@ from edgedistill.students.output import Output
 
 M = TypeVar("M", bound=nn.Module)
 
-PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
+PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 @dataclass(eq=False)

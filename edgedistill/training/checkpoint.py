@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from edgedistill import files, run
 
@@ -55,28 +55,23 @@ def _all(partial: Path) -> list[Path]:
     return sorted(p for p in (partial / FOLDER).glob("[0-9]*-*") if (p / "state.json").exists())
 
 
-def optimizer_state(optimizers: list[torch.optim.Optimizer], module: nn.Module) -> dict[str, Tensor]:
-    """The state of the optimizers of a module's parameters, by the parameters' names: `exp_avg/model.x`,
-    `momentum_buffer/model.y` and so on."""
-    found = {}
-    for name, parameter in module.named_parameters():
-        for optimizer in optimizers:
-            for what, value in optimizer.state.get(parameter, {}).items():
-                found[f"{what}/{name}"] = value
+def optimizer_state(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of optimizers: `NUMBER/PARAMETER/exp_avg` and so on, both counted from 0."""
+    found = dict[str, Tensor]()
+    for number, optimizer in enumerate(optimizers):
+        for parameter, values in optimizer.state_dict()["state"].items():
+            found |= {f"{number}/{parameter}/{what}": value for what, value in values.items()}
     return found
 
 
-def load_optimizer(
-    optimizers: list[torch.optim.Optimizer], module: nn.Module, saved: dict[str, Tensor]
-) -> None:
-    """Give optimizers the state that `optimizer_state` returned."""
-    parameters = dict(module.named_parameters())
+def load_optimizer(optimizers: list[torch.optim.Optimizer], saved: dict[str, Tensor]) -> None:
+    """Give optimizers of the same parameters the state that `optimizer_state` returned."""
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
     for key, value in saved.items():
-        what, name = key.split("/", 1)
-        parameter = parameters[name]
-        for optimizer in optimizers:
-            if any(parameter is each for group in optimizer.param_groups for each in group["params"]):
-                optimizer.state[parameter][what] = value if what == "step" else value.to(parameter.device)
+        number, parameter, what = key.split("/")
+        states[int(number)].setdefault(int(parameter), {})[what] = value
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def random_state() -> dict[str, Tensor]:

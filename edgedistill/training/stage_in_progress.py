@@ -23,6 +23,7 @@ from edgedistill.training.checkpoint_selection import Selection
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import batch_order
 from edgedistill.training.inputs.batch_order import BatchOrder
+from edgedistill.training.inputs.text_batches import Batches
 from edgedistill.training.metrics_log import MetricsLog
 from edgedistill.training.optimizers import (
     interpolated,
@@ -38,7 +39,6 @@ from edgedistill.training.trained_module import (
     trained_module,
     use_plain_attention,
 )
-from edgedistill.training.training_data import TrainingData
 
 LOG_SECONDS = 30.0  # between two log lines, where there is no progress bar
 
@@ -99,13 +99,13 @@ class StageInProgress:
         self,
         stage: NumberedStage[recipe.Stage],
         student: PreparedStudent,
-        data: TrainingData,
+        batches: Batches,
         run: RunInProgress,
         selection: Selection | None = None,
     ) -> None:
         self.spec, self.number, self.seed = stage.spec, stage.number, stage.seed
         self.prepared, self.student = student, student.module
-        self.data, self.batches = data, data.batches[stage.number]
+        self.batches = batches
         self.run, self.metrics, self.selection = run, run.metrics, selection
         # A suite needs layers that can use new embeddings.
         self.selects = selection is not None and not only_embeddings(stage.spec)
@@ -148,12 +148,12 @@ class StageInProgress:
 
     def _trained_module(self, queued: np.ndarray) -> TrainedModule:
         """The student with its objective; `queued` are the rows that fill its queue."""
-        of_stage = self.batches.targets
-        targets = self.data.targets if of_stage is None else of_stage
-        unit = of_stage is not None and objectives.of_unit_length(
-            of_stage[np.arange(min(self.batches.texts, 256))]
-        )
-        module = trained_module(self.spec, self.prepared, targets.dims if targets is not None else None, unit)
+        targets = self.batches.targets
+        dims, unit = None, False
+        if targets is not None:
+            sample = targets[np.arange(min(self.batches.texts, 256))]
+            dims, unit = targets.dims, objectives.of_unit_length(sample)
+        module = trained_module(self.spec, self.prepared, dims, unit)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):
@@ -165,7 +165,7 @@ class StageInProgress:
         """Continue from a checkpoint within this stage."""
         state, tensors = found
         self.module.load_state_dict(tensors["module"])
-        checkpoint.load_optimizer(self.optimizers, self.module, tensors.get("optimizer", {}))
+        checkpoint.load_optimizer(self.optimizers, tensors.get("optimizer", {}))
         if self.selection:
             self.selection.best = state["selection"]["best"]
             self.selection.misses = state["selection"]["misses"]
@@ -245,7 +245,7 @@ class StageInProgress:
         check_weights(self.module, self._diverged, self.step)
         tensors = {
             "module": self.module.state_dict(),
-            "optimizer": checkpoint.optimizer_state(self.optimizers, self.module),
+            "optimizer": checkpoint.optimizer_state(self.optimizers),
             "random": checkpoint.random_state(),
         }
         checkpoint.save(self.run.folder, Checkpoint(self._state(self.number, self.step), tensors))

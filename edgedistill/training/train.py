@@ -59,7 +59,7 @@ def train(
         opened = open_recipe.open_recipe(spec, session, partial)
         assert opened.models is not None
         taught = record.keep_teachers(spec, opened.models, partial)
-        student, data = training_data.build(opened, session, partial)
+        student, batches = training_data.build(opened, session, partial)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
             resumed = checkpoint.newest(partial)
@@ -71,7 +71,7 @@ def train(
             teachers.flush_denormals()
             done = stages_done(student, running, selection)
             for numbered in distillation_stages(spec)[done:]:
-                stage = StageInProgress(numbered, student, data, running, selection)
+                stage = StageInProgress(numbered, student, batches[numbered.number], running, selection)
                 while not stage.ended:
                     stage.pause_where_asked()
                     stage.follow(float(take_step(stage)))

@@ -8,7 +8,7 @@ them, and a static student's token weights are set from the frequencies of the t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -39,28 +39,19 @@ from edgedistill.training.open_recipe import Opened, reduced
 from edgedistill.training.stages import distillation_stages
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """What the stages of a run read: the embeddings that the student is to match, or None (of pairs, what the
-    first stage over them matches), and batches for each stage."""
-
-    targets: EmbeddingRows | None
-    batches: list[Batches]
-
-
-def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStudent, TrainingData]:
-    """The student before its first step, and the tokens, targets and batches of an opened recipe, from the
-    caches where these have them.
+def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStudent, list[Batches]]:
+    """The student before its first step, and for each stage of an opened recipe its batches, from the caches
+    where these have tokens and targets.
 
     The maps of `targets` are written to `folder`, the unfinished run's. Raises UserError where a stage skips
     so many texts as too long that too few remain.
     """
     spec, models, texts, student = opened.spec, opened.models, opened.texts, opened.student
     if texts is None:
-        return student, TrainingData(None, [])
+        return student, []
     assert models is not None
     if isinstance(spec.student, recipe.TeacherItself) and isinstance(texts, Corpus):
-        return _reduced_teacher(opened, texts, session, folder), TrainingData(None, [])
+        return _reduced_teacher(opened, texts, session, folder), []
     tokenizer, corpora = student.limited_tokenizer, corpora_of(texts)
     tokens = [tokenizer.limited_to(spec.distilling).tokenize(each, session) for each in corpora]
     batches = list[Batches]()
@@ -73,12 +64,10 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         else:
             batches.append(text_batches.of_texts(stage, texts, tokens[0], tokenizer, session))
         batches[-1].trained_and_queued(stage)  # raises where too few texts remain
-    found: EmbeddingRows | None
     of_stages: list[EmbeddingRows | None]
     if isinstance(texts, ParallelCorpus):
         matched = pair_batches.targets_of(texts, models, session)
         of_stages = [None if stage.triples is not None else matched(stage) for stage in spec.distilling]
-        found = next((each for each in of_stages if each is not None), None)
     else:
         found = target_embeddings(spec, models, texts, student, session, folder)
         of_stages = [
@@ -92,7 +81,7 @@ def build(opened: Opened, session: Session, folder: Path) -> tuple[PreparedStude
         counts = token_counts(tokens, corpora, len(student.tokenizer))
         static.set_sif_weights(bare, torch.from_numpy(counts))
     pairs = zip(batches, of_stages, strict=True)
-    return student, TrainingData(found, [replace(each, targets=wanted) for each, wanted in pairs])
+    return student, [replace(each, targets=wanted) for each, wanted in pairs]
 
 
 def _reduced_teacher(opened: Opened, texts: Corpus, session: Session, folder: Path) -> PreparedStudent:
