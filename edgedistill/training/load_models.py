@@ -86,7 +86,7 @@ def open_weights(student: recipe.Student) -> NamedWeights | None:
     found = resolve.resolve(student.weights)
     if isinstance(found, resolve.RunFolder):
         return NamedWeights(named, assistants.open_assistant(recipe.Teacher(model=student.weights)))
-    return NamedWeights(named, model_files(found, student.revision, "student.weights"))
+    return NamedWeights(named, resolve.model_files(found, student.revision, "student.weights"))
 
 
 def named_teachers(spec: recipe.Recipe) -> Iterator[tuple[str, recipe.Teacher]]:
@@ -138,10 +138,3 @@ def quickest(spec: recipe.Teacher, session: Session) -> recipe.Teacher:
         session.log(f"the teacher does not run in int8: {error}")
         return spec
     return quick
-
-
-def model_files(found: resolve.Resolved, revision: str | None, place: str) -> Path:
-    """The folder of a model whose weights or tokenizer the student takes; the recipe key `place` names it."""
-    whole = f"student: {{weights: {found.name}}}"
-    instead = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
-    return resolve.model_files(found, revision, place, instead)

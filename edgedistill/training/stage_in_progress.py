@@ -207,7 +207,7 @@ class StageInProgress:
         now, self.ended = time.perf_counter(), self.step >= self.steps
         self._losses.append(loss)
         selection, shown = self.selection if self.selects else None, not self.metrics.bar.disable
-        if selection is not None and (self.step % selection.every == 0 or self.ended):
+        if selection is not None and (self.step % selection.spec.every == 0 or self.ended):
             self._measure(selection)
             if selection.exhausted:
                 self.ended = True
@@ -237,7 +237,9 @@ class StageInProgress:
             stage=self.spec.name, step=self.step, loss=round(loss, 6), dev=score, texts_s=round(rate, 1)
         )
         at = f"{self.spec.name}: step {self.step:,} of {self.steps:,}"
-        self.metrics.log(f"{at}, mean loss {loss:.4f}, {selection.name} {score:.4f}, {rate:,.0f} texts/s")
+        self.metrics.log(
+            f"{at}, mean loss {loss:.4f}, {selection.spec.suite} {score:.4f}, {rate:,.0f} texts/s"
+        )
         self._losses, self._measured = [], time.perf_counter()
 
     def _save(self) -> None:

@@ -248,7 +248,7 @@ def test_unusable_teachers_are_refused(world: World, tmp_path: Path) -> None:
         UserError,
         match="student.weights: no folder 'nanoo' here; did you mean 'nano', which ships\\? if it is",
     ):
-        load_models.model_files(resolve.resolve("nanoo"), None, "student.weights")
+        resolve.model_files(resolve.resolve("nanoo"), None, "student.weights")
     with pytest.raises(
         UserError,
         match="teacher.model: nano is a bundle, which has graphs and no model; give the model or the run",

@@ -91,30 +91,28 @@ def _new_student(
     if source is not None:
         start = replace(start, layers=source.layers, head=source.head)
         earlier = finished_student.earlier(source.finished) if source.finished else []
-    limited = _limited_to_trained_positions(spec, source)
+    limited = _limited_to_trained_positions(student, spec.distilling, source)
     module, shape = kinds.KINDS[limited.kind].initial(limited, start)
     return PreparedStudent(module, shape, tokenizer, drops_head=recipe.drops_head(student), earlier=earlier)
 
 
-def _limited_to_trained_positions(spec: recipe.Recipe, source: WeightSource | None) -> recipe.BuiltStudent:
+def _limited_to_trained_positions(
+    student: recipe.BuiltStudent, stages: list[recipe.Stage], source: WeightSource | None
+) -> recipe.BuiltStudent:
     """The recipe's student with the `max_tokens` that its position table is trained for.
 
     Where the table is randomly initialized, that is what the stages train; where it comes from a run, what
     that run or the stages train.
     """
-    student = spec.student
-    assert isinstance(student, recipe.BuiltStudent)
-    trained = [stage.max_tokens for stage in spec.distilling]
+    trained = [stage.max_tokens for stage in stages]
     random = isinstance(student, recipe.Bert) and student.weights == "random"
     if isinstance(student, recipe.Recurrent) and student.embeddings.source == "random":
         random = True
-    if not random and source is not None and source.finished is not None:
-        trained.append(source.finished.max_tokens)
-    elif not random:
-        trained.append(student.max_tokens)
-    if not trained:
-        return student
-    return student.model_copy(update={"max_tokens": min(student.max_tokens, max(trained))})
+    if not random:
+        finished = source.finished if source is not None else None
+        trained.append(student.max_tokens if finished is None else finished.max_tokens)
+    most = min(student.max_tokens, max(trained, default=student.max_tokens))
+    return student.model_copy(update={"max_tokens": most})
 
 
 def corpus_sample(

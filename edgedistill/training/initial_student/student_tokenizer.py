@@ -15,7 +15,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import corpora_of
-from edgedistill.training.load_models import Models, model_files, with_weights
+from edgedistill.training.load_models import Models, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
 
 # The options that read the corpus, and what they do with it.
@@ -98,4 +98,4 @@ def named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBa
             "tokenizer.json"
         )
     revision = getattr(student, "revision", None)
-    return tokenizer_files.load_tokenizer(model_files(found, revision, "student.tokenizer"))
+    return tokenizer_files.load_tokenizer(resolve.model_files(found, revision, "student.tokenizer"))
