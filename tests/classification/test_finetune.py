@@ -670,7 +670,11 @@ def test_what_is_in_the_bundle(tuned: Path, name: str) -> None:
         manifest["inputs"]
         == ["input_ids", "attention_mask", "input_ids_2", "attention_mask_2"][: 2 if name == "one" else 4]
     )
-    assert set(verify.verify(folder)["precisions"]) == {"fp32", "w8", "int8"}
+    found = verify.verify(folder)
+    assert set(found["precisions"]) == {"fp32", "w8", "int8"}
+    precision, worst = max(found["precisions"].items(), key=lambda each: each[1]["apart_max"])
+    about = f"{worst['apart_max']:.5f}, of item {worst['text']} in {precision}"
+    assert verify.summary("x", found).endswith(f"(worst difference of probabilities {about})")
     assert manifest["precisions"]["fp32"]["parity"]["apart_max"] < 1e-4
     assert ".classify(" in (folder / "README.md").read_text(encoding="utf-8")
     for precision in ("w8", "int8"):
