@@ -34,7 +34,7 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stage_in_progress import RunInProgress
-from edgedistill.training.stages import NumberedStage, stage_seed
+from edgedistill.training.stages import NumberedStage, stage_seed, steps
 
 TEACHER_LOGITS = "teacher_logits.npy"  # in the unfinished run
 
@@ -58,6 +58,12 @@ class LabelledStage:
     @property
     def spec(self) -> recipe.Finetune:
         return self.stage.spec
+
+    @property
+    def samples(self) -> int:
+        """How many texts training embeds, at all learning rates."""
+        rates = len(tuning.learning_rates(self.spec))
+        return steps(self.spec, self.rows) * self.spec.batch * len(self.spec.task.texts) * rates
 
     def new_classifier(self, student: torch.nn.Module) -> Classifier:
         """A randomly initialized head for the task behind a student."""
