@@ -58,7 +58,7 @@ class Split:
         module.eval()
         predicted = logits(module, self.tokens, device).argmax(1)
         module.train()
-        return labelled_task.scores(predicted, self.gold, self.labels, None)
+        return labelled_task.scores(predicted, self.gold, self.labels)
 
 
 class Tuning:

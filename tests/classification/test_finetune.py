@@ -164,7 +164,7 @@ def test_the_papers_sizes() -> None:
 
 def test_scores_by_hand() -> None:
     found, gold = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
-    assert labelled_task.scores(found, gold, ["0", "1"], None) == {
+    assert labelled_task.scores(found, gold, ["0", "1"]) == {
         "accuracy": 0.5,
         "f1": 0.5,
         "macro_f1": 0.5,
@@ -172,11 +172,8 @@ def test_scores_by_hand() -> None:
     gold = np.array(
         [1, 1, 1, 0]
     )  # of 1: 2 hits of 2 found and 3 gold: 4/5; of 0: 1 hit of 2 found and 1 gold: 2/3
-    assert labelled_task.scores(found, gold, ["0", "1"], None)["f1"] == pytest.approx(0.8)
-    assert labelled_task.scores(found, gold, ["0", "1"], "0")["f1"] == pytest.approx(2 / 3)
-    assert labelled_task.scores(found, gold, ["0", "1", "2"], None)["f1"] == pytest.approx(
-        (0.8 + 2 / 3 + 0) / 3
-    )
+    assert labelled_task.scores(found, gold, ["0", "1"])["f1"] == pytest.approx(0.8)
+    assert labelled_task.scores(found, gold, ["0", "1", "2"])["f1"] == pytest.approx((0.8 + 2 / 3 + 0) / 3)
 
 
 def test_learning_rates_factor() -> None:
@@ -756,7 +753,7 @@ def test_the_task_suite_scores_what_training_scored(tuned: Path, tasks: World) -
     task = scoring.evaluate(suite, opened.classify)["tasks"]["test"]
     trained = run.open_run(tuned / "runs/one").info["task"]["test"]
     assert {name: task[name] for name in trained} == pytest.approx(trained)
-    assert suite.sample(3)[0] in [item[0] for item in suite.tasks["test"].rows.items]
+    assert suite.sample(3)[0] in suite.tasks["test"].items
 
 
 # Zero-shot pair classification

@@ -76,7 +76,7 @@ def _score_task(embeddings: Floats, dev: LabelledPairs, test: LabelledPairs) -> 
     found = {}
     for measure, threshold in best.items():
         predicted = (cosine >= threshold).astype(np.int64)
-        found[measure] = labelled_task.scores(predicted, gold, ["0", "1"], "1")[measure]
+        found[measure] = labelled_task.scores(predicted, gold, ["0", "1"])[measure]
     return {**found, "thresholds": best, "pairs": len(gold)}
 
 
