@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe, resolve, run
 from edgedistill.classification import classifier, transfer_set, tuning
 from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import ItemTokens, TrainingRows, logits
+from edgedistill.classification.labelled_rows import ItemTokens, LabelledTokens, TrainingRows, logits
 from edgedistill.data import labelled_tasks
-from edgedistill.data.labelled_tasks import Item, LabelledRows, LabelledTask
+from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -35,8 +35,6 @@ from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
-
-TEACHER_LOGITS = "teacher_logits.npy"  # in the unfinished run
 
 
 @dataclass(frozen=True)
@@ -184,15 +182,15 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
     """Train a recipe's classifier and write the run folder `out` atomically. Returns the content of run.json.
 
     The stages before the last one are the line's: they are trained as a recipe of their own, into a run
-    within the unfinished one. Parameters and errors are those of the line's `train`.
+    within the unfinished one, and resumed there. A last stage that was killed begins again, with the same
+    result. Parameters and errors are those of the line's `train`.
     """
     started = time.perf_counter()
     with resuming.unfinished(spec, out, resume) as partial:
         if line.accelerator_for(spec, session.device).num_processes > 1:
             raise UserError("finetune: runs in one process; start it without accelerate launch")
         opened, labelled = open_recipe(spec, session, None if spec.distilling else partial)
-        if not (partial / tuning.RECORD).exists():  # lines of a first learning rate that was killed
-            (partial / "metrics.jsonl").unlink(missing_ok=True)
+        (partial / "metrics.jsonl").unlink(missing_ok=True)  # what a killed fine-tuning has measured
         student, info = opened.student, dict[str, Any]()
         if spec.distilling:
             student, info = _distilled(opened.spec, partial, session)
@@ -235,7 +233,7 @@ def _distilled(
     for name in ("tokenizer", "targets"):
         if (folder / name).exists():
             shutil.copytree(folder / name, partial / name, dirs_exist_ok=True)
-    if (folder / "metrics.jsonl").exists() and not (partial / "metrics.jsonl").exists():
+    if (folder / "metrics.jsonl").exists():
         shutil.copy(folder / "metrics.jsonl", partial)
     distilled = run.open_run(folder)
     return PreparedStudent(distilled.student(), distilled.shape, distilled.tokenizer()), found
@@ -253,14 +251,13 @@ def _finetuned(
     module = labelled.new_classifier(student.module).to(device)
     plain_attention.use_where_faster(student.module, running.accelerator)
 
-    def split(part: LabelledRows) -> tuning.Split:
+    def split(part: LabelledRows) -> LabelledTokens:
         tokens = ItemTokens(part.items, student.tokenizer, student.prompt, student.max_tokens)
-        return tuning.Split(tokens, task.label_ids(part), task.labels)
+        return LabelledTokens(tokens, task.label_ids(part), task.labels)
 
     loop = tuning.Tuning(labelled.stage, module, rows, split(task.dev), running)
     loop.train()
     test = None if task.test is None else split(task.test).scores(module, device)
-    module.eval()
     _write_classifier(running.folder, module, task.labels)
     parts = {"train": task.train, "dev": task.dev} | ({} if task.test is None else {"test": task.test})
     for name, scores in (("dev", loop.best["dev"]), ("test", test)):
@@ -299,19 +296,10 @@ def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: R
             f"{labelled.stage.place}.augment: {len(items) - before:,} new items from {before:,}"
         )
     if labelled.teacher is not None:
-        of_teacher = _teacher_logits(labelled.teacher, items, running, f"{labelled.stage.place}.teacher")
+        teacher, device = labelled.teacher, running.accelerator.device
+        running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
+        tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
+        of_teacher = logits(classifier.read(teacher).to(device), tokens, device)
         labels = np.concatenate([labels, of_teacher[len(labels) :].argmax(1)])
     max_tokens = min(spec.max_tokens, student.max_tokens)
     return TrainingRows(ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, of_teacher)
-
-
-def _teacher_logits(teacher: run.Run, items: list[Item], running: RunInProgress, place: str) -> np.ndarray:
-    """The task teacher's logits of every item, (n, C); computed once, then read from the unfinished run's
-    folder."""
-    path, device = running.folder / TEACHER_LOGITS, running.accelerator.device
-    if not path.exists():
-        running.session.log(f"{place}: logits of {len(items):,} items")
-        tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
-        with files.new_file(path) as temporary, temporary.open("wb") as file:
-            np.save(file, logits(classifier.read(teacher).to(device), tokens, device))
-    return np.asarray(np.load(path))

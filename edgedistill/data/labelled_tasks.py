@@ -4,7 +4,7 @@ by label."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,29 +76,35 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
 def read_split(spec: Spec, name: str, data: Path | None, place: str) -> LabelledRows:
     """All rows of one split, texts normalized. Raises UserError: no row, a blank label, no such file or
     column."""
-    rows = (
-        _file_rows(spec, name, data, place)
-        if isinstance(spec, recipe.TaskFiles)
-        else _hub_rows(spec, name, place)
-    )
-    items, labels = [], []
-    for number, cells in enumerate(rows, 1):
-        if not cells[-1]:
-            raise UserError(
-                f"{place}.{name}: row {number:,} has a blank {spec.label!r}; give it a label, or remove the "
-                "row"
-            )
-        items.append(cells[:-1])
-        labels.append(cells[-1])
-    if not labels:
-        raise UserError(f"{place}.{name}: no rows; give the whole set")
-    return LabelledRows(items, labels)
+    if isinstance(spec, recipe.TaskHub):
+        return _labelled(_hub_rows(spec, name, place), spec.label, f"{place}.{name}")
+    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
+    paths = file_patterns.matching_files(patterns, data, f"{place}.{name}")
+    rows = (row for path in paths for row in _table_rows(path, spec.texts, spec.label, place))
+    return _labelled(rows, spec.label, f"{place}.{name}")
 
 
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
     """The rows of one table file. `texts`, `label`: column names. Raises UserError as `read_split`."""
-    task = recipe.TaskFiles(train=[str(path.absolute())], dev_rows=2, texts=texts, label=label)
-    return read_split(task, "train", None, place)
+    return _labelled(_table_rows(path, texts, label, place), label, f"{place}: {path.name}")
+
+
+def _table_rows(path: Path, texts: list[str], label: str, place: str) -> Iterator[tuple[str, ...]]:
+    return readers.columns_in(path, (*texts, label), f"{place}.texts and .label", (label,))
+
+
+def _labelled(rows: Iterable[tuple[str, ...]], label: str, place: str) -> LabelledRows:
+    items, labels = [], []
+    for number, cells in enumerate(rows, 1):
+        if not cells[-1]:
+            raise UserError(
+                f"{place}: row {number:,} has a blank {label!r}; give it a label, or remove the row"
+            )
+        items.append(cells[:-1])
+        labels.append(cells[-1])
+    if not labels:
+        raise UserError(f"{place}: no rows; give the whole set")
+    return LabelledRows(items, labels)
 
 
 def ordered_labels(labels: list[str], place: str) -> list[str]:
@@ -146,14 +152,6 @@ def _check_labels(labels: list[str], found: list[str], place: str) -> None:
                 f"{place}: {what} ({', '.join(labels)}); all splits must have the same labels: correct the "
                 "files, or change `label`"
             )
-
-
-def _file_rows(spec: recipe.TaskFiles, name: str, data: Path | None, place: str) -> Iterator[tuple[str, ...]]:
-    patterns = spec.train if name == "train" else [str(getattr(spec, name))]
-    for path in file_patterns.matching_files(patterns, data, f"{place}.{name}"):
-        yield from readers.columns_in(
-            path, (*spec.texts, spec.label), f"{place}.texts and .label", (spec.label,)
-        )
 
 
 def _hub_rows(spec: recipe.TaskHub, name: str, place: str) -> Iterator[tuple[str, ...]]:

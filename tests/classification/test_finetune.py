@@ -375,9 +375,11 @@ def test_distilled_or_begun_from_a_run_is_the_same(tuned: Path, tasks: World, tm
         )
 
 
-def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp_path: Path) -> None:
-    """Stopped in the second learning rate, behind a measurement that no record knows of, with dropout, a
-    teacher and a transfer set."""
+def test_stopped_and_resumed_gives_the_same_bytes(
+    tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second learning rate, with dropout, a teacher and a transfer set: the stage begins
+    again, and the one before it does not."""
     last = stage(
         single(),
         learning_rates=[1e-3, 4e-3],
@@ -399,9 +401,8 @@ def test_stopped_and_resumed_gives_the_same_bytes(tuned: Path, tasks: World, tmp
     with pytest.raises(InterruptedError):
         train.train(spec, tmp_path / "cut", Session(data=tasks.data, log=stop))
     assert not (tmp_path / "cut").exists()
-    record = files.read_json(tmp_path / "cut.partial" / tuning.RECORD)
-    assert [each["rate"] for each in record["tried"]] == [1e-3]
     assert len((tmp_path / "cut.partial/metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    monkeypatch.setattr(StageInProgress, "set_up", lambda self: pytest.fail("a stage before it began again"))
     go(tasks, tmp_path / "cut", last, distil=True, resume=True)
     for name in ("student.safetensors", "head.safetensors", "metrics.jsonl"):
         assert files.sha256_file(tmp_path / "cut" / name) == files.sha256_file(tmp_path / "whole" / name), (
