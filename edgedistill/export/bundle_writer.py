@@ -52,7 +52,7 @@ def export(
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
     with model_source.opened(str(source), pooling, revision, remote_code) as run:
-        content = _content(run, precisions, out, log)
+        content = _content(run, precisions, log)
         found, failed = _write(run, content, precisions, out, log)
         if failed:
             raise _incomplete(out, found, failed)
@@ -80,13 +80,13 @@ class Content(NamedTuple):
     card: Callable[[dict[str, Any]], str]
 
 
-def _content(run: Run, precisions: list[str], out: Path, log: Log) -> Content:
+def _content(run: Run, precisions: list[str], log: Log) -> Content:
     """What goes into the bundle of a run. A classifier has a room beside the line, which is entered here."""
     if not run.labels:
         return _encoder(run, precisions, log)
     from edgedistill.classification import export
 
-    return export.content(run, out)
+    return export.content(run)
 
 
 def _encoder(run: Run, precisions: list[str], log: Log) -> Content:

@@ -9,7 +9,6 @@ __all__ = [
     "embedding_tables",
     "finite_weights",
     "graph",
-    "graph_parity",
     "graph_writer",
     "head",
     "kind",

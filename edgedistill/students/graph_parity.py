@@ -41,16 +41,19 @@ def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabula
     session = open_in_memory(model.SerializeToString())
     random, worst = np.random.default_rng(0), np.ones(1)
     for batch, length in SHAPES:
-        ids, mask = random_text(random, batch, min(length or max_tokens, max_tokens), vocabulary_size)
+        ids, mask = _random_text(random, batch, min(length or max_tokens, max_tokens), vocabulary_size)
         with torch.inference_mode():
             embeddings = module(torch.from_numpy(ids), torch.from_numpy(mask))
             expected = torch.nn.functional.normalize(embeddings, dim=-1).numpy()
         inputs = dict(zip(INPUTS, (ids, mask), strict=False))
-        found = [run(session, "sentence_embedding", inputs)]
+        found = [_run(session, "sentence_embedding", inputs)]
         if pools_to_embedding(module):
-            found.append(_pooled(run(session, "last_hidden_state", inputs), mask))
+            found.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
         for rows in found:
-            check_shape(rows, expected, inputs)
+            if rows.shape != expected.shape:
+                raise CheckFailed(
+                    f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}"
+                )
             worst = np.append(worst, COSINE.between(rows, expected))
     return float(worst.min())  # NaN is the worst of all
 
@@ -60,7 +63,7 @@ def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return unit_rows((tokens * mask[:, :, None]).sum(1))
 
 
-def random_text(
+def _random_text(
     random: np.random.Generator, batch: int, tokens: int, vocabulary_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Random ids (B, T) and the mask of right-padded rows, each with a random length of at least 1."""
@@ -68,19 +71,13 @@ def random_text(
     return ids, (np.arange(tokens) < random.integers(1, tokens + 1, (batch, 1))).astype(np.int64)
 
 
-def run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """What a graph gives. Raises CheckFailed where it does not run."""
     try:
         found: np.ndarray = session.run([output], inputs)[0]
     except ORT_ERRORS as error:
         raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
     return found
-
-
-def check_shape(found: np.ndarray, expected: np.ndarray, inputs: dict[str, np.ndarray]) -> None:
-    """Raise CheckFailed where a graph gives rows of another shape than torch."""
-    if found.shape != expected.shape:
-        raise CheckFailed(f"the graph gives {found.shape} at {_shape(inputs)}; torch gives {expected.shape}")
 
 
 def _shape(inputs: dict[str, np.ndarray]) -> str:
