@@ -16,6 +16,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,29 +35,24 @@ from edgedistill.students.output import Output
 
 M = TypeVar("M", bound=nn.Module)
 
-PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "accelerate", "numpy")
+PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
+@dataclass(eq=False)
 class Run:
-    """An opened run: the student, its tokenizer, its recipe; shape is student.json and info is run.json.
+    """An opened run: the student, its tokenizer, its recipe; `shape` is student.json and `info` is run.json.
 
-    remote_code: whether Python code that comes with a teacher's own model may run.
+    With `remote_code` Python code that comes with a teacher's own model may run.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spec: recipe.Recipe,
-        shape: dict[str, Any],
-        info: dict[str, Any],
-        remote_code: bool = False,
-    ) -> None:
-        self.folder = folder
-        self.recipe = spec
-        self.shape = shape
-        self.info = info
-        self.remote_code = remote_code
-        self.model_folder = folder / "model"  # where the student is a whole model
+    folder: Path
+    recipe: recipe.Recipe
+    shape: dict[str, Any]
+    info: dict[str, Any]
+    remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        self.model_folder = self.folder / "model"  # where the student is a whole model
 
     @property
     def kind(self) -> str:
@@ -128,9 +124,9 @@ def _load(module: M, file: Path) -> M:
 
 
 def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
-    """Open a finished run. Raises UserError for anything else, an interrupted run included.
+    """Open a finished run, which the recipe's field `place` names, if one does; `remote_code` is as for Run.
 
-    place: the recipe's field that names it. remote_code: as for Run.
+    Raises UserError for anything else, an interrupted run included.
     """
     at = f"{place}: {folder}" if place else str(folder)
     if not (folder / "run.json").exists():
@@ -159,15 +155,19 @@ def reduced_teacher(
     return Output(module, linear, blocks).eval()
 
 
-def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-    """Write student.json and student.safetensors; their bytes depend on shape and weights alone."""
+def write_student(folder: Path, shape: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+    """Write student.json and student.safetensors; their bytes depend on shape and weights alone. Without
+    weights only the shape is written."""
     (folder / "student.json").write_text(
         files.json_text(shape, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in sorted(weights.items())},
-        folder / "student.safetensors",
-    )
+    if weights is not None:
+        save_weights(weights, folder / "student.safetensors")
+
+
+def save_weights(weights: dict[str, torch.Tensor], file: Path) -> None:
+    """Write named tensors as safetensors, whatever device they are on."""
+    save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, file)
 
 
 def provenance() -> dict[str, Any]:

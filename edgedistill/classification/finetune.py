@@ -26,15 +26,19 @@ from edgedistill.session import Session
 from edgedistill.students import kinds
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training import open_recipe as line_recipes
-from edgedistill.training import plain_attention
+from edgedistill.training import record
 from edgedistill.training import resume as resuming
 from edgedistill.training import train as line
-from edgedistill.training.initial_student import earlier_training
+from edgedistill.training.initial_student import finished_student
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, stage_seed, steps
+from edgedistill.training.trained_module import use_plain_attention
+
+# Entries of run.json that the stages before decide.
+FROM_THE_LINE = ("corpus", "selected", "teachers", "weights", "earlier")
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,14 @@ def _mask_token(labelled: LabelledStage, tokenizer: PreTrainedTokenizerBase) -> 
 
 def _started(start: run.Run) -> PreparedStudent:
     """The student of a finished run, which fine-tuning goes on with."""
-    earlier = tuple(earlier_training.record(start))
-    return PreparedStudent(start.student(), start.shape, start.tokenizer(), earlier=earlier)
+    whole = start.model_folder if start.kind == "teacher" else None
+    return PreparedStudent(
+        start.student(),
+        start.shape,
+        start.tokenizer(),
+        earlier=finished_student.earlier(start),
+        model_folder=whole,
+    )
 
 
 def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False) -> dict[str, Any]:
@@ -187,8 +197,6 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
     """
     started = time.perf_counter()
     with resuming.unfinished(spec, out, resume) as partial:
-        if line.accelerator_for(spec, session.device).num_processes > 1:
-            raise UserError("finetune: runs in one process; start it without accelerate launch")
         opened, labelled = open_recipe(spec, session, None if spec.distilling else partial)
         (partial / "metrics.jsonl").unlink(missing_ok=True)  # what a killed fine-tuning has measured
         student, info = opened.student, dict[str, Any]()
@@ -197,7 +205,7 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
         elif not (partial / "tokenizer").exists():
             with files.new_folder(partial / "tokenizer") as temporary:
                 tokenizer_files.save_tokenizer(student.tokenizer, temporary)
-        accelerator = line.accelerator_for(spec, session.device)  # the line's own stages have reset it
+        accelerator = line.accelerator_for(spec, session.device)
         session = replace(session, device=accelerator.device.type)
         with progress_bar(session.progress) as bar:
             metrics = MetricsLog(partial / "metrics.jsonl", bar, session.log)
@@ -205,18 +213,14 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
             running = RunInProgress(partial, accelerator, session, metrics)
             module, task = _finetuned(labelled, student, running)
         info = {
-            "corpus": None,
             "selected": None,
-            **line.origins(student),
-            **info,
-            **run.provenance(),
-            "seconds": round(time.perf_counter() - started, 1),
-            "dims": kinds.dims(student.module),
+            **record.provenance(student, None, started),
+            **{name: info[name] for name in FROM_THE_LINE if name in info},
             "parameters": classifier.parameters(kinds.parameters(student.module), module),
             "stages": metrics.stages,
             "task": task,
         }
-        line.write_run(spec, student, partial, out, info, ("task.json", "head.safetensors"))
+        record.write_run(spec, student, partial, out, info)
         session.log(f"{out}: {info['parameters']['total']:,} parameters")
     return info
 
@@ -249,7 +253,7 @@ def _finetuned(
     _check_batch(labelled.stage, len(rows.tokens))
     torch.manual_seed(labelled.stage.seed)
     module = labelled.new_classifier(student.module).to(device)
-    plain_attention.use_where_faster(student.module, running.accelerator)
+    use_plain_attention(student.module, running.accelerator)
 
     def split(part: LabelledRows) -> LabelledTokens:
         tokens = ItemTokens(part.items, student.tokenizer, student.prompt, student.max_tokens)

@@ -19,12 +19,11 @@ from torch.nn.functional import cross_entropy, mse_loss
 from edgedistill import recipe
 from edgedistill.classification.classifier import Classifier
 from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows
-from edgedistill.training import diverged
 from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
 from edgedistill.training.stage_in_progress import RunInProgress
-from edgedistill.training.stages import NumberedStage, steps
+from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
 
 
 def loss(logits: Tensor, labels: Tensor, teacher_logits: Tensor | None, alpha: float) -> Tensor:
@@ -78,9 +77,9 @@ class Tuning:
     def _try_rate(self, rate: float, title: str) -> dict[str, Any]:
         """Train at one learning rate, to the last step or until `patience` is exhausted. Returns the number
         of steps, and the best score on dev."""
-        stage, place = self.stage, diverged.Place(self.key, self.stage.name, rate)
+        stage, where = self.stage, f"{self.key}: {self.stage.name} diverged at {rate:g}"
         optimizer = torch.optim.Adam(self.module.parameters(), lr=rate, fused=self.device.type in FUSED)
-        order = BatchOrder(stage, self.rows.tokens, len(self.rows.tokens), self.seed)
+        order = BatchOrder(stage, self.rows.tokens, np.arange(len(self.rows.tokens)), self.seed)
         torch.manual_seed(self.seed)
         self.module.train()
         shown = self.metrics.bar.add_task(title, total=self.steps, loss=math.nan, dev=math.nan, rate=0.0)
@@ -89,9 +88,9 @@ class Tuning:
             for group in optimizer.param_groups:
                 group["lr"] = rate * learning_rate_factor(stage, step - 1, self.steps)
             losses.append(self._take_step(optimizer, order.at(step - 1)[0]))
-            diverged.check_loss(losses[-1], place, step)
+            check_loss(losses[-1], where, step)
             if step % self.every == 0 or step == self.steps:
-                diverged.check_weights(self.module, place, step)
+                check_weights(self.module, where, step)
                 score = self._measure(rate, step, sum(losses) / len(losses), title)
                 misses = 0 if score > top else misses + 1
                 top, losses = max(top, score), []

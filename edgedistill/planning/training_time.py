@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
@@ -29,13 +28,13 @@ from edgedistill.students.output import own
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import plain_attention, train
+from edgedistill.training import train
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
-from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
+from edgedistill.training.trained_module import Accelerator, trained_module, use_plain_attention
 
 TEACHER_SECONDS, STUDENT_SECONDS = (
     0.5,
@@ -203,13 +202,13 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
     module = trained_module(timed, student, dims, unit=True).to(device).train()
-    plain_attention.use_where_faster(module.student, accelerator)
-    if accelerator.mixed_precision == "bf16":
+    use_plain_attention(module.student, accelerator)
+    if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)
     rows = np.arange(len(tokens))
     short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
-    order, of_stage = BatchOrder(timed, tokens, len(rows), 0, rows), optimizers(module, timed, device.type)
+    order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
     embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
 

@@ -98,7 +98,9 @@ def embed_corpus(
                         filled = _Filled(_shard(folder, number), number * SHARD, texts, hashes, embeddings)
                         _embed_rows(
                             lambda rows: teacher.embed(
-                                [texts[row] for row in rows]  # noqa: B023, session.device, unit
+                                [texts[row] for row in rows],  # noqa: B023
+                                session.device,
+                                unit,
                             ),
                             new,
                             filled,

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edgedistill import files, recipe
+from edgedistill import files, recipe, run
 from edgedistill.evaluation import scoring
 from edgedistill.training import student_embeddings
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
@@ -24,13 +24,8 @@ class Selection:
     def __init__(
         self, spec: recipe.Select, student: PreparedStudent, data: Path | None, folder: Path
     ) -> None:
-        """folder: the unfinished run's, where the selected weights are written."""
-        self.name, self.every, self.patience, self.tolerance = (
-            spec.suite,
-            spec.every,
-            spec.patience,
-            spec.tolerance,
-        )
+        """The selected weights are written to `folder`, the unfinished run's."""
+        self.name, self.every, self.patience = spec.suite, spec.every, spec.patience
         self.suite = scoring.suite(spec.suite, data)
         self.tokenizer, self.max_tokens = student.tokenizer, student.max_tokens
         self.file = folder / "best.safetensors"
@@ -42,19 +37,14 @@ class Selection:
         self.misses = 0
 
     def measure(self, student: nn.Module, stage: str, step: int) -> float:
-        """Score the student, and keep its weights when the score is the highest, or later and within
-        `tolerance` of the highest."""
+        """Score the student, and keep its weights when the score is the highest."""
         score = float(scoring.evaluate(self.suite, lambda texts: self._embed(student, texts))["average"])
-        highest = self.best.get("highest", self.best["score"])
-        self.misses = 0 if score > highest else self.misses + 1
-        if score > highest - self.tolerance:
+        self.misses += 1
+        if score > self.best["score"]:
+            self.misses = 0
             self.best = {"suite": self.name, "score": score, "stage": stage, "step": step}
-            if highest > score:
-                self.best["highest"] = highest  # of weights that were kept before these
             with files.new_file(self.file) as temporary:
-                save_file(
-                    {k: v.detach().cpu().contiguous() for k, v in student.state_dict().items()}, temporary
-                )
+                run.save_weights(student.state_dict(), temporary)
         return score
 
     def _embed(self, student: nn.Module, texts: list[str]) -> Any:

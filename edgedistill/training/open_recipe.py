@@ -2,9 +2,9 @@
 step.
 
 This is the only place where a recipe is opened. `check` stops here and estimates; `train`, `fit` and `adapt`
-go on with what they are handed. It collects the problems of all parts, because the next attempt
-may be an hour away: a missing teacher, a queue that the corpus cannot fill and a batch that is too large come
-as one error. A part that depends on one with a problem is left out. Nothing is embedded by a teacher here,
+go on with what they are handed. It collects the problems of all parts, because the next attempt may be an
+hour away: a missing teacher, a queue that the corpus cannot fill and a batch that is too large come as one
+error. A part that depends on one with a problem is left out. Nothing is embedded by a teacher here,
 with one exception: token embeddings that are a teacher's outputs.
 """
 
@@ -14,23 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
-from edgedistill import recipe, run
+from edgedistill import files, recipe, run
 from edgedistill.data import corpus, parallel_corpus
-from edgedistill.data.corpus import Corpus, NothingToTrainOn
+from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students.affine import Affine
+from edgedistill.students.output import Output
 from edgedistill.teacher import encoder as teachers
-from edgedistill.teacher import targets
-from edgedistill.training import checkpoint, checks, teacher_record
-from edgedistill.training.initial_student import (
-    corpus_sample,
-    initial_weights,
-    student_tokenizer,
-)
+from edgedistill.teacher import targets, tokenizer_files
+from edgedistill.training import checkpoint, checks
+from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.load_models import Models, open_models
@@ -42,11 +38,9 @@ LARGEST_HELD_OUT_SHARE = 1 / 3  # of the texts; a larger one is probably a mista
 class Opened:
     """A recipe and what it names.
 
-    models: None where the student comes from another run, as that of a classifier may. texts: None where
-        training reads no corpus.
-    stages: for every distillation stage the triples it reads, if any, and how many rows it trains on.
-        student: before its first step, or
-    the teacher itself.
+    `models` is None where the student comes from another run, as that of a classifier may, `texts` where
+    training reads no corpus. `stages` says for every distillation stage which triples it reads, if any, and
+    how many rows it trains on. `student` is the student before its first step, or the teacher itself.
     """
 
     spec: recipe.Recipe
@@ -62,50 +56,43 @@ class Opened:
         found = [] if self.texts is None else _held_out_warnings(self.texts)
         for number, (stage, ahead) in enumerate(zip(self.spec.distilling, self.stages, strict=True)):
             if stage.batch > ahead.rows:
-                fact = (
-                    f"{stage.batch:,} rows, but only {ahead.rows:,} to train on, so every batch repeats some"
+                fact = f"{stage.batch:,} rows, but only {ahead.rows:,} to train on"
+                found.append(
+                    f"stages[{number}].batch: {fact}, so every batch repeats some; lower it, or add texts"
                 )
-                found.append(f"stages[{number}].batch: {fact}; lower it, or add texts")
         return found
 
 
 def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = None) -> Opened:
     """Open everything that a recipe names.
 
-    folder: of the unfinished run, where teachers.json and the tokenizer are written and found again, and for
-        which the student's initial
-    weights are fitted to the corpus. Without one, for an estimate, the student has only the right shape.
-    Raises one UserError with every problem that training would raise before its first step, but for
+    The tokenizer is written to `folder`, the unfinished run's, and found again there; with it, the student's
+    initial weights are fitted to the corpus. Without one, for an estimate, the student has only the right
+    shape. Raises one UserError with every problem that training would raise before its first step, but for
     `skip_longer_than`, which needs the whole corpus tokenized.
     """
     problems, stages = Problems(), list[checks.StageRows]()
-    models, texts, available, student = None, None, None, None
+    models, texts, student = None, None, None
     with problems.collect():
         checks.check_languages(spec)
     with problems.collect():
-        teacher_record.check_device(spec, session.device)
+        checks.check_device(spec, session.device)
     with problems.collect():
         models = open_models(spec, session)
-        if folder is not None:
-            teacher_record.keep(spec, models, folder)
     reads = spec.corpus is not None and spec.reads_corpus
     with problems.collect():
-        try:
-            texts = (
-                open_corpus(spec.corpus, session, spec.seed) if spec.corpus is not None and reads else None
-            )
-        except NothingToTrainOn as error:
-            available = error.texts
-            raise
+        if spec.corpus is not None and reads:
+            texts = open_corpus(spec.corpus, session, spec.seed)
     if models is not None and texts is not None:
         with problems.collect():
             stages = checks.stage_rows(spec, texts, models, session)
-    if models is not None and available is not None:
-        with problems.collect():
-            checks.check_counts(spec, available, models)
     if models is not None and (texts is not None or not reads):
         with problems.collect():
-            student = _student(spec, models, texts, session, folder if not problems.found else None)
+            if isinstance(spec.student, recipe.TeacherItself):
+                student = _teacher_itself(spec, models, folder)
+            else:
+                written = folder if not problems.found else None
+                student = _new_student(spec, models, texts, session, written)
     problems.raise_any()
     assert student is not None
     return Opened(spec, models, texts, stages, student)
@@ -113,60 +100,38 @@ def open_recipe(spec: recipe.Recipe, session: Session, folder: Path | None = Non
 
 def open_corpus(spec: recipe.Corpus, session: Session, seed: int) -> Corpus | ParallelCorpus:
     """A recipe's texts, or its pairs."""
-    return (
-        parallel_corpus.build(spec, session, seed)
-        if isinstance(spec, recipe.Parallel)
-        else corpus.build(spec, session, seed)
-    )
+    if isinstance(spec, recipe.Parallel):
+        return parallel_corpus.build(spec, session, seed)
+    return corpus.build(spec, session, seed)
 
 
-def _student(
-    spec: recipe.Recipe,
-    models: Models,
-    texts: Corpus | ParallelCorpus | None,
-    session: Session,
-    folder: Path | None,
-) -> PreparedStudent:
-    """The student before its first step: the teacher itself, or a new one."""
-    if isinstance(spec.student, recipe.TeacherItself):
-        return _teacher_itself(spec, models)
-    return _new_student(spec, models, texts, session, folder)
-
-
-def _teacher_itself(spec: recipe.Recipe, models: Models) -> PreparedStudent:
+def _teacher_itself(spec: recipe.Recipe, models: Models, folder: Path | None) -> PreparedStudent:
     """The teacher as the student; where `targets` reduce it, with maps of the shapes that fitting them will
     give."""
     teacher = models.teacher
     assert isinstance(spec.student, recipe.TeacherItself) and isinstance(teacher, teachers.TeacherEncoder)
+    module = teacher.module
+    if spec.targets is not None:
+        blocks = targets.blocks_of(spec.targets)
+        if any(of not in (None, spec.teacher) for block in blocks for of, _ in block.teachers):
+            raise UserError(
+                "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
+            )
+        if isinstance(spec.targets, recipe.Concat):
+            raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+        sizes = [block.projection.dims for block in blocks]
+        maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
+        module = reduced(spec.targets, teacher, maps)
+    if folder is not None and not (folder / "tokenizer").exists():
+        with files.new_folder(folder / "tokenizer") as temporary:
+            tokenizer_files.save_tokenizer(teacher.tokenizer, temporary)
     shape = teachers.teacher_shape(spec.student, teacher)
-    _check_targets_of_teacher(spec)
-    sizes = [block.projection.dims for block in targets.blocks_of(spec.targets)] if spec.targets else []
-    maps = [Affine(np.ones((teacher.dims, dims)), np.zeros(dims)) for dims in sizes]
-    return PreparedStudent(as_student(spec, teacher, maps), shape, teacher.tokenizer)
+    return PreparedStudent(module, shape, teacher.tokenizer, model_folder=teacher.folder)
 
 
-def as_student(spec: recipe.Recipe, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> nn.Module:
-    """The teacher's module; with the maps of its `targets` behind it, a module whose outputs are the
-    targets."""
-    if spec.targets is None:
-        return teacher.module
-    return run.reduced_teacher(
-        teacher.module, maps, spec.targets.blocks if isinstance(spec.targets, recipe.Split) else None
-    )
-
-
-def _check_targets_of_teacher(spec: recipe.Recipe) -> None:
-    """Raise UserError where the recipe's targets are made from more than its one teacher."""
-    if spec.targets is not None and any(
-        of not in (None, spec.teacher)
-        for block in targets.blocks_of(spec.targets)
-        for of, _ in block.teachers
-    ):
-        raise UserError(
-            "targets: of other teachers than the recipe's; a graph holds one teacher, measure each alone"
-        )
-    if isinstance(spec.targets, recipe.Concat):
-        raise UserError("targets: one teacher joined with itself; leave `kind: concat` out")
+def reduced(of: recipe.Targets, teacher: teachers.TeacherEncoder, maps: list[Affine]) -> Output:
+    """The teacher's module with the maps of its `targets` behind it: its outputs are the targets."""
+    return run.reduced_teacher(teacher.module, maps, of.blocks if isinstance(of, recipe.Split) else None)
 
 
 def _new_student(
@@ -179,10 +144,8 @@ def _new_student(
     """The recipe's own student. A run that goes on from a checkpoint takes all weights from there: nothing is
     fitted for it."""
     tokenizer = student_tokenizer.build(spec, models, texts, session, folder)
-    fitted = folder is not None and not checkpoint.exists(folder / "checkpoints")
-    sample = None
-    if fitted and texts is not None:
-        sample = corpus_sample.sample(spec, tokenizer, texts, session)
+    fitted = folder is not None and not checkpoint.exists(folder)
+    sample = texts if fitted else None
     student = initial_weights.build(spec, models, tokenizer, session, sample, fitted=fitted)
     problems = Problems()
     with problems.collect():
@@ -199,9 +162,6 @@ def _held_out_warnings(corpus: Corpus | ParallelCorpus) -> list[str]:
         fact = "no text is held out, so `bench` cannot measure the agreement with the teacher on unseen texts"
         return [f"corpus.held_out: {fact}; hold some out, such as 1000"]
     if held_out > LARGEST_HELD_OUT_SHARE * (held_out + training):
-        fact = (
-            f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,} to "
-            "train on"
-        )
-        return [f"corpus.held_out: {fact}; lower it, or add texts"]
+        fact = f"{held_out:,} of {held_out + training:,} texts are held out, which leaves {training:,}"
+        return [f"corpus.held_out: {fact} to train on; lower it, or add texts"]
     return []

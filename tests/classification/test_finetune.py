@@ -517,7 +517,7 @@ def test_what_a_transfer_set_lacks_is_found_before_the_stages_ahead_of_it(
     tuned: Path, tasks: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEDISTILL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(StageInProgress, "set_up", lambda self: pytest.fail("a stage began"))
+    monkeypatch.setattr(StageInProgress, "__init__", lambda *_: pytest.fail("a stage began"))
     distil, taught = tasks.recipe()["stages"], {"run": str(tuned / "runs/teacher")}
     if importlib.util.find_spec("nltk") is None:
         tagged = [*distil, stage(single(), teacher=taught, augment={})]

@@ -47,7 +47,6 @@ def given(session: Session) -> Any:
 CACHES: dict[str, Callable[[Session], Any]] = {
     "corpora": built,
     "tokens": lambda session: token_cache.tokenize(built(session), tokenizer(), 8, 0, session),
-    "words": lambda session: token_cache.tokenize_by_word(built(session), tokenizer(), 0, session),
     "parallel": lambda session: parallel_corpus.build(
         recipe.Parallel.model_validate(
             {

@@ -119,7 +119,7 @@ def test_the_training_time_is_estimated_and_nothing_is_kept(
     session = Session(data=world.data, log=lines.append, cache_folder=tmp_path / "cache")
     view = {"view": {"kind": "crop"}}
     steps = [
-        stage(steps=400, ema=0.9, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
+        stage(steps=400, objective={**CONGEN, "queue": 64, "alpha": 0.5}, **view),
         stage("b", objective={"kind": "simcse"}, view={"kind": "delete_one"}),
     ]
     wanted = spec(world, corpus=corpus(200), stages=steps)

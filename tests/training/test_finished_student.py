@@ -18,7 +18,7 @@ from edgedistill.planning import cost
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import student_embeddings, train
-from edgedistill.training.initial_student import earlier_training
+from edgedistill.training.initial_student import finished_student
 from tests.conftest import World, sentences
 
 TEXTS = sentences(40, seed=7)
@@ -114,16 +114,16 @@ def test_the_card_names_what_it_learned_from_before(world: World, sources: Path,
     assert recorded["recipe"] == "tiny" and recorded["sources"] == [
         {"name": "texts.txt", "texts": 440, "licence": None}
     ]
-    assert earlier_training.record(run.open_run(tmp_path / "a"))[:-1] == [recorded]
+    assert finished_student.earlier(run.open_run(tmp_path / "a"))[:-1] == [recorded]
     strange = run.open_run(tmp_path / "a")
     strange.info["corpus"] = {"sources": [{"name": 3}]}
     with pytest.raises(
         UserError, match=r"its record of what it was trained on cannot be read \('corpus.sources.0.name'\); "
     ):
-        earlier_training.record(strange)
+        finished_student.earlier(strange)
     strange.info["corpus"] = {"sources": [{"name": "a file without its number of texts"}]}
     with pytest.raises(UserError, match=r"cannot be read \('corpus.sources.0.texts'\); "):
-        earlier_training.record(strange)
+        finished_student.earlier(strange)
     go(world, tmp_path / "b", name="third", student={"weights": str(tmp_path / "a")}, stages=STILL)
     bundle_writer.export(tmp_path / "b", ["fp32"], tmp_path / "x", lambda line: None)
     card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One text -> another view without some of its words: what stays, how much goes, that ids and texts agree."""
+"""One text -> another view without some of its words: what stays, and how much goes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from edgedistill.runtime import batching
 from edgedistill.session import QUIET, Session
 from edgedistill.teacher import token_batches
 from edgedistill.training.initial_student.prepared_student import StudentTokenizer
-from edgedistill.training.inputs import text_batches, word_edits
-from edgedistill.training.inputs.text_batches import TokenizedCorpus
+from edgedistill.training.inputs import text_batches
 from edgedistill.training.stages import NumberedStage
-from tests.conftest import World, make_tokenizer, sentences
+from tests.conftest import World, make_tokenizer
 
 DELETION = recipe.WordDeletion(kind="word_deletion")
 CROP = recipe.Crop(kind="crop")
@@ -28,7 +27,7 @@ ONE = recipe.DeleteOne(kind="delete_one")
 
 def flags(spec: Any, counts: list[int], seed: int = 0, passes: int = 0) -> list[list[bool]]:
     rows, sizes = np.arange(len(counts)), np.array(counts)
-    stays = word_edits.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
+    stays = text_batches.remaining_words(spec, seed, rows, np.full(len(counts), passes), sizes)
     return [part.tolist() for part in np.split(stays, np.cumsum(sizes)[:-1])]
 
 
@@ -37,7 +36,7 @@ def test_the_same_text_and_pass_the_same_view_whatever_stands_beside_it(spec: An
     counts = [9, 1, 14, 30, 2, 7]
     whole = flags(spec, counts)
     assert flags(spec, counts) == whole
-    alone = word_edits.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
+    alone = text_batches.remaining_words(spec, 0, np.array([3]), np.array([0]), np.array([30]))
     assert alone.tolist() == whole[3]
     assert flags(spec, [30] * 50, passes=1) != flags(spec, [30] * 50)
     assert flags(spec, [30] * 50, seed=1) != flags(spec, [30] * 50)
@@ -77,71 +76,6 @@ def test_a_crop_is_contiguous_and_anywhere() -> None:
         for start in [each.index(True)]
     )
     assert set(starts) == set(range(6))
-
-
-@pytest.fixture(scope="module")
-def built(world: World) -> corpus.Corpus:
-    odd = [
-        "naïve café, isn't it?",
-        "[SEP] in a text [MASK]ed",
-        "文字 and 🙂 emoji",
-        "x\u200d \u0301 accents",
-        "W" * 120 + " long",
-        "… — !!! ???",
-    ]
-    (world.data / "odd.txt").write_text(
-        "\n".join(odd + sentences(120, seed=6)) + "\n" + " ".join(sentences(12, seed=8)), encoding="utf-8"
-    )
-    return corpus.build(recipe.Files(texts=["odd.txt"]), Session(data=world.data), 0)
-
-
-@pytest.mark.parametrize(
-    "spec", [DELETION, CROP, ONE, recipe.WordDeletion(kind="word_deletion", fraction=0.5)], ids=str
-)
-@pytest.mark.parametrize("most", [64, 12])
-def test_words_taken_out_of_the_ids_are_words_taken_out_of_the_text(
-    built: corpus.Corpus, spec: Any, most: int
-) -> None:
-    words = make_tokenizer()
-    assert token_cache.tokenizes_words_independently(words.backend_tokenizer)
-    rows = np.random.default_rng(0).permutation(len(built))
-    passes = np.arange(len(rows)) % 3
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    ids, mask = text_batches._edited_ids(spec, 5, by_word, most)(rows, passes)
-    view = text_batches._of_changed_texts(
-        lambda r, p, old: word_edits.edited(spec, 5, r, p, old), built, StudentTokenizer(words, most)
-    )
-    expected, expected_mask = view(rows, passes)
-    assert ids.tolist() == expected.tolist()
-    assert mask.tolist() == expected_mask.tolist()
-    assert ids.shape[1] == (12 if most == 12 else ids.shape[1])
-    plain, _ = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(rows, most)
-    assert plain.tolist() != ids.tolist()
-
-
-def test_without_edits_the_words_are_the_text(built: corpus.Corpus) -> None:
-    words = make_tokenizer()
-    rows = np.arange(len(built))
-    by_word = token_cache.tokenize_by_word(built, words.backend_tokenizer, 0, QUIET)
-    everything = np.ones(int(by_word.counts(rows).sum()), bool)
-    for most in (64, 9):
-        ids, mask = by_word.batch(rows, everything, most)
-        same, same_mask = token_cache.tokenize(built, words.backend_tokenizer, most, 0, QUIET).batch(
-            rows, most
-        )
-        assert ids.tolist() == same.tolist() and mask.tolist() == same_mask.tolist()
-
-
-def test_other_tokenizers_go_through_the_text() -> None:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    raw = Tokenizer.from_str(make_tokenizer().backend_tokenizer.to_str())
-    raw.pre_tokenizer = pre_tokenizers.Punctuation()
-    assert not token_cache.tokenizes_words_independently(raw)
-    bpe = Tokenizer(models.BPE())
-    bpe.normalizer = normalizers.NFKC()
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    assert not token_cache.tokenizes_words_independently(bpe)
 
 
 def test_triples_are_distinct_whole_and_without_leaks(
@@ -197,9 +131,9 @@ def test_a_feed_gives_views_of_the_same_rows(world: World) -> None:
     )
     made = text_batches.of_texts(
         NumberedStage(stage, 0, 0),
-        TokenizedCorpus(built, cut),
+        built,
+        cut,
         StudentTokenizer(words, 48),
-        None,
         Session(log=print),
     )
     rows = np.arange(20)
