@@ -205,20 +205,12 @@ class Bundle:
         advance: Callable[[int], None],
     ) -> None:
         """Write the embedding of each row of token ids into `out`."""
-        batch_tokens = self._batch_tokens(batch_tokens)
-        if len(ids) == 1:  # a query: nothing to sort or to pad
-            self._embed_batch(ids[0][None], np.ones((1, len(ids[0])), np.int64), out, slice(None))
-            advance(1)
-            return
-        for batch in longest_first([len(row) for row in ids], batch_tokens):
-            self._embed_batch(*pad([ids[at] for at in batch], self._pad_id), out, batch)
+        dim = out.shape[1]
+        for batch in longest_first([len(row) for row in ids], self._batch_tokens(batch_tokens)):
+            padded, mask = pad([ids[at] for at in batch], self._pad_id)
+            embeddings = self._session.run({"input_ids": padded, "attention_mask": mask})
+            out[batch] = embeddings if dim == embeddings.shape[1] else unit_rows(embeddings[:, :dim])
             advance(len(batch))
-
-    def _embed_batch(self, ids: np.ndarray, mask: np.ndarray, out: np.ndarray, where: Any) -> None:
-        embeddings = self._session.run({"input_ids": ids, "attention_mask": mask})
-        if out.shape[1] != embeddings.shape[1]:
-            embeddings = unit_rows(embeddings[:, : out.shape[1]])
-        out[where] = embeddings
 
 
 @border()
