@@ -19,11 +19,8 @@ Item = str | Sequence[str]  # what a classifier labels: a text, or a pair of tex
 
 
 class Classification(NamedTuple):
-    """The predicted labels of n items.
-
-    labels: the most probable label of each item. probabilities: (n, C) float32, rows summing to 1, in the
-        order of `Bundle.labels`.
-    """
+    """The predicted labels of n items: the most probable label of each, and the probabilities of all labels,
+    (n, C) float32, in the order of `Bundle.labels`. The rows of these sum to 1."""
 
     labels: list[str]
     probabilities: np.ndarray
@@ -99,8 +96,8 @@ class ClassifierBundle(Bundle):
         return logits
 
     def tokenize_items(self, items: Sequence[Item], first: int = 0) -> list[list[np.ndarray]]:
-        """The token ids of each item: of its text, or of its two texts. `first`: the index of items[0], for
-        errors."""
+        """Return the token ids of each item: those of its text, or of its two texts. Errors count from
+        `first`, the index of items[0]."""
         columns = self._columns(listed(items, "items", 1 + self.pair), first)
         return [list(row) for row in zip(*(self._tokenize(each, first) for each in columns), strict=True)]
 

@@ -13,12 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from edgedistill import files
-from edgedistill.run import Run
+from edgedistill.run import HEAD_SHAPE, HEAD_WEIGHTS, Run
 from edgedistill.runtime.manifest import INPUTS
 from edgedistill.students import finite_weights, graph, head, kinds
 from edgedistill.students.graph_writer import GraphWriter
-
-HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
 
 
 class Classifier(nn.Module):
@@ -81,7 +79,7 @@ def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int
 
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
-    """Write the graph of logits. pad: the id that fills the shorter text of a pair."""
+    """Write the graph of logits; the id `pad` fills the shorter text of a pair."""
     encoder = graph.build(classifier.encoder)
     embedding = graph.before_unit(encoder)
     part = Extractor(encoder).extract_model(list(INPUTS[:2]), [embedding]).graph

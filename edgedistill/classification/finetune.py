@@ -45,9 +45,9 @@ FROM_THE_LINE = ("corpus", "selected", "teachers", "weights", "earlier")
 class LabelledStage:
     """A fine-tuning stage and what it names, opened.
 
-    start, teacher: the run whose student it starts from, and the run that labels its rows, if it names them.
-    tagger: the parts of speech for its transfer set, if it has one. rows: how many rows it trains on; with a
-    transfer set, the most there can be.
+    It starts from the student of the run `start`, and the run `teacher` labels its rows, where it names them.
+    The tagger gives the parts of speech for its transfer set, where it has one. It trains on so many rows;
+    with a transfer set, that is the most there can be.
     """
 
     stage: NumberedStage[recipe.Finetune]
@@ -78,10 +78,10 @@ class LabelledStage:
 def open_recipe(
     spec: recipe.Recipe, session: Session, folder: Path | None = None
 ) -> tuple[Opened, LabelledStage]:
-    """(what the line opens of a recipe without its fine-tuning stage, that stage).
+    """Return what the line opens of a recipe without its fine-tuning stage, and that stage.
 
-    folder: of the unfinished run, see the line's `open_recipe`. Raises one UserError with all problems of the
-    task and of the stages before it.
+    The folder is that of the unfinished run, as for the line's `open_recipe`. Raises one UserError with all
+    problems of the task and of the stages before it.
     """
     problems, labelled, opened = Problems(), None, None
     stages = spec.distilling
@@ -228,8 +228,8 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
 def _distilled(
     spec: recipe.Recipe, partial: Path, session: Session
 ) -> tuple[PreparedStudent, dict[str, Any]]:
-    """(the student that the stages before have trained, run.json of its run). That run lies among the
-    checkpoints: where these are, the unfinished run is kept on an error."""
+    """Return the student that the stages before have trained, and run.json of its run. That run lies among
+    the checkpoints, because an unfinished run that has these is kept on an error."""
     folder = partial / "checkpoints" / "distilled"
     found = line.train(
         spec, folder, session, resume=folder.exists() or resolve.unfinished_run(folder).exists()
@@ -246,7 +246,7 @@ def _distilled(
 def _finetuned(
     labelled: LabelledStage, student: PreparedStudent, running: RunInProgress
 ) -> tuple[Classifier, dict[str, Any]]:
-    """(the trained classifier, the entry `task` of run.json); writes the files that make a run a
+    """Return the trained classifier and the entry `task` of run.json, and write the files that make a run a
     classifier's. The test split is measured here, once, and nowhere else."""
     task, device = labelled.task, running.accelerator.device
     rows = _training_rows(labelled, student, running)
@@ -282,8 +282,8 @@ def _finetuned(
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
     """Write the files that make a run a classifier's: task.json and head.safetensors."""
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
-    files.write_json(folder / classifier.HEAD_SHAPE, shape)
-    with files.new_file(folder / classifier.HEAD_WEIGHTS) as temporary:
+    files.write_json(folder / run.HEAD_SHAPE, shape)
+    with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
         weights = {name: value.cpu().contiguous() for name, value in module.head_state().items()}
         save_file(weights, temporary)
 

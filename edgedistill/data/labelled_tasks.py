@@ -31,8 +31,8 @@ class LabelledRows(NamedTuple):
 
 
 class LabelledTask(NamedTuple):
-    """A whole task. `labels`: every label, numbers by value, words by alphabet; a classifier's outputs come
-    in this order."""
+    """A whole task. Its labels are in order, numbers by value and words by alphabet; so are a classifier's
+    outputs."""
 
     train: LabelledRows
     dev: LabelledRows
@@ -49,9 +49,8 @@ def read_task(spec: Spec, data: Path | None, seed: int, fraction: float, place: 
     """Read a task's splits, set dev rows aside where it has no dev split, and sample a fraction of its
     training rows.
 
-    `place`: where the recipe names the task, for errors. Raises UserError: no such file or column, a blank
-        label, one label only,
-    label sets that differ between splits, too few rows.
+    Raises UserError, which names the recipe key `place`, where there is no such file or column, where a label
+    is blank, where there is one label only, where the splits' labels differ, and where rows are too few.
     """
     train = read_split(spec, "train", data, place)
     dev = read_split(spec, "dev", data, place) if spec.dev is not None else None
@@ -85,7 +84,7 @@ def read_split(spec: Spec, name: str, data: Path | None, place: str) -> Labelled
 
 
 def read_table(path: Path, texts: list[str], label: str, place: str) -> LabelledRows:
-    """The rows of one table file. `texts`, `label`: column names. Raises UserError as `read_split`."""
+    """Read the rows of one table file by the names of its columns. Raises UserError as `read_split`."""
     return _labelled(_table_rows(path, texts, label, place), label, f"{place}: {path.name}")
 
 
