@@ -33,7 +33,7 @@ $(NODE_PACKAGES): export/%/node_modules/.package-lock.json: export/%/package.jso
 	@touch $@
 
 # vendor.mjs empties the folder first and copies this file last.
-export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs export/node/tokens.js export/node/graph.js
+export/web/vendor/tokenizers.min.mjs: export/web/node_modules/.package-lock.json export/web/vendor.mjs $(wildcard export/node/core/*.js)
 	npm --prefix export/web run --silent vendor
 
 lint: $(STAMP)  ## ruff: rules and formatting
@@ -47,7 +47,7 @@ format: $(STAMP)  ## format all Python files
 types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tables and plots
+docs: $(STAMP)  ## regenerate schema.json, the recipe reference, the results tables and plots (needs Node)
 	$(BIN)/python bench/documents.py
 
 demo: $(STAMP)  ## distil, export and measure two students (MINUTES=3 of training; about a quarter of an hour in all)

@@ -259,7 +259,7 @@ def train(
         info = training.train(specs[0], out, session, resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
-            lost = "a minute of work" if specs[0].finetuning is None else "one learning rate"
+            lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
             raise Interrupted(
                 f"{out}: interrupted; continue with --resume, which repeats at most {lost}"
             ) from None

@@ -35,6 +35,7 @@ from edgedistill.students.output import Output
 
 M = TypeVar("M", bound=nn.Module)
 
+HEAD_SHAPE, HEAD_WEIGHTS = "task.json", "head.safetensors"  # what a classifier's run has beside a student's
 PACKAGES = ("edgedistill", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -80,7 +81,7 @@ class Run:
     @property
     def labels(self) -> list[str]:
         """The labels of a fine-tuned classifier, in the order of its logits; empty for an encoder."""
-        path = self.folder / "task.json"
+        path = self.folder / HEAD_SHAPE
         return list(files.read_json(path)["labels"]) if path.exists() else []
 
     @property

@@ -9,6 +9,7 @@ import json
 import re
 import resource
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ import yaml
 
 from edgedistill import files, recipe
 from edgedistill.evaluation import scoring
-from edgedistill.evaluation.suites import suite_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "edgedistill"
@@ -32,11 +32,14 @@ EDGE = [
     "data",
     "evaluation",
     "planning.preflight",
+    "classification.bundle",
     "embed_file",
     "resolve",
 ]  # numpy, tokenizers and onnxruntime at most
 TORCH = ["objectives", "students", "quantization", "run", "bundle_run"]
-TORCH += ["teacher", "vocabulary", "training", "classification", "export", "mobile", "fitting"]
+TORCH += ["teacher", "vocabulary", "training", "export", "mobile", "fitting"]
+TORCH += [f"classification.{name}" for name in ("classifier", "export", "finetune", "labelled_rows")]
+TORCH += ["classification.transfer_set", "classification.tuning"]
 TORCH += ["adapting", "demo", "planning.cost", "planning.training_time"]
 # From the ground up: a room imports only rooms before it.
 ROOMS = [
@@ -57,8 +60,8 @@ ROOMS = [
         "teacher",
         "vocabulary",
         "training",
-        "classification",
         "export",
+        "classification",
         "mobile",
         "planning",
         "fitting",
@@ -69,6 +72,8 @@ ROOMS = [
 ]
 
 DOORS = {  # where the line enters a room beside it
+    ("export.bundle_writer", "classification"),
+    ("runtime.bundle", "classification"),
     ("training.train", "classification"),
 }
 
@@ -149,7 +154,7 @@ def test_every_room_has_its_place() -> None:
     assert len(SOURCES) >= 100
     assert {room(module) for module in SOURCES} <= set(ROOMS), "give the new room its place in ROOMS"
     for module in SOURCES:
-        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning"]), (
+        assert within(module, [*GROUND, *EDGE, *TORCH, "cli", "__main__", "planning", "classification"]), (
             f"{module}: with torch or without?"
         )
 
@@ -311,7 +316,7 @@ def test_every_suite_is_read() -> None:
     assert len(found) >= 9
     assert sorted(files.shipped("suite").values()) == found
     for path in found:
-        assert suite_yaml.parse(path).name in (
+        assert scoring.describe(path).name in (
             None,
             path.parent.name,
         )  # its data may lie elsewhere, its description is whole
@@ -405,6 +410,7 @@ def test_the_tables_of_adaptations_fits_and_verdicts_are_those_of_the_reports(tm
         assert not readme_tables.update(copy, table, name), "run make docs"
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node on the path")
 def test_the_readmes_plots_are_those_of_the_reports() -> None:
     import readme_plot
 

@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import files, recipe, resolve, run
 from edgedistill.classification import classifier, transfer_set, tuning
 from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import ItemTokens, TrainingRows, logits
+from edgedistill.classification.labelled_rows import ItemTokens, LabelledTokens, TrainingRows, logits
 from edgedistill.data import labelled_tasks
-from edgedistill.data.labelled_tasks import Item, LabelledRows, LabelledTask
+from edgedistill.data.labelled_tasks import LabelledRows, LabelledTask
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
 from edgedistill.students import kinds
@@ -34,21 +34,20 @@ from edgedistill.training.initial_student.prepared_student import PreparedStuden
 from edgedistill.training.metrics_log import MetricsLog, progress_bar
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.stage_in_progress import RunInProgress
-from edgedistill.training.stages import NumberedStage, stage_seed
+from edgedistill.training.stages import NumberedStage, stage_seed, steps
 from edgedistill.training.trained_module import use_plain_attention
 
 # Entries of run.json that the stages before decide.
 FROM_THE_LINE = ("corpus", "selected", "teachers", "weights", "earlier")
-TEACHER_LOGITS = "teacher_logits.npy"  # in the unfinished run
 
 
 @dataclass(frozen=True)
 class LabelledStage:
     """A fine-tuning stage and what it names, opened.
 
-    start, teacher: the run whose student it starts from, and the run that labels its rows, if it names them.
-    tagger: the parts of speech for its transfer set, if it has one. rows: how many rows it trains on; with a
-    transfer set, the most there can be.
+    It starts from the student of the run `start`, and the run `teacher` labels its rows, where it names them.
+    The tagger gives the parts of speech for its transfer set, where it has one. It trains on so many rows;
+    with a transfer set, that is the most there can be.
     """
 
     stage: NumberedStage[recipe.Finetune]
@@ -62,6 +61,12 @@ class LabelledStage:
     def spec(self) -> recipe.Finetune:
         return self.stage.spec
 
+    @property
+    def samples(self) -> int:
+        """How many texts training embeds, at all learning rates."""
+        rates = len(tuning.learning_rates(self.spec))
+        return steps(self.spec, self.rows) * self.spec.batch * len(self.spec.task.texts) * rates
+
     def new_classifier(self, student: torch.nn.Module) -> Classifier:
         """A randomly initialized head for the task behind a student."""
         spec, pair = self.spec, len(self.spec.task.texts) == 2
@@ -73,10 +78,10 @@ class LabelledStage:
 def open_recipe(
     spec: recipe.Recipe, session: Session, folder: Path | None = None
 ) -> tuple[Opened, LabelledStage]:
-    """(what the line opens of a recipe without its fine-tuning stage, that stage).
+    """Return what the line opens of a recipe without its fine-tuning stage, and that stage.
 
-    folder: of the unfinished run, see the line's `open_recipe`. Raises one UserError with all problems of the
-    task and of the stages before it.
+    The folder is that of the unfinished run, as for the line's `open_recipe`. Raises one UserError with all
+    problems of the task and of the stages before it.
     """
     problems, labelled, opened = Problems(), None, None
     stages = spec.distilling
@@ -187,13 +192,13 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
     """Train a recipe's classifier and write the run folder `out` atomically. Returns the content of run.json.
 
     The stages before the last one are the line's: they are trained as a recipe of their own, into a run
-    within the unfinished one. Parameters and errors are those of the line's `train`.
+    within the unfinished one, and resumed there. A last stage that was killed begins again, with the same
+    result. Parameters and errors are those of the line's `train`.
     """
     started = time.perf_counter()
     with resuming.unfinished(spec, out, resume) as partial:
         opened, labelled = open_recipe(spec, session, None if spec.distilling else partial)
-        if not (partial / tuning.RECORD).exists():  # lines of a first learning rate that was killed
-            (partial / "metrics.jsonl").unlink(missing_ok=True)
+        (partial / "metrics.jsonl").unlink(missing_ok=True)  # what a killed fine-tuning has measured
         student, info = opened.student, dict[str, Any]()
         if spec.distilling:
             student, info = _distilled(opened.spec, partial, session)
@@ -223,8 +228,8 @@ def train(spec: recipe.Recipe, out: Path, session: Session, resume: bool = False
 def _distilled(
     spec: recipe.Recipe, partial: Path, session: Session
 ) -> tuple[PreparedStudent, dict[str, Any]]:
-    """(the student that the stages before have trained, run.json of its run). That run lies among the
-    checkpoints: where these are, the unfinished run is kept on an error."""
+    """Return the student that the stages before have trained, and run.json of its run. That run lies among
+    the checkpoints, because an unfinished run that has these is kept on an error."""
     folder = partial / "checkpoints" / "distilled"
     found = line.train(
         spec, folder, session, resume=folder.exists() or resolve.unfinished_run(folder).exists()
@@ -232,7 +237,7 @@ def _distilled(
     for name in ("tokenizer", "targets"):
         if (folder / name).exists():
             shutil.copytree(folder / name, partial / name, dirs_exist_ok=True)
-    if (folder / "metrics.jsonl").exists() and not (partial / "metrics.jsonl").exists():
+    if (folder / "metrics.jsonl").exists():
         shutil.copy(folder / "metrics.jsonl", partial)
     distilled = run.open_run(folder)
     return PreparedStudent(distilled.student(), distilled.shape, distilled.tokenizer()), found
@@ -241,7 +246,7 @@ def _distilled(
 def _finetuned(
     labelled: LabelledStage, student: PreparedStudent, running: RunInProgress
 ) -> tuple[Classifier, dict[str, Any]]:
-    """(the trained classifier, the entry `task` of run.json); writes the files that make a run a
+    """Return the trained classifier and the entry `task` of run.json, and write the files that make a run a
     classifier's. The test split is measured here, once, and nowhere else."""
     task, device = labelled.task, running.accelerator.device
     rows = _training_rows(labelled, student, running)
@@ -250,14 +255,13 @@ def _finetuned(
     module = labelled.new_classifier(student.module).to(device)
     use_plain_attention(student.module, running.accelerator)
 
-    def split(part: LabelledRows) -> tuning.Split:
+    def split(part: LabelledRows) -> LabelledTokens:
         tokens = ItemTokens(part.items, student.tokenizer, student.prompt, student.max_tokens)
-        return tuning.Split(tokens, task.label_ids(part), task.labels)
+        return LabelledTokens(tokens, task.label_ids(part), task.labels)
 
     loop = tuning.Tuning(labelled.stage, module, rows, split(task.dev), running)
     loop.train()
     test = None if task.test is None else split(task.test).scores(module, device)
-    module.eval()
     _write_classifier(running.folder, module, task.labels)
     parts = {"train": task.train, "dev": task.dev} | ({} if task.test is None else {"test": task.test})
     for name, scores in (("dev", loop.best["dev"]), ("test", test)):
@@ -278,8 +282,8 @@ def _finetuned(
 def _write_classifier(folder: Path, module: Classifier, labels: list[str]) -> None:
     """Write the files that make a run a classifier's: task.json and head.safetensors."""
     shape = {"labels": labels, "pair": module.pair, "hidden": module.hidden.out_features}
-    files.write_json(folder / classifier.HEAD_SHAPE, shape)
-    with files.new_file(folder / classifier.HEAD_WEIGHTS) as temporary:
+    files.write_json(folder / run.HEAD_SHAPE, shape)
+    with files.new_file(folder / run.HEAD_WEIGHTS) as temporary:
         weights = {name: value.cpu().contiguous() for name, value in module.head_state().items()}
         save_file(weights, temporary)
 
@@ -296,19 +300,10 @@ def _training_rows(labelled: LabelledStage, student: PreparedStudent, running: R
             f"{labelled.stage.place}.augment: {len(items) - before:,} new items from {before:,}"
         )
     if labelled.teacher is not None:
-        of_teacher = _teacher_logits(labelled.teacher, items, running, f"{labelled.stage.place}.teacher")
+        teacher, device = labelled.teacher, running.accelerator.device
+        running.session.log(f"{labelled.stage.place}.teacher: logits of {len(items):,} items")
+        tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
+        of_teacher = logits(classifier.read(teacher).to(device), tokens, device)
         labels = np.concatenate([labels, of_teacher[len(labels) :].argmax(1)])
     max_tokens = min(spec.max_tokens, student.max_tokens)
     return TrainingRows(ItemTokens(items, student.tokenizer, student.prompt, max_tokens), labels, of_teacher)
-
-
-def _teacher_logits(teacher: run.Run, items: list[Item], running: RunInProgress, place: str) -> np.ndarray:
-    """The task teacher's logits of every item, (n, C); computed once, then read from the unfinished run's
-    folder."""
-    path, device = running.folder / TEACHER_LOGITS, running.accelerator.device
-    if not path.exists():
-        running.session.log(f"{place}: logits of {len(items):,} items")
-        tokens = ItemTokens(items, teacher.tokenizer(), teacher.prompt, teacher.max_tokens)
-        with files.new_file(path) as temporary, temporary.open("wb") as file:
-            np.save(file, logits(classifier.read(teacher).to(device), tokens, device))
-    return np.asarray(np.load(path))

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill.classification.classifier import Classifier
 from edgedistill.data.labelled_tasks import Item
+from edgedistill.evaluation.suites import labelled_task
 from edgedistill.runtime import batching
 from edgedistill.teacher import token_batches
 
@@ -60,3 +61,16 @@ def logits(module: Classifier, tokens: ItemTokens, device: torch.device) -> np.n
         for rows in token_batches.budget_batches(order, longest, TOKENS_PER_BATCH):
             out[rows] = module(*tokens.batch(np.array(rows), device)).float().cpu().numpy()
     return out
+
+
+class LabelledTokens(NamedTuple):
+    """A split that a classifier is scored on: its tokens, the label id of each row (n,), and the labels."""
+
+    tokens: ItemTokens
+    gold: np.ndarray
+    labels: list[str]
+
+    def scores(self, module: Classifier, device: torch.device) -> dict[str, float]:
+        """Accuracy and F1 of the module, which is in eval mode afterwards."""
+        predicted = logits(module.eval(), self.tokens, device).argmax(1)
+        return labelled_task.scores(predicted, self.gold, self.labels)

@@ -89,9 +89,9 @@ def edited(
 
 
 def tagger(spec: recipe.Augment, place: str) -> Tagger:
-    """nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
+    """Return nltk's perceptron tagger (Penn tags), or one that knows no part of speech where `pos` is 0.
 
-    Raises UserError where nltk or its data is missing. `place`: the recipe key.
+    Raises UserError, which names the recipe key `place`, where nltk or its data is missing.
     """
     if spec.pos == 0:
         return lambda words: [None] * len(words)

@@ -1,8 +1,8 @@
 """The fine-tuning loop: every learning rate from the same weights, measured on dev; the best weights of
 all are kept.
 
-A killed run goes on at the learning rate that it was at. Every draw is a function of the stage's seed, so it
-ends with the bytes of a run that was not killed.
+Every draw is a function of the stage's seed, so a run that was killed and resumed, which starts this stage
+again, ends with the bytes of one that was not.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from edgedistill import files, recipe
+from edgedistill import recipe
 from edgedistill.classification.classifier import Classifier
-from edgedistill.classification.labelled_rows import ItemTokens, TrainingRows, logits
-from edgedistill.evaluation.suites import labelled_task
+from edgedistill.classification.labelled_rows import LabelledTokens, TrainingRows
 from edgedistill.training.checkpoint_selection import LOWEST
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.optimizers import FUSED, learning_rate_factor
 from edgedistill.training.stage_in_progress import RunInProgress
 from edgedistill.training.stages import NumberedStage, check_loss, check_weights, steps
-
-RECORD, BEST = "learning_rates.json", "tuned.safetensors"  # in the unfinished run, behind each learning rate
 
 
 def loss(logits: Tensor, labels: Tensor, teacher_logits: Tensor | None, alpha: float) -> Tensor:
@@ -46,20 +42,6 @@ def learning_rates(stage: recipe.Finetune) -> list[float]:
     return stage.learning_rates or [stage.learning_rate]
 
 
-class Split:
-    """A split that the module is scored on: its tokens, and the label id of each row, (n,)."""
-
-    def __init__(self, tokens: ItemTokens, gold: np.ndarray, labels: list[str]) -> None:
-        self.tokens, self.gold, self.labels = tokens, gold, labels
-
-    def scores(self, module: Classifier, device: torch.device) -> dict[str, float]:
-        """Accuracy and F1 of the module as it is."""
-        module.eval()
-        predicted = logits(module, self.tokens, device).argmax(1)
-        module.train()
-        return labelled_task.scores(predicted, self.gold, self.labels, None)
-
-
 class Tuning:
     """A classifier while it is trained at one learning rate after the other."""
 
@@ -68,7 +50,7 @@ class Tuning:
         stage: NumberedStage[recipe.Finetune],
         module: Classifier,
         rows: TrainingRows,
-        dev: Split,
+        dev: LabelledTokens,
         run: RunInProgress,
     ) -> None:
         self.stage, self.seed, self.module, self.rows, self.dev = stage.spec, stage.seed, module, rows, dev
@@ -78,30 +60,19 @@ class Tuning:
         self.key = f"{stage.place}.learning_rate" + ("s" if self.stage.learning_rates else "")
         self.tried: list[dict[str, Any]] = []  # the learning rates that are done
         self.best: dict[str, Any] = {"score": LOWEST}  # of all learning rates
+        self.best_weights: dict[str, Tensor] = {}
 
     def train(self) -> None:
-        """Train at every learning rate that is left, and give the module the best weights of all."""
-        initial = {name: value.clone() for name, value in self.module.state_dict().items()}
-        self._resume()
+        """Train at every learning rate, and give the module the best weights of all."""
+        initial = copied(self.module)
         rates = learning_rates(self.stage)
-        for rate in rates[len(self.tried) :]:
+        for rate in rates:
             self.module.load_state_dict(initial)
             title = self.stage.name if len(rates) == 1 else f"{self.stage.name} at {rate:g}"
             self.tried.append({"rate": rate, **self._try_rate(rate, title)})
-            record = {"tried": self.tried, "best": self.best, "metrics_bytes": self.metrics.size()}
-            files.write_json(self.run.folder / RECORD, record)
-        self.module.load_state_dict(load_file(self.run.folder / BEST))
-        self.module.eval()
+        self.module.load_state_dict(self.best_weights)
         done = sum(each["steps"] for each in self.tried)
         self.metrics.stages.append({"name": self.stage.name, "steps": done, "texts": done * self.stage.batch})
-
-    def _resume(self) -> None:
-        path = self.run.folder / RECORD
-        if path.exists():
-            record = files.read_json(path)
-            self.tried, self.best = record["tried"], record["best"]
-            self.metrics.truncate(record["metrics_bytes"])
-            self.metrics.log(f"{self.stage.name}: {len(self.tried)} learning rates are done")
 
     def _try_rate(self, rate: float, title: str) -> dict[str, Any]:
         """Train at one learning rate, to the last step or until `patience` is exhausted. Returns the number
@@ -149,11 +120,10 @@ class Tuning:
         """The score on dev; the weights are kept if it is the best of all learning rates."""
         metric = self.stage.metric
         scores = self.dev.scores(self.module, self.device)
+        self.module.train()
         if scores[metric] > self.best["score"]:
             self.best = {"score": scores[metric], "rate": rate, "step": step, "dev": scores}
-            with files.new_file(self.run.folder / BEST) as temporary:
-                weights = self.module.state_dict().items()
-                save_file({name: value.cpu().contiguous() for name, value in weights}, temporary)
+            self.best_weights = copied(self.module)
         self.metrics.write(
             stage=self.stage.name, rate=rate, step=step, loss=round(mean_loss, 6), dev=scores[metric]
         )
@@ -162,3 +132,8 @@ class Tuning:
             f"{scores[metric]:.4f}"
         )
         return scores[metric]
+
+
+def copied(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of a module's weights, which training does not change."""
+    return {name: value.clone() for name, value in module.state_dict().items()}

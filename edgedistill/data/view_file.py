@@ -16,9 +16,10 @@ CHUNK = 4_096  # texts that are read from the corpus at a time
 
 
 def build(spec: recipe.ViewFile, texts: Corpus, session: Session, place: str) -> Corpus:
-    """The view of every text of a corpus, found by the text itself.
+    """Return the view of every text of a corpus, found by the text itself.
 
-    `place`: the recipe key. Raises UserError where the file is missing, lacks texts or has empty views.
+    Raises UserError, which names the recipe key `place`, where the file is missing, lacks texts or has empty
+    views.
     """
     paths = file_patterns.matching_files(spec.files, session.data, f"{place}.files")
     key = files.cache_key(

@@ -2,8 +2,7 @@
 
 __all__ = [
     "bench",
-    "html_report",
-    "plots",
+    "page",
     "report",
     "scoring",
     "speed",

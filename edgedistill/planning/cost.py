@@ -80,10 +80,11 @@ def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, time
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)
-    if spec.stages or labelled is not None:
-        found["training_samples"] = training_time.training_samples(opened, labelled)
-    if timed and (spec.stages or labelled is not None or missing):
-        found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session, labelled)
+    samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
+    if samples:
+        found["training_samples"] = samples
+    if timed and (spec.stages or missing):
+        found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 
 
@@ -151,7 +152,7 @@ def table(found: dict[str, Any]) -> str:
         about = "" if total.startswith("less") else "about "
         lines.append(
             f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student "
-            f"{parts[1]})"
+            f"{parts[1]}{', without fine-tuning' if 'labelled' in found else ''})"
         )
     return "\n".join(lines)
 

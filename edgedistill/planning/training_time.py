@@ -3,7 +3,7 @@
 The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured
 on optimizer steps: the initial student behind the stage's objective and optimizer, on batches of a sample of
 the texts, against random embeddings in place of the teacher's. Not included: measuring on the `select` suite,
-making views with other models, tokenizing, and embedding for fine-tuning.
+tokenizing, and fine-tuning.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
-from edgedistill.classification.finetune import LabelledStage
 from edgedistill.classification.labelled_rows import ItemTokens
-from edgedistill.classification.tuning import learning_rates
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session, silent
@@ -34,7 +32,7 @@ from edgedistill.training import train
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
-from edgedistill.training.optimizers import FUSED, optimizers
+from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stages import steps
 from edgedistill.training.trained_module import Accelerator, trained_module, use_plain_attention
 
@@ -93,24 +91,15 @@ def texts_to_embed(opened: Opened, session: Session) -> list[ToEmbed]:
     ]
 
 
-def training_samples(opened: Opened, labelled: LabelledStage | None = None) -> int:
+def training_samples(opened: Opened) -> int:
     """How many texts the student embeds in training, over all stages and epochs; every view of a text
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
-    if labelled is not None:
-        samples += _finetuning_steps(labelled) * labelled.spec.batch * len(labelled.spec.task.texts)
     return samples
 
 
-def _finetuning_steps(labelled: LabelledStage) -> int:
-    """Optimizer steps at all learning rates."""
-    return steps(labelled.spec, labelled.rows) * len(learning_rates(labelled.spec))
-
-
-def estimate_seconds(
-    opened: Opened, missing: list[ToEmbed], session: Session, labelled: LabelledStage | None = None
-) -> dict[str, float]:
+def estimate_seconds(opened: Opened, missing: list[ToEmbed], session: Session) -> dict[str, float]:
     """{"teacher", "student"}: about how many seconds embedding and training will take on this machine.
 
     Takes a second or two, but for a teacher in int8 whose graph is not cached yet: it is made, and training
@@ -127,7 +116,7 @@ def estimate_seconds(
         for each in missing
     )
     with torch.random.fork_rng(devices=[]):
-        student = _student_seconds(opened, labelled, accelerator)
+        student = _student_seconds(opened, accelerator)
     return {"teacher": round(teacher, 3), "student": round(student, 3)}
 
 
@@ -150,16 +139,14 @@ def seconds_per_given(teacher: TeacherEncoder, texts: list[str], device: str, li
     return (time.perf_counter() - started) / done
 
 
-def _student_seconds(opened: Opened, labelled: LabelledStage | None, accelerator: Accelerator) -> float:
+def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
     """Seconds of all stages: the measured seconds of a step times the number of steps."""
     spec, seconds = opened.spec, 0.0
-    limit = STUDENT_SECONDS / max(1, len(spec.stages) + (labelled is not None))
+    limit = STUDENT_SECONDS / max(1, len(spec.stages))
     if not is_measured(opened.student.module):
-        return _computed_seconds(opened, training_samples(opened, labelled))
+        return _computed_seconds(opened)
     for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
         seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
-    if labelled is not None:
-        seconds += _finetuning_seconds(opened, labelled, accelerator, limit)
     return seconds
 
 
@@ -183,7 +170,7 @@ def products(student: nn.Module) -> tuple[int, int]:
     )
 
 
-def _computed_seconds(opened: Opened, samples: int) -> float:
+def _computed_seconds(opened: Opened) -> float:
     """Seconds of training by the number of its multiplications, at the speed of a large product on this
     machine; a lower bound."""
     side = 512
@@ -199,7 +186,7 @@ def _computed_seconds(opened: Opened, samples: int) -> float:
         if tokens
         else opened.student.max_tokens / 4
     )
-    return float(3 * products(opened.student.module)[0] * mean * samples / rate)
+    return float(3 * products(opened.student.module)[0] * mean * training_samples(opened) / rate)
 
 
 def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: float) -> float:
@@ -305,35 +292,6 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
     return (
         pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher
     ).dims
-
-
-def _finetuning_seconds(
-    opened: Opened, labelled: LabelledStage, accelerator: Accelerator, limit: float
-) -> float:
-    """Seconds of the fine-tuning stage at all of its learning rates."""
-    stage, device, items = labelled.spec, accelerator.device, labelled.task.train.items[:SAMPLE]
-    max_tokens = min(stage.max_tokens, opened.student.max_tokens)
-    tokens = ItemTokens(items, opened.student.tokenizer, "", max_tokens)
-    student = copy.deepcopy(opened.student.module)
-    module = labelled.new_classifier(student).to(device).train()
-    use_plain_attention(student, accelerator)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
-
-    def step(number: int) -> None:
-        rows = np.random.default_rng(number).integers(len(tokens), size=min(stage.batch, TIMED_ROWS))
-        with accelerator.autocast():
-            logits = module(*tokens.batch(rows, device))
-        _optimize(
-            nn.functional.cross_entropy(
-                logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)
-            ),
-            [optimizer],
-        )
-
-    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(
-        1, stage.batch / TIMED_ROWS
-    )
-    return per_step * _finetuning_steps(labelled)
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:

@@ -18,8 +18,9 @@ from edgedistill.runtime.trust import GET_AGAIN
 
 SCHEMA = 1
 LARGEST_BYTES = 4_000_000
+# that of a graph is the most that a message of protobuf can have
 LARGEST_FILE_BYTES = {".onnx": 2**31 - 1, ".safetensors": 2**34}  # of other files:
-LARGEST_OTHER_BYTES = 64_000_000
+LARGEST_OTHER_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 REQUIRED_KEYS = ("name", "kind", "dims", "max_tokens", "prompt", "precisions", "files", "output")
 LONGEST_NAME = 200  # characters, of a file, a bundle, a label
 LONGEST_PROMPT = 10_000
@@ -103,6 +104,8 @@ def _file_problem(folder: Path, name: str, sha256: str | None) -> str | None:
         return "missing; copy the bundle again"
     if path.stat().st_size > most:
         return f"{path.stat().st_size} bytes, such a file has at most {most}; copy the bundle again"
+    if sha256 is None:
+        return f"has no sha256 in manifest.json; {GET_AGAIN}"
     if files.sha256_file(path) != sha256:
         return "changed since export (its sha256 differs from manifest.json); copy the bundle again"
     return None

@@ -41,7 +41,7 @@ def write_run(
         for name in ("tokenizer", "targets"):
             if (partial / name).exists():
                 shutil.copytree(partial / name, folder / name)
-        for name in ("metrics.jsonl", "task.json", "head.safetensors"):
+        for name in ("metrics.jsonl", run.HEAD_SHAPE, run.HEAD_WEIGHTS):
             if (partial / name).exists():
                 shutil.copy(partial / name, folder)
         files.write_json(folder / "run.json", info)

@@ -151,9 +151,10 @@ def test_the_lists_of_the_programs() -> None:
     fields = {what: skipped | set(read) for what, (skipped, read) in module.FIELDS.items()}
     assert fields == known
     if not shutil.which("node"):
-        pytest.skip("needs Node for the list of export/node/graph.js")
+        pytest.skip("needs Node for the list of export/node/core/graph.js")
     script = (
-        'import { FIELDS, OPERATORS } from "./graph.js"; console.log(JSON.stringify([FIELDS, OPERATORS]))'
+        'import { FIELDS, OPERATORS } from "./core/graph.js"; '
+        "console.log(JSON.stringify([FIELDS, OPERATORS]))"
     )
     found = json.loads(
         subprocess.check_output(["node", "--input-type=module", "-e", script], cwd=NODE, text=True)

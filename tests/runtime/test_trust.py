@@ -244,7 +244,7 @@ def test_files_without_a_hash_or_a_threshold(copy: Path) -> None:
     )
     place = f"{copy / 'manifest.json'}: "
     assert refused(verify.verify, copy) == [
-        f"{place}no sha256 of parity.json; {GET_AGAIN}",
+        f"{copy / 'parity.json'}: has no sha256 in manifest.json; {GET_AGAIN}",
         f"{place}precisions.w8 has no parity.threshold; {GET_AGAIN}",
     ]
 

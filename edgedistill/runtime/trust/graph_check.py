@@ -9,6 +9,7 @@ decided here.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,24 +17,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgedistill.errors import CheckFailed
+from edgedistill.runtime.manifest import INPUTS
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.runtime.trust.graph_values import GraphValues, Node, Tensor
+from edgedistill.runtime.trust.graph_values import FLOATS, GraphValues, Node, Tensor
 from edgedistill.runtime.trust.onnx_reader import MOST_PROBLEMS, MalformedMessage, OnnxReader
 from edgedistill.runtime.trust.operators import ALLOWED, full_name
 
-LARGEST_BYTES = 2**31 - 1  # of a protobuf message
 MOST_NODES = MOST_TENSORS = 20_000  # a traced encoder of 24 layers has some 5,000
 MOST_METADATA = 30_000  # entries, and
 MOST_DESCRIPTION_BYTES = 16_000_000  # of everything that only describes
 FEW = 64  # integers of a constant that are read
 MOST_DIMENSIONS = 8
-FLOAT, INT64 = 1, 7  # of TensorProto.DataType
+FLOAT, INT64, UINT64 = 1, 7, 13  # of TensorProto.DataType
 INT64_MAX = 2**63 - 1
 
 
 class Element(NamedTuple):
-    """A type of a tensor's elements: its bits, the field of elements that are not in raw_data, and numpy's
-    name for those that are, without which their values are not looked at."""
+    """A type of a tensor's elements. An element has so many bits, and stands in this field where it is not in
+    raw_data. Values are looked at where numpy has a name for the type."""
 
     bits: int
     field: str
@@ -54,7 +55,7 @@ ELEMENTS = {
     11: Element(64, "double_data", "<f8"),
     12: Element(32, "uint64_data", "<u4"),
     13: Element(64, "uint64_data", "<u8"),
-    16: Element(16, "int32_data", "bfloat16"),
+    16: Element(16, "int32_data", "<u2"),  # bfloat16, which numpy has not
     21: Element(4, "int32_data"),
     22: Element(4, "int32_data"),
 }
@@ -63,19 +64,17 @@ TYPED_FIELDS = {element.field for element in ELEMENTS.values()}
 
 
 class TensorType(NamedTuple):
-    """The type of a graph's input or output. element: a TensorProto.DataType; shape: None for a dimension
-    that may vary."""
+    """The type of a graph's input or output. `element` is a TensorProto.DataType; a dimension that may vary
+    is None."""
 
     element: int
     shape: list[int | None]
 
 
 class GraphSummary(NamedTuple):
-    """What a graph says of itself.
-
-    operators: their full names, sorted. inputs, outputs: {name: type}, without initializers. rows: those of
-        the smallest table in which token ids are looked up, None where there is none.
-    """
+    """What a graph says of itself: the full names of its operators, sorted, and the types of its inputs and
+    outputs by their names. The smallest table in which token ids are looked up has so many rows; None where
+    there is none."""
 
     operators: list[str]
     inputs: dict[str, TensorType]
@@ -87,7 +86,7 @@ def check(path: Path, manifest: dict[str, Any], largest_id: int, operators: list
     """Check a bundle's graph, and hold it against the manifest, which may list its operators, and against the
     largest token id. Raises CheckFailed with all that is wrong."""
     found = read(path)
-    problems = _interface_problems(found, manifest)
+    problems = list(_interface_problems(found, manifest))
     if operators not in (None, found.operators):
         problems.append(f"has other operators than manifest.json lists; {GET_AGAIN}")
     if found.rows is not None and largest_id >= found.rows:
@@ -101,10 +100,8 @@ def read(path: Path) -> GraphSummary:
     """Check an ONNX file by itself, and summarize it. Raises CheckFailed with all that is wrong, and for a
     file that is no ONNX graph."""
     size = path.stat().st_size
-    if not 0 < size <= LARGEST_BYTES:
-        raise CheckFailed(
-            f"{path}: {size} bytes, an ONNX graph has 1 to {LARGEST_BYTES}; copy the bundle again"
-        )
+    if size == 0:
+        raise CheckFailed(f"{path}: empty; copy the bundle again")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = OnnxReader(data)
         try:
@@ -121,27 +118,17 @@ def _refuse(path: Path, facts: list[str]) -> None:
         raise CheckFailed("\n".join(problems), {"problems": problems})
 
 
-def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> list[str]:
-    inputs = sorted(manifest.get("inputs", ("input_ids", "attention_mask")))
-    if sorted(found.inputs) != inputs:
-        listed = ", ".join(ascii(name) for name in sorted(found.inputs)[:5]) or "none"
-        return [f"its inputs are {listed}, the manifest's {', '.join(inputs)}; {GET_AGAIN}"]
-    problems = [
-        f"input {name!r} is not int64 (batch, sequence); {GET_AGAIN}"
-        for name, kind in found.inputs.items()
-        if kind.element != INT64 or len(kind.shape) != 2
-    ]
-    name, width = manifest["output"], len(manifest.get("labels", [])) or manifest["dims"][0]
-    output = found.outputs.get(name)
-    if output is None:
-        problems.append(f"no output {name!r}, which the manifest names; {GET_AGAIN}")
-    elif output.element != FLOAT or (
-        output.shape and (len(output.shape) != 2 or output.shape[1] not in (None, width))
-    ):
-        problems.append(
-            f"output {name!r} is not float32 (batch, {width}), as the manifest has it; {GET_AGAIN}"
-        )
-    return problems
+def _interface_problems(found: GraphSummary, manifest: dict[str, Any]) -> Iterator[str]:
+    names, output = manifest.get("inputs", INPUTS[:2]), manifest["output"]
+    are_ids = all(kind.element == INT64 and len(kind.shape) == 2 for kind in found.inputs.values())
+    if sorted(found.inputs) != sorted(names) or not are_ids:
+        listed = ", ".join(ascii(name) for name in sorted(found.inputs)[:5])
+        yield f"its inputs ({listed}) are not {', '.join(names)}, int64 (batch, sequence); {GET_AGAIN}"
+    width = len(manifest.get("labels", [])) or manifest["dims"][0]
+    kind = found.outputs.get(output, TensorType(0, []))
+    has_width = not kind.shape or (len(kind.shape) == 2 and kind.shape[1] in (None, width))
+    if kind.element != FLOAT or not has_width:
+        yield f"it has no output {output!r} that is float32 (batch, {width}); {GET_AGAIN}"
 
 
 def _summary(reader: OnnxReader, size: int) -> GraphSummary:
@@ -153,18 +140,12 @@ def _summary(reader: OnnxReader, size: int) -> GraphSummary:
     nodes, tensors = graph.get("node", []), graph.get("initializer", [])
     if len(nodes) > MOST_NODES or len(tensors) > MOST_TENSORS:
         raise MalformedMessage(f"{len(nodes)} nodes and {len(tensors)} tensors; {MOST_NODES} of each at most")
-    described = [
-        span
-        for part, field in ((model, "metadata_props"), (graph, "metadata_props"), (graph, "value_info"))
-        for span in part.get(field, [])
-    ]
-    if (
-        len(described) > MOST_METADATA
-        or sum(end - start for start, end in described) > MOST_DESCRIPTION_BYTES
-    ):
-        raise MalformedMessage(
-            f"{len(described)} entries of metadata, above {MOST_METADATA}, or {MOST_DESCRIPTION_BYTES} bytes"
-        )
+    described = (
+        model.get("metadata_props", []) + graph.get("metadata_props", []) + graph.get("value_info", [])
+    )
+    size = sum(end - start for start, end in described)
+    if len(described) > MOST_METADATA or size > MOST_DESCRIPTION_BYTES:
+        raise MalformedMessage(f"{len(described)} entries of metadata, of {size} bytes")
     constants = {tensor.get("name", ""): _tensor(reader, tensor) for tensor in tensors}
     inputs = {name: kind for name, kind in _types(graph.get("input", [])).items() if name not in constants}
     values, operators = GraphValues(constants, list(inputs)), set()
@@ -210,65 +191,59 @@ def _types(messages: list[dict[str, Any]]) -> dict[str, TensorType]:
     return found
 
 
-def _tensor(reader: OnnxReader, tensor: dict[str, Any]) -> Tensor:
+def _tensor(reader: OnnxReader, message: dict[str, Any]) -> Tensor:
     """A tensor. Its data must be in this file, as long as its dimensions ask for, and finite."""
-    name, kind, dims = tensor.get("name", ""), tensor.get("data_type", 0), tensor.get("dims", [])
+    name, kind, dims = message.get("name", ""), message.get("data_type", 0), message.get("dims", [])
     element, integers = ELEMENTS.get(kind), None
-    if tensor.get("data_location", 0) or "external_data" in tensor:
+    if message.get("data_location", 0) or "external_data" in message:
         reader.problem(f"tensor {name!a} has its data in another file; {GET_AGAIN}")
-    elif element is None or "string_data" in tensor or "segment" in tensor:
+    elif element is None or "string_data" in message or "segment" in message:
         reader.problem(
             f"tensor {name!a}: elements of type {kind}, which no bundle needs; copy the bundle again"
         )
     elif len(dims) > MOST_DIMENSIONS or any(dim > INT64_MAX for dim in dims):
         reader.problem(f"tensor {name!a}: dimensions {dims[:MOST_DIMENSIONS]}; copy the bundle again")
-    elif problem := _size_problem(reader, tensor, element):
+    elif problem := _size_problem(message, element, prod(dims)):
         reader.problem(f"tensor {name!a}: {problem}; copy the bundle again")
-    elif element.numpy.startswith(("<f", "bf")):
-        if (row := _row_not_finite(reader, tensor, element)) is not None:
-            reader.problem(f"tensor {name!a} holds NaN or infinity in row {row}; {GET_AGAIN}")
-    elif element.numpy and prod(dims) <= FEW:
-        integers = _integers(reader, tensor, element)
+    elif "raw_data" in message and element.numpy:
+        start, end = message["raw_data"]
+        numbers = np.frombuffer(reader.data, element.numpy, (end - start) * 8 // element.bits, start)
+        if kind in FLOATS:
+            if (at := _not_finite(numbers)) is not None:
+                reader.problem(
+                    f"tensor {name!a} holds NaN or infinity in row {at // prod(dims[1:])}; {GET_AGAIN}"
+                )
+        elif len(numbers) <= FEW:
+            integers = numbers.tolist()
+    elif element.numpy and kind not in FLOATS and prod(dims) <= FEW:
+        numbers = message.get(element.field, [])  # a negative one is read as a huge one
+        integers = [number - 2**64 if number >> 63 and kind != UINT64 else number for number in numbers]
     return Tensor(kind, dims, integers)
 
 
-def _size_problem(reader: OnnxReader, tensor: dict[str, Any], element: Element) -> str | None:
+def _size_problem(message: dict[str, Any], element: Element, elements: int) -> str | None:
     """What is wrong with the length of a tensor's data."""
-    elements, spans = prod(tensor.get("dims", [])), tensor.get(element.field, [])
-    if "raw_data" in tensor:
-        start, end = tensor["raw_data"]
-        what, found, expected = "bytes", end - start, (elements * element.bits + 7) // 8
-        others = TYPED_FIELDS & set(tensor)
+    if "raw_data" in message:
+        start, end = message["raw_data"]
+        what, field, found, expected = "bytes", "raw_data", end - start, (elements * element.bits + 7) // 8
     else:
-        what, expected = "elements", (elements + 1) // 2 if element.bits == 4 else elements
-        size = BYTES_OF.get(element.field)
-        found = sum(end - start for start, end in spans) // size if size else reader.count(spans)
-        others = TYPED_FIELDS & set(tensor) - {element.field}
-    if found == expected and not others:
+        what, field = "elements", element.field
+        expected = (elements + 1) // 2 if element.bits == 4 else elements
+        values = message.get(field, [])
+        found = len(values)
+        if field in BYTES_OF:
+            found = sum(end - start for start, end in values) // BYTES_OF[field]
+    if found == expected and not TYPED_FIELDS & set(message) - {field}:
         return None
     return f"{found} {what} of data where its dimensions need {expected}"
 
 
-def _row_not_finite(reader: OnnxReader, tensor: dict[str, Any], element: Element) -> int | None:
-    """The first row of a tensor with a number that is not finite: golden texts do not reach all rows. A
-    single −∞ is a mask."""
-    start, end = tensor.get("raw_data", (0, 0))
-    if start == end:
-        return None
-    if element.numpy == "bfloat16":  # the upper half of a float32
-        halves = np.frombuffer(reader.data, "<u2", (end - start) // 2, start)
-        numbers = (halves.astype(np.uint32) << 16).view(np.float32)
-    else:
-        numbers = np.frombuffer(reader.data, element.numpy, (end - start) * 8 // element.bits, start)
+def _not_finite(numbers: np.ndarray) -> int | None:
+    """The index of the first number that is not finite: golden texts do not reach all rows. A single −∞ is a
+    mask."""
+    if numbers.dtype == np.uint16:  # bfloat16, the upper half of a float32
+        numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
     finite = np.isfinite(numbers)
     if finite.all() or (len(numbers) == 1 and numbers[0] == -np.inf):
         return None
-    return int(finite.argmin()) // prod(tensor.get("dims", [])[1:])
-
-
-def _integers(reader: OnnxReader, tensor: dict[str, Any], element: Element) -> list[int]:
-    if "raw_data" in tensor:
-        start, end = tensor["raw_data"]
-        return [int(value) for value in np.frombuffer(bytes(reader.data[start:end]), element.numpy)]
-    numbers = reader.numbers(tensor.get(element.field, []))
-    return [number - 2**64 if number >> 63 and element.numpy != "<u8" else number for number in numbers]
+    return int(finite.argmin())

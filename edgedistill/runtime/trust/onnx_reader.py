@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-MOST_FIELDS = 200_000  # in a file, read in half a second; a traced encoder of 24 layers has some 30,000
+# fields and repeated numbers in a file, read in half a second; a traced encoder of 24 layers has some 30,000
+MOST_FIELDS = 200_000
 LONGEST_TEXT = 1024  # bytes of a name
 MOST_PROBLEMS = 20  # reported
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, which no ONNX message has
 
 # The fields of each message: number, type, name. A type is another message of this table, or one of these:
 # number and float; text, which is read; bytes, of which only the place is kept; refused, which no bundle
-# needs. A type with a star repeats. Of varint*, float* and double*, a tensor's elements, only the places are
-# kept too.
+# needs. A type with a star repeats; of float* and double*, a tensor's elements, only the places are kept.
 MESSAGES_AS_TEXT = {
     "model": "1 number ir_version, 2 bytes producer_name, 3 bytes producer_version, 4 bytes domain, "
     "5 number model_version, 6 bytes doc_string, 7 graph graph, 8 opset* opset_import, "
@@ -37,8 +35,8 @@ MESSAGES_AS_TEXT = {
     "14 refused tp, 15 refused type_protos, 20 number type, 21 refused ref_attr_name, "
     "22 refused sparse_tensor, 23 refused sparse_tensors",
     "tensor": "1 number* dims, 2 number data_type, 3 bytes segment, 4 float* float_data, "
-    "5 varint* int32_data, 6 bytes* string_data, 7 varint* int64_data, 8 text name, 9 bytes raw_data, "
-    "10 double* double_data, 11 varint* uint64_data, 12 bytes doc_string, 13 bytes* external_data, "
+    "5 number* int32_data, 6 bytes* string_data, 7 number* int64_data, 8 text name, 9 bytes raw_data, "
+    "10 double* double_data, 11 number* uint64_data, 12 bytes doc_string, 13 bytes* external_data, "
     "14 number data_location, 16 bytes* metadata_props",
     "value": "1 text name, 2 type type, 3 bytes doc_string, 4 bytes* metadata_props",
     "type": "1 tensor_type tensor_type, 6 bytes denotation",
@@ -46,7 +44,7 @@ MESSAGES_AS_TEXT = {
     "shape": "1 dimension* dim",
     "dimension": "1 number dim_value, 2 bytes dim_param, 3 bytes denotation",
 }
-WIRE_TYPES = {"number": VARINT, "varint": VARINT, "float": FIXED32, "double": FIXED64}  # of others: BYTES
+WIRE_TYPES = {"number": VARINT, "float": FIXED32, "double": FIXED64}  # of others: BYTES
 WIDTHS = {FIXED32: 4, FIXED64: 8}
 
 Span = tuple[int, int]
@@ -85,9 +83,10 @@ class OnnxReader:
         self.problems: list[str] = []
 
     def message(self, span: Span, kind: str) -> dict[str, Any]:
-        """The fields that occur in the message at `span`, by name. `kind` is its name in the table.
+        """Return the fields that occur in the message at `span`, by name. `kind` is its name in the table.
 
-        Raises MalformedMessage. Values are dicts of messages, strings, numbers, spans, and lists of these.
+        Values are messages (dicts again), strings, numbers, spans, and lists of these. Raises
+        MalformedMessage.
         """
         found: dict[str, Any] = {}
         at, end = span
@@ -106,19 +105,19 @@ class OnnxReader:
             self._count_field(place)
             part = self._part(wire_type, at, end)
             at = part[1]
+            if (part[1] - part[0]) % WIDTHS.get(right, 1):
+                raise MalformedMessage(f"byte {part[0]}: {field.name} of {part[1] - part[0]} bytes")
             if field.type == "refused":
                 self.problem(
                     f"the {kind} at byte {span[0]} has {field.name}, which no bundle needs; open it only if "
                     "you know who wrote it"
                 )
-            if field.type == "number" and field.repeats:
-                found.setdefault(field.name, []).extend(self.numbers([part]))
-            elif field.repeats:
-                if WIDTHS.get(right) and (part[1] - part[0]) % WIDTHS[right]:
-                    raise MalformedMessage(f"byte {part[0]}: {field.name} of {part[1] - part[0]} bytes")
-                found.setdefault(field.name, []).append(self._value(field.type, part))
-            else:
+            if not field.repeats:
                 found[field.name] = self._value(field.type, part)
+            elif field.type == "number":
+                found.setdefault(field.name, []).extend(self._numbers(part))
+            else:
+                found.setdefault(field.name, []).append(self._value(field.type, part))
         return found
 
     def problem(self, problem: str) -> None:
@@ -126,33 +125,21 @@ class OnnxReader:
         if len(self.problems) < MOST_PROBLEMS and problem not in self.problems:
             self.problems.append(problem)
 
-    def numbers(self, spans: list[Span]) -> list[int]:
-        """The varints that stand behind each other in each of the spans."""
-        found = []
-        for at, end in spans:
-            while at < end:
-                number, at = self._varint(at, end)
-                found.append(number)
-                self._count_field(at)
-        return found
-
-    def count(self, spans: list[Span]) -> int:
-        """How many varints stand in the spans."""
-        found = 0
-        for start, end in spans:
-            # a copy, for a view into a memory map would keep it from closing
-            last = np.frombuffer(bytes(self.data[start:end]), np.uint8) < 128
-            if end > start and not last[-1]:
-                raise MalformedMessage(f"byte {end - 1}: a number without an end")
-            found += int(np.count_nonzero(last))
-        return found
-
     def _value(self, kind: str, part: Span) -> Any:
         if kind == "number":
             return self._varint(*part)[0]
         if kind == "text":
             return self._text(part)
         return self.message(part, kind) if kind in MESSAGES else part
+
+    def _numbers(self, part: Span) -> list[int]:
+        """The varints that stand behind each other."""
+        found, (at, end) = [], part
+        while at < end:
+            number, at = self._varint(at, end)
+            found.append(number)
+            self._count_field(at)
+        return found
 
     def _count_field(self, place: int) -> None:
         self.left -= 1

@@ -1,5 +1,5 @@
-"""What is checked in a tokenizer.json before the tokenizers library opens it: its size, the kinds of its
-parts, and its patterns. What that library still refuses is a CheckFailed."""
+"""What is checked in a tokenizer.json before the tokenizers library opens it: the kinds of its parts,
+how long they make a text, and its patterns. What that library still refuses is a CheckFailed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 from edgedistill.errors import CheckFailed, UserError, first_line, shown
 from edgedistill.runtime.trust import GET_AGAIN
 
-LARGEST_BYTES = 64_000_000  # a vocabulary of 250,000 tokens takes 9 to 17 MB
 LONGEST_TOKEN = 1_000  # characters; those of published vocabularies have up to 256
 LONGEST_AFFIX = 100  # characters of what marks the inside or the end of a word
 LONGEST_STRING = 1_000  # of any other, but for a table of characters
@@ -76,11 +75,6 @@ KEYS = {"version", "truncation", "padding", "added_tokens", "model", *STEPS}
 
 def check(path: Path) -> int:
     """The largest token id. Raises UserError with all that is wrong."""
-    size = path.stat().st_size
-    if size > LARGEST_BYTES:
-        raise UserError(
-            f"{path}: {size} bytes, a tokenizer has at most {LARGEST_BYTES}; copy the bundle again"
-        )
     try:
         tokenizer = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
@@ -148,9 +142,7 @@ def _model_problems(model: dict[str, Any]) -> Iterator[str]:
     limit = LONGEST_UNIGRAM if kind == "Unigram" else LONGEST_TOKEN
     if longest_token > limit:
         yield f"model.vocab: a token of {longest_token} characters, above {limit}"
-    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        if isinstance(model.get(key), str) and len(model[key]) > LONGEST_AFFIX:
-            yield f"model.{key}: {len(model[key])} characters, above {LONGEST_AFFIX}"
+    yield from (f"model.{problem}" for problem in _long_strings(model, LONGEST_AFFIX))
     unknown = model.get("unk_token", "[UNK]" if kind == "WordPiece" else None)
     known = isinstance(unknown, str) and unknown in tokens
     if kind in ("WordLevel", "WordPiece") and not known:
@@ -207,10 +199,7 @@ def _part_problems(part: str, steps: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _step_problems(step: dict[str, Any]) -> Iterator[str]:
-    for key, value in step.items():
-        longest = LONGEST_TABLE if key == TABLE else LONGEST_STRING
-        if isinstance(value, str) and len(value) > longest:
-            yield f"{key}: {len(value)} characters, above {longest}"
+    yield from _long_strings(step, LONGEST_STRING)
     if TABLE in step and _replacements(step) is None:
         yield f"{TABLE}: not a table of characters, or its trie is not as long as it says"
     pattern = step.get("pattern")
@@ -220,6 +209,13 @@ def _step_problems(step: dict[str, Any]) -> Iterator[str]:
         expression = pattern.get("Regex")
         if isinstance(expression, str) and (problem := pattern_problem(expression)):
             yield f"pattern: {problem}"
+
+
+def _long_strings(values: dict[str, Any], longest: int) -> Iterator[str]:
+    for key, value in values.items():
+        most = LONGEST_TABLE if key == TABLE else longest
+        if isinstance(value, str) and len(value) > most:
+            yield f"{key}: {len(value)} characters, above {most}"
 
 
 def _replacements(step: dict[str, Any]) -> list[bytes] | None:
