@@ -34,7 +34,7 @@ from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
 from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stages import steps
-from edgedistill.training.trained_module import Accelerator, trained_module, use_plain_attention
+from edgedistill.training.trained_module import Accelerator, TrainedModule, use_plain_attention
 
 TEACHER_SECONDS, STUDENT_SECONDS = (
     0.5,
@@ -201,7 +201,7 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
-    module = trained_module(timed, student, dims, unit=True).to(device).train()
+    module = TrainedModule(timed, student, dims, unit=True).to(device).train()
     use_plain_attention(module.student, accelerator)
     if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)

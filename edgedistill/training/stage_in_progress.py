@@ -36,7 +36,6 @@ from edgedistill.training.trained_module import (
     Accelerator,
     TrainedModule,
     only_embeddings,
-    trained_module,
     use_plain_attention,
 )
 
@@ -153,7 +152,7 @@ class StageInProgress:
         if targets is not None:
             sample = targets[np.arange(min(self.batches.texts, 256))]
             dims, unit = targets.dims, objectives.of_unit_length(sample)
-        module = trained_module(self.spec, self.prepared, dims, unit)
+        module = TrainedModule(self.spec, self.prepared, dims, unit)
         if self.run.accelerator.bf16:
             objectives.queues_to_bfloat16(module.objective)
         if len(queued):

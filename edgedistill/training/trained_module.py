@@ -37,22 +37,21 @@ class Accelerator(NamedTuple):
 
 
 class TrainedModule(nn.Module):
-    """A student, a projection onto the teacher's dimensions that is dropped afterwards, and the objective."""
+    """A student, a projection onto the teacher's dimensions where the student's head serves training only,
+    and the objective of a stage."""
 
     def __init__(
-        self,
-        student: nn.Module,
-        projection: nn.Linear | None,
-        objective: nn.Module,
-        only_embeddings: bool = False,
+        self, stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool
     ) -> None:
-        """With `only_embeddings` the output of the student's embedding layer is trained, not that of the
-        whole student."""
+        """`target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets
+        are of unit length."""
         super().__init__()
-        self.student = student
-        self.projection = projection
-        self.objective = objective
-        self.only_embeddings = only_embeddings
+        self.student, self.only_embeddings = student.module, only_embeddings(stage)
+        width = kinds.dims(student.module)
+        dims = width if target_dims is None else target_dims
+        projected = student.drops_head and objectives.reads_teacher(stage.objective)
+        self.projection = nn.Linear(width, dims) if projected and not self.only_embeddings else None
+        self.objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
 
     def forward(self, views: list[tuple[Tensor, Tensor]], targets: Tensor | None) -> Tensor:
         """views: (ids, mask) of each view, (B, T) each; targets (B, d), of pairs (B, 2, d), or none. Returns
@@ -69,23 +68,6 @@ class TrainedModule(nn.Module):
             embeddings = [self.projection(view) for view in embeddings]
         with torch.autocast(views[0][0].device.type, enabled=False):
             return self.objective([view.float() for view in embeddings], targets)
-
-
-def trained_module(
-    stage: recipe.Stage, student: PreparedStudent, target_dims: int | None, unit: bool
-) -> TrainedModule:
-    """A student with the objective of a stage behind it, and a projection where the student's head serves
-    training only.
-
-    `target_dims` is None where nothing in the stage depends on them; `unit` says whether the targets are of
-    unit length.
-    """
-    width, of_embeddings = kinds.dims(student.module), only_embeddings(stage)
-    dims = width if target_dims is None else target_dims
-    projected = student.drops_head and objectives.reads_teacher(stage.objective) and not of_embeddings
-    projection = nn.Linear(width, dims) if projected else None
-    objective = objectives.build(stage.objective, dims, student.shape.get("blocks"), unit)
-    return TrainedModule(student.module, projection, objective, of_embeddings)
 
 
 def only_embeddings(stage: recipe.Stage) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -237,14 +237,10 @@ class _Training(BaseModel):
     triples: list[_Triples]
 
 
-class _Texts(BaseModel):
-    sources: list[_Source] = []
-
-
 class _Recorded(BaseModel):
     """What is read of a run.json; that of a bundle may come from a stranger."""
 
-    corpus: _Texts | None = None
+    sources: list[_Source] = Field([], validation_alias=AliasPath("corpus", "sources"))
     teachers: list[_Teacher] | None = None
     earlier: list[_Training] = Field([], max_length=100)
 
@@ -261,7 +257,7 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         fact = f"its record of what it was trained on cannot be read ({place!a})"
         raise UserError(f"{source.folder}: {fact}; {GET_AGAIN}") from None
-    spec, files = source.recipe, read.corpus.sources if read.corpus else []
+    spec = source.recipe
     named, licences = spec.teacher, getattr(spec.corpus, "licences", {})
     teacher = _Teacher(
         name=str(named.embeddings or named.model), revision=named.revision, licence=named.licence
@@ -269,7 +265,7 @@ def earlier(source: run.Run) -> list[dict[str, Any]]:
     last = _Training(
         recipe=spec.name,
         teachers=read.teachers or [teacher],
-        sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in files],
+        sources=[each.model_copy(update={"licence": licences.get(each.name)}) for each in read.sources],
         triples=[
             _Triples(**each) for each in recipe.triples_sources([stage.model_dump() for stage in spec.stages])
         ],

@@ -26,7 +26,6 @@ from edgedistill.training.stages import NumberedStage
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Ids = tuple[np.ndarray, np.ndarray]  # (ids, mask), each (n, T) int64, right-padded
 View = Callable[[np.ndarray, np.ndarray], Ids]  # (rows, the pass over the texts that each belongs to) -> ids
-Change = Callable[[np.ndarray, np.ndarray, list[str]], list[str]]  # (rows, passes, texts) -> other texts
 WordEdit = recipe.WordDeletion | recipe.Crop | recipe.DeleteOne
 
 
@@ -79,7 +78,7 @@ def of_texts(
     if isinstance(spec, recipe.Identity | recipe.Dropout):
         views.append(views[0])
     elif isinstance(spec, WordEdit):
-        views.append(of_changed_texts(without_words(spec, stage.seed), texts, limited))
+        views.append(_without_words(spec, stage.seed, texts, limited))
     elif spec is not None:
         known.append(limited.tokenize(view_file.build(spec, texts, session, place), session))
         views.append(_of_tokens(known[-1], limited.max_tokens))
@@ -115,30 +114,23 @@ def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
     return lambda rows, passes: tokens.batch(rows, max_tokens)
 
 
-def of_changed_texts(change: Change, texts: Corpus, tokenizer: StudentTokenizer) -> View:
-    """Texts changed and tokenized, a batch at a time."""
+def _without_words(spec: WordEdit, seed: int, texts: Corpus, tokenizer: StudentTokenizer) -> View:
+    """Texts without some of their words: word deletion, cropping, or deletion of one word. They are tokenized
+    a batch at a time."""
     # A copy, because others change the shared one's length limit between steps.
     own = Tokenizer.from_str(tokenizer.backend.to_str())
     own.no_padding()
     own.enable_truncation(tokenizer.max_tokens)
 
     def view(rows: np.ndarray, passes: np.ndarray) -> Ids:
-        encodings = own.encode_batch_fast(change(rows, passes, texts.texts(rows)))
+        words = [text.split() for text in texts.texts(rows)]
+        counts = np.array([len(row) for row in words])
+        remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
+        changed = [" ".join(compress(row, remaining)) for row in words]
+        encodings = own.encode_batch_fast(changed)
         return batching.pad([np.array(encoding.ids) for encoding in encodings], tokenizer.pad_id)
 
     return view
-
-
-def without_words(spec: WordEdit, seed: int) -> Change:
-    """Texts without some of their words: word deletion, cropping, or deletion of one word."""
-
-    def change(rows: np.ndarray, passes: np.ndarray, texts: list[str]) -> list[str]:
-        words = [text.split() for text in texts]
-        counts = np.array([len(row) for row in words])
-        remaining = iter(remaining_words(spec, seed, rows, passes, counts).tolist())
-        return [" ".join(compress(row, remaining)) for row in words]
-
-    return change
 
 
 def remaining_words(
