@@ -11,6 +11,5 @@ __all__ = [
     "parallel_corpus",
     "readers",
     "token_cache",
-    "triples",
     "view_file",
 ]

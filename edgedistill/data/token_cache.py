@@ -64,7 +64,9 @@ def tokenize(
     tokenizer."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
-    folder = session.cache / "tokens" / _cache_key(corpus, tokenizer)
+    sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+    key = files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256)
+    folder = session.cache / "tokens" / key
 
     def write(temporary: Path) -> None:
         session.log(f"tokenizing {len(corpus):,} texts")
@@ -84,11 +86,6 @@ def _write_tokens(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> None:
             offsets.write(ends.tobytes())
             end = int(ends[-1])
     files.write_json(folder / "tokens.json", {"format": FORMAT, "dtype": dtype.name})
-
-
-def _cache_key(corpus: Corpus, tokenizer: Tokenizer) -> str:
-    sha256 = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    return files.cache_key(format=FORMAT, corpus=corpus.fingerprint, tokenizer=sha256)
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype:

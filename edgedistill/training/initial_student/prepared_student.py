@@ -90,7 +90,7 @@ class PreparedStudent:
 def corpora_of(texts: Corpus | ParallelCorpus | None) -> list[Corpus]:
     """The texts that a student reads: of pairs both sides, of no corpus none."""
     if isinstance(texts, ParallelCorpus):
-        return [texts.source_side, texts.target_side]
+        return texts.columns
     return [] if texts is None else [texts]
 
 

@@ -14,32 +14,12 @@ from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.teacher import assistant, precomputed_embeddings
+from edgedistill.teacher import assistant
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.teacher.targets import EmbeddingRows
-from edgedistill.training.inputs.text_batches import Batches, Ids, View
+from edgedistill.training.inputs.text_batches import Batches, ColumnTokens
 from edgedistill.training.load_models import Models
-
-
-class PairTokens:
-    """Token ids of both sides of the pairs, by the row of the pair."""
-
-    def __init__(self, sides: Sequence[TokenCache], index: np.ndarray) -> None:
-        """`index` (pairs, 2) holds the texts of each pair."""
-        self.sides, self.index = sides, index
-
-    def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """Tokens in the longer side of each pair, (n,)."""
-        return np.max([side.lengths(self.index[pairs, at]) for at, side in enumerate(self.sides)], axis=0)
-
-    def view(self, at: int, max_tokens: int) -> View:
-        """One side of the pairs: the source for 0, the target for 1."""
-
-        def of_side(pairs: np.ndarray, passes: np.ndarray) -> Ids:
-            return self.sides[at].batch(self.index[pairs, at], max_tokens)
-
-        return of_side
 
 
 class PairTargets:
@@ -67,7 +47,7 @@ def of_pairs(
     """Two views, the source and the target side, whose tokens are `sides`; without targets. `max_tokens` is
     the student's own limit."""
     index = pairs.training_pairs(stage.pairs)
-    tokens, most = PairTokens(sides, index), min(stage.max_tokens, max_tokens)
+    tokens, most = ColumnTokens(sides, index), min(stage.max_tokens, max_tokens)
     return Batches([tokens.view(0, most), tokens.view(1, most)], [tokens], len(index))
 
 
@@ -84,8 +64,7 @@ def targets_of(
     def embeddings(whose: recipe.Match, side: str) -> EmbeddingRows:
         texts, model = pairs.side(side), embedding_model(whose, models)
         if model is None:
-            assert isinstance(models.teacher, precomputed_embeddings.PrecomputedEmbeddings)
-            return precomputed_embeddings.corpus_embeddings(models.teacher, texts, session)
+            return embed_corpus(models.teacher, texts, session)
         layer = "" if whose.layer == "output" else "'s embedding layer"
         return embed_corpus(model, texts, session, unit=False, name=f"{whose.of}{layer}, {side} side")
 

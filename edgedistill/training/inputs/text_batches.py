@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from edgedistill import objectives, recipe
 from edgedistill.data import view_file
 from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.data.token_cache import TokenCache
-from edgedistill.data.triples import Triples
 from edgedistill.errors import UserError
 from edgedistill.runtime import batching
 from edgedistill.session import Session
@@ -104,10 +104,27 @@ def check_view(stage: NumberedStage[recipe.Stage], texts: Corpus, session: Sessi
         view_file.build(stage.spec.view, texts, session, f"{stage.place}.view")
 
 
-def of_triples(triples: Triples, tokenizer: StudentTokenizer, session: Session) -> Batches:
+class ColumnTokens:
+    """Token ids of the texts of pairs or triples, by the row of the pair or triple."""
+
+    def __init__(self, columns: Sequence[TokenCache], index: np.ndarray) -> None:
+        """`index` (n, columns) holds the texts of each row."""
+        self.columns, self.index = columns, index
+
+    def lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens in the longest text of each row, (n,)."""
+        return np.max([each.lengths(self.index[rows, at]) for at, each in enumerate(self.columns)], axis=0)
+
+    def view(self, at: int, max_tokens: int) -> View:
+        """The texts of one column."""
+        return lambda rows, passes: self.columns[at].batch(self.index[rows, at], max_tokens)
+
+
+def of_triples(triples: ParallelCorpus, tokenizer: StudentTokenizer, session: Session) -> Batches:
     """Three views, without targets: a text, one of the same meaning, one of another."""
-    tokens = [tokenizer.tokenize(column, session) for column in triples.columns]
-    return Batches([_of_tokens(each, tokenizer.max_tokens) for each in tokens], tokens, len(triples))
+    tokens = ColumnTokens([tokenizer.tokenize(each, session) for each in triples.columns], triples.index)
+    views = [tokens.view(at, tokenizer.max_tokens) for at in range(len(triples.columns))]
+    return Batches(views, [tokens], len(triples))
 
 
 def _of_tokens(tokens: TokenCache, max_tokens: int) -> View:
