@@ -41,6 +41,7 @@ class TeacherEncoder:
     ) -> None:
         self.spec, self.place = spec, place
         self.folder = teacher_files(spec, place)
+        model_folder.read(self.folder)  # another folder, such as a home, is refused before it is hashed
         self.hashes = self.file_hashes()
         self.tokenizer = load_tokenizer(self.folder, remote_code)
         self.module: Any = sentence_transformer.read(self.folder, spec.pooling, remote_code)
