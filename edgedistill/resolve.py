@@ -123,7 +123,8 @@ def model_files(found: Resolved, revision: str | None, place: str) -> Path:
     if isinstance(found, BundleFolder):
         way_out = "give the model or the run it was exported from"
         if place.startswith("student."):
-            way_out += f"; or go on from the bundle as a whole: student: {{weights: {found.name}}}"
+            whole = f"student: {{weights: {found.name}}}"
+            way_out = f"give the run it was exported from; or go on from the bundle as a whole: {whole}"
         raise UserError(f"{place}: {found.name} is a bundle, which has graphs and no model; {way_out}")
     if isinstance(found, Packaged):
         return _packaged(found.name.removeprefix("packaged:"), place)
