@@ -393,9 +393,7 @@ def test_a_gpu_that_is_not_used_does_not_decide_the_dtype(
         assert encoder.resolve_dtype("auto") == encoder.resolve_dtype("auto", "cuda") == gpu
         assert load_models.open_models(spec, Session(data=world.data)).teacher.dtype == on_cpu
         assert load_models.open_models(spec, Session(data=world.data, device="auto")).teacher.dtype == gpu
-        assert train.accelerator_for(spec, "cpu").mixed_precision == (
-            "bf16" if on_cpu == torch.bfloat16 else "no"
-        )
+        assert train.accelerator_for(spec, "cpu").bf16 == (on_cpu == torch.bfloat16)
 
 
 def test_a_teacher_that_embeds_everything_as_zeros_is_refused(world: World, built: corpus.Corpus) -> None:
