@@ -259,8 +259,9 @@ def train(
         info = training.train(specs[0], out, session, resume)
     except KeyboardInterrupt:
         if out.with_name(out.name + ".partial").exists():
+            lost = "a minute of work" if specs[0].finetuning is None else "the finetune stage"
             raise Interrupted(
-                f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
+                f"{out}: interrupted; continue with --resume, which repeats at most {lost}"
             ) from None
         raise
     print_result({"run": str(out), **info}, as_json, str(out))

@@ -319,7 +319,7 @@ def _step_seconds(fit: Fit, workshop: Workshop, choice: Choice) -> float:
     """Seconds of an optimizer step of a candidate, by a few steps of one with random weights."""
     spec = recipe.parse(fit.recipe(choice, workshop, 1_000), choice.name)
     rows = [checks.StageRows(None, workshop.corpus.training_count)]
-    opened = Opened(spec, Models(fit.teacher), workshop.corpus, rows, None, workshop.student(choice))
+    opened = Opened(spec, Models(fit.teacher), workshop.corpus, rows, workshop.student(choice))
     flush_denormals()
     with torch.random.fork_rng(devices=[]):
         return training_time.step_seconds(

@@ -21,7 +21,7 @@ from edgedistill.students import graph
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student import finished_student, initial_weights, student_tokenizer
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
-from edgedistill.training.load_models import Models
+from edgedistill.training.load_models import Models, open_weights
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Workshop:
             choice.name,
         )
         finished = finished_student.find(spec) if isinstance(spec.student, recipe.Finished) else None
-        models = Models(self.teacher, finished=finished)
+        models = Models(self.teacher, weights=open_weights(spec.student), finished=finished)
         if choice.vocabulary not in self.tokenizers:
             folder = starts.tokenizer_folder(self.folder, choice.vocabulary)
             self.tokenizers[choice.vocabulary] = student_tokenizer.build(

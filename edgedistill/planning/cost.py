@@ -11,6 +11,8 @@ import onnxruntime
 from rich.table import Table
 
 from edgedistill import quantization, recipe
+from edgedistill.classification import classifier, finetune
+from edgedistill.classification.finetune import LabelledStage
 from edgedistill.errors import map_collecting_errors
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
@@ -19,8 +21,6 @@ from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds, recurrent
 from edgedistill.students.output import own
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.open_recipe import Opened, open_recipe
 
 ROUNDS, QUERIES, WARM_UPS = 3, 60, 5  # of each precision; the rounds of the precisions alternate
@@ -35,12 +35,12 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
     """
     found = []
-    for opened in map_collecting_errors(specs, lambda spec: open_recipe(spec, session)):
+    for opened, labelled in map_collecting_errors(specs, lambda spec: _open(spec, session)):
         for warning in opened.warnings:
             session.log(
                 f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}"
             )
-        found.append(_cost(opened, session, timed=True))
+        found.append(_cost(opened, labelled, session, timed=True))
     return found
 
 
@@ -53,10 +53,16 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     deep student are not measured: the sizes are computed from its parameters, and no latency is given.
     Raises UserError as `open_recipe`.
     """
-    return _cost(open_recipe(spec, session), session, timed=False)
+    return _cost(*_open(spec, session), session, timed=False)
 
 
-def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
+def _open(spec: recipe.Recipe, session: Session) -> tuple[Opened, LabelledStage | None]:
+    if spec.finetuning is not None:
+        return finetune.open_recipe(spec, session)
+    return open_recipe(spec, session), None
+
+
+def _cost(opened: Opened, labelled: LabelledStage | None, session: Session, timed: bool) -> dict[str, Any]:
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
@@ -68,28 +74,29 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
         found["p50_ms"] = {}
-    if spec.finetuning is not None and opened.finetuning is not None:
-        found |= _finetuning(spec.finetuning, student, opened.finetuning)
+    if labelled is not None:
+        found |= _finetuning(labelled, student, found["parameters"])
     missing = training_time.texts_to_embed(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)
-    if spec.stages:
-        found["training_samples"] = training_time.training_samples(opened)
+    samples = training_time.training_samples(opened) + (labelled.samples if labelled is not None else 0)
+    if samples:
+        found["training_samples"] = samples
     if timed and (spec.stages or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 
 
-def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -> dict[str, Any]:
+def _finetuning(labelled: LabelledStage, student: Any, parameters: dict[str, int]) -> dict[str, Any]:
     """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the
     transfer set can hold."""
-    task = planned.task
-    module = finetune.new_classifier(planned, student)
-    labelled = {"train": len(task.train.items), "dev": len(task.dev.items)}
-    if stage.augment is not None:
-        labelled["transfer"] = planned.rows
-    return {"parameters": finetune.parameters(module), "labelled": labelled}
+    task = labelled.task
+    rows = {"train": len(task.train.items), "dev": len(task.dev.items)}
+    if labelled.tagger is not None:
+        rows["transfer"] = labelled.rows
+    whole = classifier.parameters(parameters, labelled.new_classifier(student))
+    return {"parameters": whole, "labelled": rows}
 
 
 def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
@@ -145,7 +152,7 @@ def table(found: dict[str, Any]) -> str:
         about = "" if total.startswith("less") else "about "
         lines.append(
             f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student "
-            f"{parts[1]})"
+            f"{parts[1]}{', without fine-tuning' if 'labelled' in found else ''})"
         )
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured
 on optimizer steps: the initial student behind the stage's objective and optimizer, on batches of a sample of
 the texts, against random embeddings in place of the teacher's. Not included: measuring on the `select` suite,
-making views with other models, tokenizing, and embedding for fine-tuning.
+tokenizing, and fine-tuning.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from edgedistill import objectives, recipe
+from edgedistill.classification.labelled_rows import ItemTokens
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session, silent
@@ -28,16 +28,13 @@ from edgedistill.students.output import own
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
-from edgedistill.training import plain_attention, train
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
-from edgedistill.training.finetuning.labelled_inputs import ItemTokens
+from edgedistill.training import train
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
-from edgedistill.training.optimizers import FUSED, optimizers
-from edgedistill.training.stage_in_progress import trained_module
+from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stages import steps
+from edgedistill.training.trained_module import Accelerator, TrainedModule, use_plain_attention
 
 TEACHER_SECONDS, STUDENT_SECONDS = (
     0.5,
@@ -99,11 +96,6 @@ def training_samples(opened: Opened) -> int:
     counts."""
     stages = zip(opened.spec.distilling, opened.stages, strict=True)
     samples = sum(steps(stage, ahead.rows) * stage.batch * stage.views for stage, ahead in stages)
-    stage, planned = opened.spec.finetuning, opened.finetuning
-    if stage is not None and planned is not None:
-        samples += (
-            steps(stage, planned.rows) * stage.batch * len(stage.task.texts) * len(learning_rates(stage))
-        )
     return samples
 
 
@@ -155,8 +147,6 @@ def _student_seconds(opened: Opened, accelerator: Accelerator) -> float:
         return _computed_seconds(opened)
     for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
         seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
-    if spec.finetuning is not None and opened.finetuning is not None:
-        seconds += _finetuning_seconds(opened, spec.finetuning, opened.finetuning, accelerator, limit)
     return seconds
 
 
@@ -211,14 +201,14 @@ def step_seconds(opened: Opened, number: int, accelerator: Accelerator, limit: f
     most = min(TIMED_ROWS, TIMED_VALUES // (dims or 1), int(TIMED_PRODUCTS / per_row)) // group * group
     timed = stage.model_copy(update={"batch": min(stage.batch, most or stage.batch)})
     student = replace(opened.student, module=copy.deepcopy(opened.student.module))
-    module = trained_module(timed, student, dims, unit=True).to(device).train()
-    plain_attention.use_where_faster(module.student, accelerator)
-    if accelerator.mixed_precision == "bf16":
+    module = TrainedModule(timed, student, dims, unit=True).to(device).train()
+    use_plain_attention(module.student, accelerator)
+    if accelerator.bf16:
         objectives.queues_to_bfloat16(module.objective)
     rows = np.arange(len(tokens))
     short = rows if stage.skip_longer_than is None else rows[tokens.lengths(rows) <= stage.skip_longer_than]
     rows = short if len(short) else rows  # a sample without short texts does not mean that there are none
-    order, of_stage = BatchOrder(timed, tokens, len(rows), 0, rows), optimizers(module, timed, device.type)
+    order, of_stage = BatchOrder(timed, tokens, rows, 0), optimizers(module, timed, device.type)
     of_batch = (timed.batch, 2) if isinstance(opened.texts, ParallelCorpus) else (timed.batch,)
     embeddings = None if dims is None else random_unit_rows(*of_batch, dims).to(device)
 
@@ -302,39 +292,6 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
     return (
         pair_batches.embedding_model(stage.match or recipe.Match(), opened.models) or opened.models.teacher
     ).dims
-
-
-def _finetuning_seconds(
-    opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
-) -> float:
-    """Seconds of the fine-tuning stage at all of its learning rates."""
-    task, device = planned.task, accelerator.device
-    tokens = ItemTokens(
-        task.train.items[:SAMPLE],
-        opened.student.tokenizer,
-        "",
-        min(stage.max_tokens, opened.student.max_tokens),
-    )
-    student = copy.deepcopy(opened.student.module)
-    module = finetune.new_classifier(planned, student).to(device).train()
-    plain_attention.use_where_faster(student, accelerator)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
-
-    def step(number: int) -> None:
-        rows = np.random.default_rng(number).integers(len(tokens), size=min(stage.batch, TIMED_ROWS))
-        with accelerator.autocast():
-            logits = module(*tokens.batch(rows, device))
-        _optimize(
-            nn.functional.cross_entropy(
-                logits.float(), torch.zeros(len(rows), dtype=torch.int64, device=device)
-            ),
-            [optimizer],
-        )
-
-    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * max(
-        1, stage.batch / TIMED_ROWS
-    )
-    return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:

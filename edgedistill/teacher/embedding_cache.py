@@ -20,8 +20,7 @@ from edgedistill import files
 from edgedistill.data.cached_folder import is_unchanged, recorded
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, quote
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import QUIET, Log, Session
+from edgedistill.session import QUIET, Log, Session, progress_bar
 
 FORMAT = 1  # part of every key: raise it when the cached files change
 SHARD = 32_768  # texts
