@@ -169,7 +169,7 @@ class Bert(Section):
         "random",
         description="Initial weights: random, teacher, assistant, packaged:NAME, a model or run folder, or a "
         "hub id. Layers of BERT, "
-        "CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R and, at full width, ModernBERT can be taken.",
+        "CamemBERT, DistilBERT, MPNet, RoBERTa and XLM-R can be taken.",
     )
     revision: HubRevision = None
     layers: Layers | None = Field(

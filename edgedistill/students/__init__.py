@@ -15,7 +15,6 @@ __all__ = [
     "kind",
     "kinds",
     "model_folder",
-    "modernbert",
     "narrow_bert",
     "output",
     "pooling",

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert_layers, embedding_tables, head, modernbert, narrow_bert
+from edgedistill.students import bert_layers, embedding_tables, head, narrow_bert
 from edgedistill.students.bert_layers import (
     EncoderLayers,
     LayerSource,
@@ -31,8 +31,8 @@ POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
 
 
 class BertStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: BERT or ModernBERT, pooling, and a head where the
-    recipe has one.
+    """`forward(input_ids, attention_mask) -> (B, d)`: a BERT, pooling, and a head where the recipe has
+    one.
 
     pad: the padding id, where positions are counted from pad + 1 as in RoBERTa; None: positions are counted
         from 0 as in BERT.
@@ -137,22 +137,11 @@ class BertSizes(Fields):
         return self
 
 
-def _family(config: Any) -> str:
-    return (
-        modernbert.MODEL_TYPE
-        if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE
-        else "bert"
-    )
-
-
 class BertShape(StudentShape):
-    """The shape of a student of BERT's or of ModernBERT's layers."""
+    """The shape of a student of BERT's layers."""
 
     kind: Literal["bert"]
-    config: Annotated[
-        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)],
-        Discriminator(_family),
-    ]
+    config: BertSizes
     bottleneck: Size | None = None
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     positions: Literal["pad", "zero"] = "zero"
@@ -166,10 +155,6 @@ class BertShape(StudentShape):
             raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
         if self.pad >= self.config.vocab_size:
             raise ValueError("a padding id above the vocabulary")
-        if self.config.model_type != "bert" and (
-            self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias
-        ):
-            raise ValueError(f"layers of {self.config.model_type} have no pooler, and rotary positions alone")
         return self.in_blocks(self.config.hidden_size)
 
 
@@ -190,9 +175,7 @@ def shape(
     """
     own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
-        config: Any = _random_config(spec, own)
-    elif source.config.model_type == modernbert.MODEL_TYPE:
-        config = modernbert.config(spec, source.config, source_layers(spec, source.config), own)
+        config = _random_config(spec, own)
     else:
         config = _source_config(spec, source.config, {**own, **(reduced or {})})
     embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
@@ -279,10 +262,7 @@ def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
 
 def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
-    if shape["config"].get("model_type") == modernbert.MODEL_TYPE:
-        model: Any = modernbert.build(shape["config"])
-    else:
-        model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
+    model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
     config = model.config
     table = embedding_tables.build(
         shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range
@@ -317,12 +297,7 @@ def initialize(
     them from the reduced ones. token_weights (V,): of each token in these reductions.
     """
     if source is not None and layers is not None:
-        copy = (
-            modernbert.copy_layers
-            if source.model.config.model_type == modernbert.MODEL_TYPE
-            else _copy_layers
-        )
-        copy(student, layers, source)
+        _copy_layers(student, layers, source)
         _identity_head(student)
     if token_embeddings is None:
         return

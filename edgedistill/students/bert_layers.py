@@ -80,10 +80,9 @@ class LayerSource(NamedTuple):
 class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
-    model: a BertModel, or a ModernBERT as it is. pad: the padding id where positions are counted from pad +
-        1, as in RoBERTa; None
-    where they are counted from 0, as in BERT. relative_bias: added to the attention scores of all layers, as
-    in MPNet; or None.
+    `model` is a BertModel. `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa,
+    and None where they are counted from 0, as in BERT. `relative_bias`, if any, is added to the attention
+    scores of all layers, as in MPNet.
     """
 
     model: Any

@@ -1,12 +1,12 @@
 """Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit
 length inside.
 
-Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), ModernBERTs, BiLSTMs and static students are
+Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), BiLSTMs and static students are
 written straight from their weights, node by node, so what a device runs can be read here: about eight nodes
 per BERT layer and ten around them; six for a static student. Any other encoder (a teacher may be anything)
 and any other kind of student is traced with torch's TorchScript exporter.
 
-The operators `MultiHeadAttention`, `RotaryEmbedding` and `Gelu` are onnxruntime's own (domain com.microsoft).
+The operators `MultiHeadAttention` and `Gelu` are onnxruntime's own (domain com.microsoft).
 All its builds have them, also the one for browsers.
 """
 
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.students import bert_layers, kinds, modernbert, output, traced
+from edgedistill.students import bert_layers, kinds, output, traced
 from edgedistill.students.graph_parity import ORT_ERRORS, compare
 from edgedistill.students.graph_writer import head_on_tokens, pools_to_embedding
 
@@ -47,9 +47,7 @@ def _written(student: Any) -> onnx.ModelProto:
     if kind is not None and kind.write is not None:
         return kind.write(student)
     layers = bert_layers.layers_of(student)
-    if layers is not None:
-        return bert_layers.write(student, layers)
-    return modernbert.write(student) if modernbert.is_supported(student) else traced.write(student)
+    return traced.write(student) if layers is None else bert_layers.write(student, layers)
 
 
 def build(student: nn.Module) -> onnx.ModelProto:

@@ -191,15 +191,6 @@ def attend(writer: GraphWriter, shared: Shared, parts: list[str], scores: str = 
     return writer.add("Reshape", context, shared.to_rows)
 
 
-def window_scores(writer: GraphWriter, at: str, window: int) -> str:
-    """What keeps tokens from keys more than `window` tokens away: (1, 1, T, T). at (T,): the positions."""
-    inside = writer.add(
-        "LessOrEqual", writer.add("Abs", distances(writer, at)), writer.constant(np.int64(window), "window")
-    )
-    zero, masked = (writer.constant(np.float32(value), "score") for value in (0, MASKED))
-    return writer.add("Unsqueeze", writer.add("Where", inside, zero, masked), writer.constant([0, 1], "axes"))
-
-
 def positions(writer: GraphWriter) -> str:
     """0, 1, 2, … (T,) int64."""
     length = writer.add("Squeeze", writer.add("Shape", "input_ids", start=1, end=2))

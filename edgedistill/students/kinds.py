@@ -32,10 +32,7 @@ def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        places = [
-            ".".join(str(part) for part in each["loc"] if part not in KINDS and part != "modernbert")
-            for each in error.errors()
-        ]
+        places = [".".join(str(part) for part in each["loc"] if part not in KINDS) for each in error.errors()]
         lines = [f"{at}: {each['msg']}" for at, each in zip(places, error.errors(), strict=True)]
         raise UserError(
             *(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])

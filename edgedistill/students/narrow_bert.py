@@ -12,14 +12,8 @@ from transformers import BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import embedding_tables, modernbert
-from edgedistill.students.bert_layers import (
-    ARCHITECTURES,
-    EncoderLayers,
-    LayerSource,
-    first_position,
-    position_rows,
-)
+from edgedistill.students import embedding_tables
+from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
 from edgedistill.students.graph_writer import MASKED
 
 
@@ -40,16 +34,10 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
     the width allows it.
 
     With a relative attention bias, which has a value for each head of all layers, every head is kept.
-    Raises UserError: an architecture that cannot be projected, a width that is not smaller, more heads or
-        neurons than the source has,
-    heads that do not divide the width, fewer heads where all are kept.
+    Raises UserError for a width that is not smaller, for more heads or neurons than the source has, for heads
+    that do not divide the width, and for fewer heads where all are kept.
     """
     source: Any = layers.config
-    if source.model_type == modernbert.MODEL_TYPE:
-        known = ", ".join(name for _, name in ARCHITECTURES.values())
-        raise UserError(
-            f"student.width: layers of ModernBERT cannot be projected, only those of {known}; leave it out"
-        )
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
         raise UserError(

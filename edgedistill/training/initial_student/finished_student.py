@@ -120,12 +120,7 @@ def _shape(spec: recipe.Recipe, source: run.Run) -> dict[str, Any]:
             rows = max(shape["config"]["max_position_embeddings"], first + student.max_tokens)
             shape["config"] = {**shape["config"], "max_position_embeddings": rows}
     if student.dropout is not None and "config" in shape:
-        names = (
-            [name for name in shape["config"] if name.endswith("dropout")]
-            if shape["config"].get("model_type") == "modernbert"
-            else []
-        )
-        names = names or ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        names = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
         shape["config"] = {**shape["config"], **dict.fromkeys(names, student.dropout)}
     elif student.dropout is not None:
         shape["dropout"] = student.dropout
