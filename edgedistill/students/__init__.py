@@ -18,7 +18,6 @@ __all__ = [
     "narrow_bert",
     "output",
     "pooling",
-    "product_quantization",
     "recurrent",
     "sentence_transformer",
     "static",

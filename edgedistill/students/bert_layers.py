@@ -16,16 +16,14 @@ from transformers import BertConfig, BertModel, PretrainedConfig
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import (
     ACTIVATIONS,
+    MASKED,
     MICROSOFT,
     GraphWriter,
-    Shared,
     after_pooling,
-    attend,
-    integer_mask,
-    last_tokens,
-    pool_and_finish,
-    shared,
+    finish,
+    head_on_tokens,
 )
+from edgedistill.students.pooling import pool_nodes
 from edgedistill.students.relative_bias import BUCKETS, RelativeBias, relative_scores
 from edgedistill.students.sentence_transformer import quiet
 
@@ -203,7 +201,8 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
     """
     writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
-    mask, final = integer_mask(writer), last_tokens(student)
+    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
+    final = "encoded" if head_on_tokens(student) else "last_hidden_state"
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
     repeated = constants * getattr(
         model.encoder, "times", 1
@@ -211,8 +210,9 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
-        read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
-        scores = "" if layers.relative_bias is None else relative_scores(writer, layers.relative_bias)
+        read = _read(writer, config, mask, tokens)
+        if layers.relative_bias is not None:
+            read = read._replace(scores=[relative_scores(writer, layers.relative_bias)])
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
         for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
@@ -221,11 +221,17 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
                 shifts[key] = writer.parameter(
                     bias, _array(bias) + carried, "[again]" if starts_again else ""
                 )
-            rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
+            rows = _layer_nodes(writer, layer, read, rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
-    return pool_and_finish(writer, student, model, tokens)
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    if poolings == ["cls_pooler"]:
+        pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
+    else:
+        parts = [pool_nodes(writer, tokens, pooling) for pooling in poolings]
+        pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
+    return finish(writer, pooled, student, tokens)
 
 
 def _embeddings(
@@ -358,18 +364,28 @@ def restore(found: dict[str, np.ndarray]) -> None:
         found[name.removesuffix("[distances]")] = bias.table.weight.detach().numpy()
 
 
-class _Shared(NamedTuple):
-    """What all layers read. scores: added to the scores of attention, empty for nothing."""
+class _Read(NamedTuple):
+    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for
+    attention; `scores`, if any, are added to those of all tokens: (1, heads, T, T)."""
 
     config: Any
-    attention: Shared
-    scores: str
+    mask: str
+    to_rows: str
+    to_sequences: str
+    scores: list[str]
 
 
-def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
+def _read(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Read:
+    """Write the shapes of tokens (B, T, H), which are known when the graph runs."""
+    batch_and_length, width = writer.add("Shape", tokens, start=0, end=2), config.hidden_size
+    to_sequences = writer.add("Concat", batch_and_length, writer.constant([width], "width"), axis=0)
+    return _Read(config, mask, writer.constant([-1, width], "rows"), to_sequences, [])
+
+
+def _layer_nodes(writer: GraphWriter, layer: _Layer, read: _Read, rows: str, shift: str) -> str:
     """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of
     the last LayerNorm."""
-    config = shared.config
+    config = read.config
 
     def product(x: str, weight: str, bias: str | None = None) -> str:
         y = writer.add("MatMul", x, weight)
@@ -379,13 +395,15 @@ def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str,
         return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
 
     parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
-    sequences = [writer.add("Reshape", part, shared.attention.to_sequences) for part in parts]
-    context = attend(writer, shared.attention, sequences, shared.scores)
+    sequences = [writer.add("Reshape", part, read.to_sequences) for part in parts]
+    heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
+    attended = [*sequences, "", read.mask, *read.scores]
+    context = writer.add("MultiHeadAttention", *attended, domain=MICROSOFT, **heads)
+    context = writer.add("Reshape", context, read.to_rows)
     rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
     inner = product(rows, *layer.inner)
-    inner = (
-        writer.add("Relu", inner)
-        if config.hidden_act == "relu"
-        else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
-    )
+    if config.hidden_act == "relu":
+        inner = writer.add("Relu", inner)
+    else:
+        inner = writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
     return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)

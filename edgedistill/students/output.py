@@ -61,12 +61,6 @@ def own(student: nn.Module) -> nn.Module:
     return student.inner if isinstance(student, Output) else student
 
 
-def parameters(student: Output, inner: dict[str, int]) -> dict[str, int]:
-    """The inner student's counts, with the affine map added to the head."""
-    more = 0 if student.linear is None else sum(p.numel() for p in student.linear.parameters())
-    return {**inner, "head": inner["head"] + more, "total": inner["total"] + more}
-
-
 def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     """Add the affine map behind the unit-length embedding of the inner student's graph, then the blocks; in
     place."""

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
 from edgedistill.errors import UserError
-from edgedistill.students import finite_weights, model_folder
+from edgedistill.students import finite_weights, head, model_folder
 from edgedistill.students.model_folder import DOWNLOAD, ELSEWHERE, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
 
@@ -44,11 +44,7 @@ class PretrainedEncoder(nn.Module):
         self.dense = nn.ModuleList(dense)
         config: Any = model.config
         last: Any = dense[-1][0] if dense else None
-        self._dims = int(last.out_features if dense else config.hidden_size * len(poolings))
-
-    @property
-    def dims(self) -> int:
-        return self._dims
+        self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
 
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
@@ -220,7 +216,4 @@ def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
     model: Any = encoder.model
     with opening(type(model).__name__, "an architecture without one embedding table", model_folder.ELSEWHERE):
         embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    embedding = sum(p.numel() for p in embeddings.parameters())
-    head = sum(p.numel() for p in encoder.dense.parameters())
-    total = sum(p.numel() for p in encoder.parameters())
-    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+    return head.counts(encoder, head.count(embeddings), encoder.dense)

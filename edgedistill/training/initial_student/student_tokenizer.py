@@ -13,7 +13,6 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import UserError
 from edgedistill.session import Session
-from edgedistill.students import head
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.load_models import Models, model_files, with_weights
 from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
@@ -81,7 +80,7 @@ def _kept(
     return tokenizer
 
 
-def _named(student: head.StudentSpec, models: Models) -> PreTrainedTokenizerBase:
+def _named(student: recipe.BuiltStudent, models: Models) -> PreTrainedTokenizerBase:
     if student.tokenizer == "teacher":
         return with_weights(models.teacher, "student.tokenizer").tokenizer
     if student.tokenizer == "assistant":
