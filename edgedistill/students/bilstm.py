@@ -10,7 +10,6 @@ import torch
 from onnx import TensorProto
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
@@ -36,7 +35,12 @@ TOKEN_STD = 0.3
 
 class BidirectionalLSTM(nn.LSTM):
     """`forward(tokens, lengths) -> (states, final)`: the backward direction starts at the last token of each
-    text, not at its padding."""
+    text, not at its padding.
+
+    It gives what packed sequences give, by the plain kernel over the padding, which is up to four times as
+    fast on a CPU. For the backward direction each text is reversed and its padding left behind it, where it
+    changes no state before it.
+    """
 
     def __init__(self, width: int, hidden: int, layers: int) -> None:
         super().__init__(width, hidden, layers, batch_first=True, bidirectional=True)
@@ -47,47 +51,24 @@ class BidirectionalLSTM(nn.LSTM):
 
         States of padding are undefined.
         """
-        total = tokens.shape[1]
-        if bool((lengths == total).all()):  # no padding: the plain kernel is faster, with the same result
-            states, (final, _) = super().forward(tokens)
-        elif torch.is_grad_enabled() and tokens.device.type == "cpu":
-            return self._over_padding(tokens, lengths)
-        else:
-            packed, (final, _) = super().forward(
-                pack_padded_sequence(tokens, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            )
-            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=total)
-        return states, torch.cat([final[-2], final[-1]], -1)
-
-    def _over_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What packed sequences give, by the plain kernel over the padding: with gradients up to four times
-        as fast on a CPU.
-
-        For the backward direction each text is reversed and its padding left behind it, where it changes no
-        state before it.
-        """
-        rows, at, last = (
-            torch.arange(len(tokens))[:, None],
-            torch.arange(tokens.shape[1])[None],
-            lengths[:, None] - 1,
-        )
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        at, last = torch.arange(tokens.shape[1], device=tokens.device)[None], lengths[:, None] - 1
         backwards = torch.where(at <= last, last - at, at)  # its own inverse
-        weights: list[Any] = (
-            self._flat_weights
-        )  # of each layer and direction: input, recurrent, and their biases
+        # of each layer and direction: input, recurrent, and their biases
+        weights: list[Any] = self._flat_weights
         each = len(weights) // (2 * self.num_layers)
-        start = tokens.new_zeros(1, len(tokens), self.hidden_size)
-        states = tokens
+        states, final = tokens, tokens
         for layer in range(self.num_layers):
             ahead, behind = (weights[each * way : each * (way + 1)] for way in (2 * layer, 2 * layer + 1))
-            forward = self._one_way(states, ahead, start)
-            backward = self._one_way(states[rows, backwards], behind, start)
+            forward = self._one_way(states, ahead)
+            backward = self._one_way(states[rows, backwards], behind)
             states = torch.cat([forward, backward[rows, backwards]], -1)
             final = torch.cat([each_way[rows, last] for each_way in (forward, backward)], -1)[:, 0]
         return states, final
 
-    def _one_way(self, inputs: Tensor, weights: list[Any], start: Tensor) -> Tensor:
+    def _one_way(self, inputs: Tensor, weights: list[Any]) -> Tensor:
         """One direction of one layer: (B, T, w) -> (B, T, h)."""
+        start = inputs.new_zeros(1, len(inputs), self.hidden_size)
         return torch.lstm(inputs, (start, start), weights, self.bias, 1, 0.0, self.training, False, True)[0]
 
 
