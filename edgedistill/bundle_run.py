@@ -21,7 +21,7 @@ from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, graph, kinds, weights_in_graph
+from edgedistill.students import finite_weights, graph, kinds
 from edgedistill.students.output import Output
 
 LEAST_AGREEMENT = (
@@ -79,7 +79,7 @@ class BundleRun(run.Run):
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = weights_in_graph.read(
+        weights = graph.read_back(
             dequantize.constants(model), self.shape, str(self.folder)
         )  # first: sizes are checked here
         module = kinds.KINDS[self.kind].build(self.shape)

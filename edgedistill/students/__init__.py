@@ -2,7 +2,6 @@
 attention_mask) -> (B, d)`."""
 
 __all__ = [
-    "affine",
     "bert",
     "bert_layers",
     "bilstm",
@@ -21,5 +20,4 @@ __all__ = [
     "recurrent",
     "sentence_transformer",
     "static",
-    "weights_in_graph",
 ]

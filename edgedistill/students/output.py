@@ -1,18 +1,23 @@
 """What follows a student's own embedding: an affine map (a reduced teacher), or blocks of unit length (a
-student of several teachers)."""
+student of several teachers); and such maps on disk."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from edgedistill import files
 from edgedistill.students.graph_writer import GraphWriter, unit_length
+
+FORMAT = 1  # of targets.safetensors
 
 
 class Output(nn.Module):
@@ -81,3 +86,33 @@ def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     inner.initializer.extend(writer.constants)
     inner.output[0].type.tensor_type.shape.dim[1].dim_value = student.dims
     return model
+
+
+class Affine(NamedTuple):
+    """x -> x W + b: weight (e, d), bias (d,); `targets` apply it to a teacher's embeddings."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors @ self.weight + self.bias
+
+
+def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
+    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and
+    targets.json."""
+    tensors = {}
+    for number, each in enumerate(maps):
+        tensors[f"{number}.weight"] = np.ascontiguousarray(each.weight, np.float32)
+        tensors[f"{number}.bias"] = np.ascontiguousarray(each.bias, np.float32)
+    with files.new_folder(folder) as temporary:
+        save_file(tensors, temporary / "targets.safetensors")
+        files.write_json(temporary / "targets.json", {"format": FORMAT, **about})
+
+
+def read_maps(folder: Path) -> list[Affine]:
+    """Read the maps of a folder."""
+    tensors = load_file(folder / "targets.safetensors")
+    return [
+        Affine(tensors[f"{number}.weight"], tensors[f"{number}.bias"]) for number in range(len(tensors) // 2)
+    ]

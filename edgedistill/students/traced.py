@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -15,12 +16,8 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
-from edgedistill.students.graph_parity import compare
 from edgedistill.students.graph_writer import MICROSOFT, OPSET, after_pooling, head_on_tokens, is_encoder
 from edgedistill.students.model_folder import TEACH, opening
-
-FUSED_COSINE = 0.99999  # to torch; the fused graph is used above it, the plain one otherwise
-COMPARED_TOKENS = 33  # at most, to choose between the two; whoever uses the graph compares it at full length
 
 
 class _Traced(nn.Module):
@@ -46,9 +43,9 @@ class _Traced(nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 
 
-def write(student: Any) -> onnx.ModelProto:
+def write(student: Any, is_same: Callable[[onnx.ModelProto], bool]) -> onnx.ModelProto:
     """Trace with torch's TorchScript exporter; an encoder on eager attention, then fused where the fused
-    graph gives the same.
+    graph `is_same`: gives what torch gives.
 
     Not with the newer exporter: no attention is fused in its graphs, and the quantizer does not find their
         LSTM weights.
@@ -74,10 +71,8 @@ def write(student: Any) -> onnx.ModelProto:
             )
         chosen = onnx.load_from_string(file.getvalue())
         if encoder:
-            config = student.model.config
-            fused = _fused(chosen, config)
-            if compare(student, fused, COMPARED_TOKENS, config.vocab_size) > FUSED_COSINE:
-                chosen = fused
+            fused = _fused(chosen, student.model.config)
+            chosen = fused if is_same(fused) else chosen
     ONNXModel(chosen).replace_gemm_with_matmul()  # the quantizers look for MatMul
     _share_constants(chosen.graph)
     _name_parameters(chosen.graph, student)

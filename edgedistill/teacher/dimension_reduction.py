@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from edgedistill.students.affine import Affine
+from edgedistill.students.output import Affine
 
 
 def pca(

@@ -10,8 +10,8 @@ from edgedistill import files, recipe, resolve, run
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
-from edgedistill.students import affine, kinds
-from edgedistill.students.output import Output
+from edgedistill.students import kinds
+from edgedistill.students.output import Output, read_maps
 from edgedistill.teacher import tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import teacher_record
@@ -47,7 +47,7 @@ def keep(opened: Opened, out: Path, partial: Path, session: Session) -> dict[str
     student, teacher, shape = opened.student.module, models.teacher, opened.student.shape
     if texts is not None:
         _fit_targets(opened, texts, partial, session)
-        student = as_student(spec, teacher, affine.read_maps(partial / "targets"))
+        student = as_student(spec, teacher, read_maps(partial / "targets"))
     info: dict[str, Any] = {
         **run.provenance(),
         "seconds": 0.0,

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from edgedistill.errors import CheckFailed
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import convert, convert_except, dequantize, w8
-from edgedistill.students import graph, kinds, weights_in_graph
+from edgedistill.students import graph, kinds
 from edgedistill.students.output import Output
 from tests.students.test_graph import run, spread
 
@@ -105,7 +105,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     written = graph.build(student)
     for precision in PRECISIONS:
         model = convert(written, precision, SAMPLES)
-        again = make(shape, weights_in_graph.read(dequantize.constants(model), shape, "x"))
+        again = make(shape, graph.read_back(dequantize.constants(model), shape, "x"))
         exact = precision in ("fp32", "fp16")
         cosines = (run(model, IDS, MASK) * embed(again)).sum(1)
         assert (
@@ -123,7 +123,7 @@ def test_what_comes_back_gives_the_same_graph_again(name: str) -> None:
     """Written, read back, written: the same constants, though the student's own weights may differ."""
     shape = SHAPES[name]
     written = graph.build(make(shape))
-    again = graph.build(make(shape, weights_in_graph.read(dequantize.constants(written), shape, "x")))
+    again = graph.build(make(shape, graph.read_back(dequantize.constants(written), shape, "x")))
     for before, after in zip(written.graph.initializer, again.graph.initializer, strict=True):
         assert before.name == after.name
         assert np.allclose(numpy_helper.to_array(before), numpy_helper.to_array(after), atol=1e-5)
@@ -158,7 +158,7 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
     mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
-    again = make(BERT, weights_in_graph.read(dequantize.constants(mixed), BERT, "x"))
+    again = make(BERT, graph.read_back(dequantize.constants(mixed), BERT, "x"))
     assert (run(mixed, IDS, MASK) * embed(again)).sum(1).min() > 0.999
 
 

@@ -18,8 +18,7 @@ from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.students.affine import Affine
-from edgedistill.students.output import own
+from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
