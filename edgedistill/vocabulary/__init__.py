@@ -6,6 +6,5 @@ __all__ = [
     "learn_tokenizer",
     "translated_embeddings",
     "trim_model",
-    "trim_report",
     "trim_tokenizer",
 ]

@@ -21,7 +21,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from edgedistill.errors import UserError
-from edgedistill.vocabulary import trim_report, trim_tokenizer
+from edgedistill.vocabulary import trim_tokenizer
 from tests.conftest import make_tokenizer, sentences
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -105,8 +105,8 @@ MAKE = {
 }
 
 
-def source(name: str, texts: list[str]) -> trim_report.NamedTexts:
-    return trim_report.NamedTexts(name, lambda: iter(texts))
+def source(name: str, texts: list[str]) -> trim_tokenizer.NamedTexts:
+    return trim_tokenizer.NamedTexts(name, lambda: iter(texts))
 
 
 def scrambled(count: int, seed: int) -> list[str]:
@@ -265,7 +265,7 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     }
     assert made.examples == ["a b", "a", "a b", "a z", ""]
     assert (
-        trim_report.summary_line(made.report)
+        trim_tokenizer.summary_line(made.report)
         == "5 of 7 tokens kept; tokenized as before: 100.0% of chosen, 50.0% of others"
     )
 

@@ -15,7 +15,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.load_models import Models, model_files, with_weights
-from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
+from edgedistill.vocabulary import learn_tokenizer, trim_tokenizer
 
 
 def build(
@@ -62,7 +62,7 @@ def build(
     trimming = None
     if student.trim is not None:
         tokenizer, trimming = _trimmed(tokenizer, corpora, student.trim)
-        session.log(f"student.trim: {trim_report.summary_line(trimming)}")
+        session.log(f"student.trim: {trim_tokenizer.summary_line(trimming)}")
     return _kept(tokenizer, kept, trimming)
 
 
