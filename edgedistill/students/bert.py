@@ -14,10 +14,8 @@ from edgedistill.errors import UserError
 from edgedistill.students import bert_layers, embedding_tables, head, narrow_bert
 from edgedistill.students.bert_layers import (
     EncoderLayers,
-    LayerSource,
     first_position,
     position_ids,
-    position_rows,
 )
 from edgedistill.students.graph_writer import MASKED
 from edgedistill.students.head import Headed
@@ -146,7 +144,7 @@ def shape(
     vocabulary_size: int,
     pad: int,
     teacher_dims: int,
-    source: LayerSource | None,
+    source: EncoderLayers | None,
     reduced: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data.
@@ -159,7 +157,7 @@ def shape(
     if source is None:
         config, positions = _random_config(spec, own), dict[str, Any]()
     else:
-        config = _source_config(spec, source.config, {**own, **(reduced or {})})
+        config = _source_config(spec, source.model.config, {**own, **(reduced or {})})
         positions = positions_and_bias(pad, source)
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
@@ -189,11 +187,13 @@ def layers_shape(
     }
 
 
-def positions_and_bias(pad: int, source: LayerSource) -> dict[str, Any]:
+def positions_and_bias(pad: int, source: EncoderLayers) -> dict[str, Any]:
     """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a
     relative attention bias."""
-    found: dict[str, Any] = {"positions": "pad", "pad": pad} if source.position_ids == "pad" else {}
-    return found if source.buckets is None else {**found, "relative_bias": source.buckets}
+    found: dict[str, Any] = {} if source.pad is None else {"positions": "pad", "pad": pad}
+    if source.relative_bias is not None:
+        found["relative_bias"] = source.relative_bias.table.num_embeddings
+    return found
 
 
 def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
@@ -308,12 +308,7 @@ def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) 
     for at, number in enumerate(layers):
         mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
     mine.embeddings.LayerNorm.load_state_dict(theirs.embeddings.LayerNorm.state_dict())
-    segments = mine.embeddings.token_type_embeddings.weight
-    segments.data.copy_(theirs.embeddings.token_type_embeddings.weight[: len(segments)])
-    positions = mine.embeddings.position_embeddings.weight
-    positions.data.copy_(position_rows(len(positions), student.pad, theirs, source.pad))
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
+    bert_layers.copy_tables(student, source)
     if student.pooling == "cls_pooler" and theirs.pooler is not None:
         mine.pooler.load_state_dict(theirs.pooler.state_dict())
 
@@ -329,14 +324,14 @@ def _identity_head(student: BertStudent) -> None:
 
 def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    taken = start.layers.shape_source if start.layers else None
+    taken = start.layers
     if taken is not None and start.tokenizer.pad_token_id is None:
         # without a padding token to count from, which texts would hold too
-        taken = taken._replace(position_ids="zero")
+        taken = taken._replace(pad=None)
     narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
     student: BertStudent = build_to_train(build, own, start.shape_only)
-    layers = source_layers(spec, taken.config) if taken else None
+    layers = source_layers(spec, taken.model.config) if taken else None
     embeddings, weights = start.embeddings, start.token_weights
     if not spec.reduced:
         initialize(student, layers, start.layers, embeddings, spec.embeddings.of == "outputs", weights)

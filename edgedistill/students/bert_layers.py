@@ -11,7 +11,7 @@ import onnx
 import torch
 from onnx import TensorProto
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PretrainedConfig
+from transformers import BertConfig, BertModel
 
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import (
@@ -61,20 +61,6 @@ GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"
 BIAS = "encoder.relative_attention_bias.weight"
 
 
-class LayerSource(NamedTuple):
-    """What the shape of a student takes from the encoder that its layers come from.
-
-    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative
-        attention bias; repeats: how
-    often the encoder applies its own layers, 1 unless it is a recurrent student itself.
-    """
-
-    config: PretrainedConfig
-    position_ids: str = "zero"
-    buckets: int | None = None
-    repeats: int = 1
-
-
 class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
@@ -88,11 +74,9 @@ class EncoderLayers(NamedTuple):
     relative_bias: RelativeBias | None = None
 
     @property
-    def shape_source(self) -> LayerSource:
-        """What a student's shape takes from it."""
-        buckets = self.relative_bias.table.num_embeddings if self.relative_bias else None
-        repeats = getattr(getattr(self.model, "encoder", None), "times", 1)
-        return LayerSource(self.model.config, "zero" if self.pad is None else "pad", buckets, repeats)
+    def repeats(self) -> int:
+        """How often the encoder applies its own layers: 1 unless it is a recurrent student itself."""
+        return int(getattr(getattr(self.model, "encoder", None), "times", 1))
 
 
 def convert(model: Any) -> EncoderLayers | None:
@@ -168,6 +152,20 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
     found = torch.zeros(rows, table.shape[1])
     found[mine : mine + count] = table[theirs : theirs + count]
     return found
+
+
+@torch.no_grad()
+def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None) -> None:
+    """Copy the tables of positions and segments and a relative bias in place; `space` (H, w) projects the
+    rows. A student with fewer segments takes the first of them."""
+    mine, theirs = student.model.embeddings, source.model.embeddings
+    positions, segments = mine.position_embeddings.weight, mine.token_type_embeddings.weight
+    rows = position_rows(len(positions), student.pad, source.model, source.pad)
+    kinds = theirs.token_type_embeddings.weight[: len(segments)]
+    positions.copy_(rows if space is None else rows @ space)
+    segments.copy_(kinds if space is None else kinds @ space)
+    if student.relative_bias is not None and source.relative_bias is not None:
+        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
 
 
 def first_position(pad: int | None) -> int:

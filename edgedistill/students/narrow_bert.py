@@ -13,7 +13,7 @@ from transformers import BertModel
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import embedding_tables
-from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
+from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position
 from edgedistill.students.graph_writer import MASKED
 
 
@@ -29,7 +29,7 @@ class Texts(NamedTuple):
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 
-def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
+def shape(spec: recipe.Bert, layers: EncoderLayers) -> dict[str, int]:
     """The values of the source's config that the narrow student replaces. Heads keep the source's size where
     the width allows it.
 
@@ -37,7 +37,7 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
     Raises UserError for a width that is not smaller, for more heads or neurons than the source has, for heads
     that do not divide the width, and for fewer heads where all are kept.
     """
-    source: Any = layers.config
+    source: Any = layers.model.config
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
         raise UserError(
@@ -45,7 +45,7 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
             "their width"
         )
     most = int(source.num_attention_heads)
-    heads = spec.heads or _default_heads(width, wide, most, layers.buckets is not None)
+    heads = spec.heads or _default_heads(width, wide, most, layers.relative_bias is not None)
     if width % heads or heads > most:
         raise UserError(
             f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor "
@@ -56,7 +56,7 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
             f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; "
             "give more heads"
         )
-    if layers.buckets is not None and heads != most:
+    if layers.relative_bias is not None and heads != most:
         way_out = f"give a width that is a multiple of {most}, and leave heads out"
         raise UserError(
             f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; "
@@ -111,7 +111,9 @@ def initialize(
         student.model.config.hidden_size,
     )
     normed_space = _before_norm(model.embeddings.LayerNorm.weight) @ space
-    _set_tables(student, source, token_embeddings @ normed_space, normed_space, token_weights)
+    table = student.model.embeddings.word_embeddings
+    embedding_tables.initialize(table, token_embeddings @ normed_space, token_weights)
+    copy_tables(student, source, normed_space)
     state = _fit_norm(
         student.model.embeddings.LayerNorm,
         _summed(student.model, student.pad, None, ids),
@@ -210,21 +212,6 @@ def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     return found.transpose(1, 2).flatten(2)
 
 
-def _set_tables(
-    student: Any, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None
-) -> None:
-    """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a
-    relative bias."""
-    mine = student.model.embeddings
-    embedding_tables.initialize(mine.word_embeddings, tokens, token_weights)
-    positions = mine.position_embeddings.weight
-    positions.copy_(position_rows(len(positions), student.pad, source.model, source.pad) @ normed_space)
-    segments = mine.token_type_embeddings.weight
-    segments.copy_(source.model.embeddings.token_type_embeddings.weight[: len(segments)] @ normed_space)
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
-
-
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Fit a LayerNorm's gain and bias, dimension by dimension, to a target output (B, T, w); returns its
     output."""
@@ -243,26 +230,35 @@ def _fold(linear: nn.Linear, weight: Tensor, bias: Tensor, space: Tensor, mean: 
     linear.bias.copy_(bias + weight @ (mean - space @ (space.T @ mean)))
 
 
-def _fit_output(
-    linear: nn.Linear, features: Tensor, state: Tensor, residual: Tensor, added: Tensor, mask: Tensor
+def _fit_block(
+    mine: Any,
+    theirs: Any,
+    space: Tensor,
+    features: tuple[Tensor, Tensor],
+    states: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor,
 ) -> Tensor:
-    """Fit a block's output matrix to the source's block by ridge regression; returns state + its output (B,
-    T, w), before LayerNorm.
+    """Fit a block's output matrix to the source's block by ridge regression, then its LayerNorm; returns the
+    narrow state after it. features: that the narrow and the wide matrix read; states: (narrow before; wide
+    before, after).
 
-    residual, added (B, T, w): the two terms of the source's sum before its LayerNorm, the state and the
-    block's output, both times the gain and projected. LayerNorm ignores length, so both are scaled to bring
-    `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the rest.
+    The source's sum before its LayerNorm has two terms, the state and the block's output, here times the gain
+    and projected. LayerNorm ignores length, so both are scaled to bring the first closest to the narrow
+    state, which no matrix can change; the block is fitted to add the rest.
     """
-    x, z, skip, more = (each[mask].double() for each in (features, state, residual, added))
+    state, before, after = states
+    normed_space = _before_norm(theirs.LayerNorm.weight) @ space
+    residual, added = before @ normed_space, theirs.dense(features[1]) @ normed_space
+    x, z, skip, more = (each[mask].double() for each in (features[0], state, residual, added))
     middle = skip - skip.mean(0)
     missing = (skip + more) * ((z - z.mean(0)) * middle).sum() / middle.square().sum() - z
     known = x - x.mean(0)
     gram = known.T @ known
     gram.diagonal().add_(RIDGE * gram.diagonal().mean())
     weight = torch.linalg.solve(gram, known.T @ (missing - missing.mean(0)))
-    linear.weight.copy_(weight.T)
-    linear.bias.copy_(missing.mean(0) - x.mean(0) @ weight)
-    return state + linear(features)
+    mine.dense.weight.copy_(weight.T)
+    mine.dense.bias.copy_(missing.mean(0) - x.mean(0) @ weight)
+    return _fit_norm(mine.LayerNorm, state + mine.dense(features[0]), after @ space, mask)
 
 
 def _set_attention(
@@ -271,38 +267,26 @@ def _set_attention(
     """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns
     the narrow state after it."""
     state, before, context, after = states
-    mask, out = texts.mask, theirs.output.dense
-    outputs = _split(context, theirs.self.num_attention_heads).transpose(1, 2)[mask]  # (n, heads, s)
-    parts = out.weight.T.unflatten(0, (theirs.self.num_attention_heads, -1)) @ space  # (heads, s, w)
+    mask, heads = texts.mask, theirs.self.num_attention_heads
+    outputs = _split(context, heads).transpose(1, 2)[mask]  # (n, heads, s)
+    parts = theirs.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
     power = torch.stack(
         [
             (outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum()
-            for head in range(len(parts))
+            for head in range(heads)
         ]
     )
     kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
     flat, size = before[mask], mine.self.attention_head_size
-    mean = flat.mean(0)
-    weights: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
-    biases: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
-    for head in kept:
-        for name, reduction in zip(
-            weights, _head_reductions(theirs.self, head, flat, outputs[:, head], size), strict=True
-        ):
-            linear, rows = (
-                getattr(theirs.self, name),
-                slice(head * len(reduction), (head + 1) * len(reduction)),
-            )
-            weights[name].append(reduction.T @ linear.weight[rows])
-            biases[name].append(reduction.T @ linear.bias[rows])
-    for name in weights:
-        _fold(getattr(mine.self, name), torch.cat(weights[name]), torch.cat(biases[name]), space, mean)
-    normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
-    residual, added = before @ normed_space, out(context) @ normed_space
-    summed = _fit_output(
-        mine.output.dense, _context(mine.self, state, texts.scores), state, residual, added, mask
-    )
-    return _fit_norm(mine.output.LayerNorm, summed, after @ space, mask)
+    reductions = [_head_reductions(theirs.self, head, flat, outputs[:, head], size) for head in kept]
+    for name, reduced in zip(("query", "key", "value"), zip(*reductions, strict=True), strict=True):
+        wide = getattr(theirs.self, name)
+        weights, biases = (each.unflatten(0, (heads, -1)) for each in (wide.weight, wide.bias))
+        weight = torch.cat([part.T @ weights[head] for head, part in zip(kept, reduced, strict=True)])
+        bias = torch.cat([part.T @ biases[head] for head, part in zip(kept, reduced, strict=True)])
+        _fold(getattr(mine.self, name), weight, bias, space, flat.mean(0))
+    features = _context(mine.self, state, texts.scores), context
+    return _fit_block(mine.output, theirs.output, space, features, (state, before, after), mask)
 
 
 def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
@@ -341,13 +325,11 @@ def _set_feed_forward(
 ) -> Tensor:
     """Set a feed-forward block from a wide one. states: (narrow before; wide before, after). Returns the
     narrow state after it."""
-    state, before, after = states
+    state, before, _ = states
     active = theirs.intermediate(before)
     power = active[mask].var(0) * (theirs.output.dense.weight.T @ space).square().sum(1)
     kept = power.topk(layer.intermediate.dense.out_features).indices.sort().values
     wide = theirs.intermediate.dense
     _fold(layer.intermediate.dense, wide.weight[kept], wide.bias[kept], space, before[mask].mean(0))
-    normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
-    residual, added = before @ normed_space, theirs.output.dense(active) @ normed_space
-    summed = _fit_output(layer.output.dense, layer.intermediate(state), state, residual, added, mask)
-    return _fit_norm(layer.output.LayerNorm, summed, after @ space, mask)
+    features = layer.intermediate(state), active
+    return _fit_block(layer.output, theirs.output, space, features, states, mask)

@@ -13,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bert_layers, embedding_tables, head
-from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position
+from edgedistill.students.bert_layers import EncoderLayers, first_position
 from edgedistill.students.kind import Kind, Start, build_to_train
 
 COPIED = (
@@ -58,7 +58,7 @@ class RecurrentShape(bert.BertShape):
 
 
 def shape(
-    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource
+    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is
     `bottleneck`.
@@ -66,15 +66,18 @@ def shape(
     Raises UserError for a bottleneck wider than the layers, for layers that the source lacks, for a layer
     block that does not divide its depth, and where no positions are left behind the padding id.
     """
-    layers, rows = len(source_layers(spec, source.config)), source.config.max_position_embeddings
-    counted_from = source.position_ids if spec.position_ids == "source" else spec.position_ids
+    given = source.model.config
+    layers, rows = len(source_layers(spec, given)), given.max_position_embeddings
+    counted_from = spec.position_ids
+    if counted_from == "source":
+        counted_from = "zero" if source.pad is None else "pad"
     most = rows - first_position(pad if counted_from == "pad" else None)
     if most < 3:
         raise UserError(
             f"student.position_ids: none are left behind padding id {pad} in a table of {rows}; set "
             "position_ids: zero"
         )
-    copied = {name: getattr(source.config, name) for name in COPIED}
+    copied = {name: getattr(given, name) for name in COPIED}
     if spec.activation:
         copied["hidden_act"] = spec.activation
     config = BertConfig(
@@ -82,13 +85,13 @@ def shape(
         vocab_size=vocabulary_size,
         num_hidden_layers=layers,
         # all text is segment 0; the paper's new table has one row
-        type_vocab_size=1 if spec.bottleneck else source.config.type_vocab_size,
+        type_vocab_size=1 if spec.bottleneck else given.type_vocab_size,
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
     positions = {**bert.positions_and_bias(pad, source), "positions": counted_from, "pad": pad}
-    times = spec.repeats or source.repeats * source.config.num_hidden_layers // layers
+    times = spec.repeats or source.repeats * given.num_hidden_layers // layers
     return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "times": times}
 
 
@@ -144,7 +147,7 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
     """The recipe's student with its initial weights, and its shape."""
     source = start.layers
     assert source is not None  # a recurrent student always has a source
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source.shape_source)
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
     if own["positions"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
