@@ -59,39 +59,24 @@ def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
     """Write the graph of logits. pad: the id that fills the shorter text of a pair."""
-    encoder = graph_of(classifier.encoder)
-    writer = GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
-    joining = _join_pairs(writer, encoder.graph, pad) if classifier.pair else []
-    _head(writer, classifier, _embedding_before_unit_length(encoder.graph))
-    nodes = _needed([*joining, *encoder.graph.node, *writer.nodes], "logits")
+    model = graph_of(classifier.encoder)
+    graph, writer = model.graph, GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
+    joining = _join_pairs(writer, graph, pad) if classifier.pair else []
+    unit = next(node for node in graph.node if "sentence_embedding" in node.output)
+    assert unit.op_type == "Div", "the last node scales rows to unit length"
+    _head(writer, classifier, unit.input[0])
+    nodes = _needed([*joining, *graph.node, *writer.nodes], "logits")
     used = {name for node in nodes for name in node.input}
-    constants = [
-        constant for constant in [*encoder.graph.initializer, *writer.constants] if constant.name in used
-    ]
-    names = INPUTS[: 4 if classifier.pair else 2]
-    inputs = [
-        helper.make_tensor_value_info(
-            name, TensorProto.INT64, ["batch", "sequence" + name[-2:] * (name[-1] == "2")]
-        )
-        for name in names
-    ]
-    outputs = [
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classifier.out.out_features])
-    ]
-    graph = helper.make_graph(nodes, "classifier", inputs, outputs, constants)
-    opsets = {(entry.domain, entry.version) for entry in encoder.opset_import}
-    imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets)]
-    model = helper.make_model(
-        graph, opset_imports=imports, ir_version=encoder.ir_version, producer_name="edgedistill"
-    )
+    constants = [each for each in [*graph.initializer, *writer.constants] if each.name in used]
+    inputs = []
+    for name in INPUTS[: 4 if classifier.pair else 2]:
+        tokens = "sequence_2" if name.endswith("_2") else "sequence"
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", tokens]))
+    sizes = ["batch", classifier.out.out_features]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, sizes)]
+    model.graph.CopyFrom(helper.make_graph(nodes, "classifier", inputs, outputs, constants))
     onnx.checker.check_model(model)
     return model
-
-
-def _embedding_before_unit_length(encoder: onnx.GraphProto) -> str:
-    unit = next(node for node in encoder.node if "sentence_embedding" in node.output)
-    assert unit.op_type == "Div", "the last node scales rows to unit length"
-    return str(unit.input[0])
 
 
 def _head(writer: GraphWriter, classifier: Classifier, rows: str) -> None:

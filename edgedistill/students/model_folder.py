@@ -52,6 +52,14 @@ POOLINGS = {
     "pooling_mode_lasttoken": ("lasttoken", "last"),
 }
 POOLING_NAMES = dict(POOLINGS.values())
+# of a Dense: sentence-transformers' names, and torch's in short
+ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": "Tanh",
+    "torch.nn.modules.linear.Identity": "Identity",
+    "torch.nn.modules.activation.ReLU": "ReLU",
+    "torch.nn.modules.activation.GELU": "GELU",
+    "torch.nn.modules.activation.Sigmoid": "Sigmoid",
+}
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 OTHER_MODULES = {  # what a first module of another kind is, and the way out
     "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a "
@@ -154,7 +162,7 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
         "in_features": _size,
         "out_features": _size,
         "bias": _flag,
-        "activation_function": lambda value: isinstance(value, str),
+        "activation_function": _one_of(*ACTIVATIONS),
         "module_input_name": _one_of("sentence_embedding"),
         "module_output_name": _ON_EMBEDDING,
         "use_residual": _one_of(False),

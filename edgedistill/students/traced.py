@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
@@ -74,29 +75,43 @@ def write(student: Any, is_same: Callable[[onnx.ModelProto], bool]) -> onnx.Mode
             fused = _fused(chosen, student.model.config)
             chosen = fused if is_same(fused) else chosen
     ONNXModel(chosen).replace_gemm_with_matmul()  # the quantizers look for MatMul
-    _share_constants(chosen.graph)
-    _name_parameters(chosen.graph, student)
+    _name_constants(chosen.graph, student)
     chosen.producer_name = "edgedistill"
     return chosen
 
 
-def _name_parameters(graph: onnx.GraphProto, student: nn.Module) -> None:
-    """Give the constants that are parameters of the student, or transposed ones, the names of those; in
-    place."""
+def _name_constants(graph: onnx.GraphProto, student: nn.Module) -> None:
+    """Give the constants that are parameters of the student, or transposed ones, the names of those, in
+    place. Of several equal matrices one is kept: the weight of a head that is applied to every token and to
+    their mean."""
     known: dict[tuple[object, ...], list[str]] = {}
     for name, parameter in student.named_parameters():
         array = parameter.detach().numpy()
-        for kept, ending in ((array, ""), (array.T, ".T")) if array.ndim == 2 else ((array, ""),):
-            known.setdefault((kept.shape, kept.tobytes()), []).append(name + ending)
+        known.setdefault(_content(array), []).append(name)
+        if array.ndim == 2:
+            known.setdefault(_content(array.T), []).append(f"{name}.T")
+    matrices: dict[tuple[object, ...], str] = {}
     renamed: dict[str, str] = {}
+    kept = []
     for constant in graph.initializer:
-        array = numpy_helper.to_array(constant)
-        names = known.get((array.shape, array.tobytes()), [])
-        if names:
-            own = constant.name.removeprefix("student.")
-            renamed[constant.name] = constant.name = names.pop(names.index(own) if own in names else 0)
+        traced, content = constant.name, _content(numpy_helper.to_array(constant))
+        if content in matrices:
+            renamed[traced] = matrices[content]
+            continue
+        if names := known.get(content):
+            own = traced.removeprefix("student.")
+            renamed[traced] = constant.name = names.pop(names.index(own) if own in names else 0)
+        if len(constant.dims) == 2:
+            matrices[content] = constant.name
+        kept.append(constant)
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _content(array: np.ndarray) -> tuple[object, ...]:
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
@@ -127,23 +142,3 @@ def _fused(plain: onnx.ModelProto, config: Any) -> onnx.ModelProto:
     if not any(entry.domain == MICROSOFT for entry in fused.opset_import):
         fused.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return fused
-
-
-def _share_constants(graph: onnx.GraphProto) -> None:
-    """Keep one of several equal matrices: the weight of a head that is applied to every token and to their
-    mean; in place."""
-    first: dict[tuple[object, ...], str] = {}
-    same: dict[str, str] = {}
-    for constant in graph.initializer:
-        same[constant.name] = constant.name
-        if len(constant.dims) == 2:
-            array = numpy_helper.to_array(constant)
-            same[constant.name] = first.setdefault(
-                (array.dtype.str, array.shape, array.tobytes()), constant.name
-            )
-    for node in graph.node:
-        for at, name in enumerate(node.input):
-            node.input[at] = same.get(name, name)
-    kept = [constant for constant in graph.initializer if same[constant.name] == constant.name]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)

@@ -28,7 +28,7 @@ def check_loss(loss: float, place: Place, step: int) -> None:
 
 def check_weights(module: nn.Module, place: Place, step: int) -> None:
     """Raise UserError for a weight that is not finite: the last step's may be, where its loss was finite."""
-    if found := finite_weights.problem(module.named_parameters(), module.named_buffers()):
+    if found := finite_weights.problem(module):
         raise _stopped(found, place, step)
 
 

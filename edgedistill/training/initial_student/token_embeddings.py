@@ -17,7 +17,7 @@ from edgedistill.session import Session
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training.initial_student.weight_source import WeightSource
 from edgedistill.training.load_models import Models, with_weights
-from edgedistill.vocabulary import initial_embeddings, translated_embeddings
+from edgedistill.vocabulary import initial_embeddings
 
 FORMAT = 1  # part of a key of cached outputs: raise it when what is stored changes
 
@@ -71,7 +71,7 @@ def initial_token_embeddings(
     return (
         rows
         if pairs is None
-        else translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
+        else initial_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
     )
 
 
