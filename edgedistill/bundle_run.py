@@ -132,7 +132,6 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
     if about["kind"] not in kinds.KINDS:
         raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
     shape = about.get("student", {})
-    _check_layers(shape, at)
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
@@ -144,15 +143,6 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
         )
     spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))
     return BundleRun(opened, spec, shape)
-
-
-def _check_layers(shape: dict[str, Any], at: str) -> None:
-    """Raise UserError for layers that are not read back."""
-    config = shape.get("config")
-    family = config.get("model_type", "bert") if isinstance(config, dict) else "bert"
-    if family != "bert":
-        fact = f"its layers ({ascii(family)[:40]}) cannot be read back from a graph"
-        raise UserError(f"{at}: {fact}; give the run it was exported from")
 
 
 def _special_tokens(path: Path) -> dict[str, str]:

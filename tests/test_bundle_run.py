@@ -180,7 +180,7 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         (lambda shape: shape.update(auto_map="x"), "student.auto_map: Extra inputs are not permitted"),
         (
             lambda shape: shape["config"].update(model_type="gpt2"),
-            "its layers ('gpt2') cannot be read back from a graph",
+            "student.config.model_type: Input should be 'bert'",
         ),
         (
             lambda shape: shape.update(relative_bias=8),

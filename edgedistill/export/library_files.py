@@ -129,7 +129,7 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     A head that the graph applies to every token has no Dense.
     """
     poolings, width = (
-        list(getattr(student, "poolings", None) or [student.pooling]),
+        student.poolings,
         int(student.model.config.hidden_size),
     )
     dense = _dense(student)

@@ -42,6 +42,10 @@ class BertStudent(Headed):
         self.pad: int | None = None
         self.relative_bias: RelativeBias | None = None
 
+    @property
+    def poolings(self) -> list[str]:
+        return [self.pooling]
+
     def encoded(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
     ) -> Any:
@@ -239,19 +243,22 @@ def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
     """
     depth = source.num_hidden_layers
     if isinstance(spec.layers, list):
-        for layer in spec.layers:
-            if not 0 <= layer < depth:
-                raise UserError(
-                    f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to "
-                    f"{depth - 1}"
-                )
-        return spec.layers
+        return known_layers(spec.layers, depth)
     count = spec.layers or depth
     if count > depth:
         raise UserError(
             f"student.layers: {count} layers from weights that have {depth}; ask for {depth} or fewer"
         )
     return [round((i + 1) * depth / count) - 1 for i in range(count)]
+
+
+def known_layers(layers: list[int], depth: int) -> list[int]:
+    """The layers. Raises UserError for one that a source of this depth does not have."""
+    for layer in layers:
+        if not 0 <= layer < depth:
+            fact = f"no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}"
+            raise UserError(f"student.layers: {fact}")
+    return layers
 
 
 def build(shape: dict[str, Any]) -> BertStudent:

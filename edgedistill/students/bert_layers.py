@@ -19,7 +19,6 @@ from edgedistill.students.graph_writer import (
     MASKED,
     MICROSOFT,
     GraphWriter,
-    after_pooling,
     finish,
     head_on_tokens,
 )
@@ -181,7 +180,7 @@ def layers_of(student: Any) -> EncoderLayers | None:
         return None
     if not all(
         isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS
-        for layer in after_pooling(student)
+        for layer in student.layers_after_pooling
     ):
         return None
     own = hasattr(student, "relative_bias")  # a student, whose model is a BertModel already
@@ -223,11 +222,10 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
-    poolings = list(getattr(student, "poolings", None) or [student.pooling])
-    if poolings == ["cls_pooler"]:
+    if student.poolings == ["cls_pooler"]:
         pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
     else:
-        parts = [pool_nodes(writer, tokens, pooling) for pooling in poolings]
+        parts = [pool_nodes(writer, tokens, pooling) for pooling in student.poolings]
         pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
     return finish(writer, pooled, student, tokens)
 

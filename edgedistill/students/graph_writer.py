@@ -85,7 +85,7 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
     """
     on_tokens = tokens is not None and head_on_tokens(student)
     rows = [pooled, tokens] if tokens is not None and on_tokens else [pooled]
-    for layer in after_pooling(student):
+    for layer in student.layers_after_pooling:
         if isinstance(layer, nn.Linear):
             rows = writer.linear_each(rows, layer)
         elif not isinstance(layer, nn.Identity):
@@ -109,14 +109,6 @@ def finish(writer: GraphWriter, pooled: str, student: Any, tokens: str | None = 
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedistill")
 
 
-def after_pooling(student: Any) -> list[nn.Module]:
-    """The layers between pooling and unit length, in order."""
-    if hasattr(student, "dense"):  # a pretrained encoder's chain
-        return [layer for block in student.dense for layer in block]
-    head = [student.head] if getattr(student, "head", None) is not None else []
-    return [*head, nn.Tanh()] if getattr(student, "tanh", False) else head
-
-
 def is_encoder(student: Any) -> bool:
     """Whether the student is a transformer: its graph gives `last_hidden_state` too."""
     return hasattr(student, "model")
@@ -125,22 +117,19 @@ def is_encoder(student: Any) -> bool:
 def pools_to_embedding(student: Any) -> bool:
     """Whether the mean of `last_hidden_state` is the embedding, up to its length: the student pools by mean,
     and its head is linear."""
-    poolings = list(getattr(student, "poolings", None) or [getattr(student, "pooling", None)])
-    return (
-        is_encoder(student)
-        and poolings == ["mean"]
-        and all(isinstance(layer, nn.Linear | nn.Identity) for layer in after_pooling(student))
-    )
+    if not is_encoder(student) or student.poolings != ["mean"]:
+        return False
+    return all(isinstance(layer, nn.Linear | nn.Identity) for layer in student.layers_after_pooling)
 
 
 def head_on_tokens(student: Any) -> bool:
     """Whether `last_hidden_state` is what the head gives for every token.
 
     A linear map commutes with the mean: applied before pooling, it lets every library that pools by mean
-        return the student's embedding.
+    return the student's embedding.
     """
     return pools_to_embedding(student) and any(
-        isinstance(layer, nn.Linear) for layer in after_pooling(student)
+        isinstance(layer, nn.Linear) for layer in student.layers_after_pooling
     )
 
 

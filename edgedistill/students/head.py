@@ -22,6 +22,11 @@ class Headed(nn.Module):
     def dims(self) -> int:
         return self.pooled_dims if self.head is None else self.head.out_features
 
+    @property
+    def layers_after_pooling(self) -> list[nn.Module]:
+        head = [] if self.head is None else [self.head]
+        return [*head, nn.Tanh()] if self.tanh else [*head]
+
     def through_head(self, pooled: Tensor) -> Tensor:
         """(B, pooled_dims) -> (B, dims)."""
         embeddings = pooled if self.head is None else self.head(pooled)

@@ -32,13 +32,11 @@ def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        places = [".".join(str(part) for part in each["loc"] if part not in KINDS) for each in error.errors()]
-        lines = [f"{at}: {each['msg']}" for at, each in zip(places, error.errors(), strict=True)]
-        raise UserError(
-            *(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])
-        ) from None
-    found: dict[str, Any] = read.model_dump(mode="json", exclude_unset=True)
-    return {**found, "config": read.config.model_dump()} if hasattr(read, "config") else found
+        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()[:20]]
+        lines = [f"{place}: student.{ascii(f'{at}: {fact}')[1:-1]}; {GET_AGAIN}" for at, fact in found]
+        raise UserError(*lines) from None
+    shape = read.model_dump(mode="json", exclude_unset=True)
+    return {**shape, "config": read.config.model_dump()} if hasattr(read, "config") else shape
 
 
 def parameters(module: nn.Module) -> dict[str, int]:

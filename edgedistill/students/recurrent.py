@@ -101,12 +101,10 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
     Raises UserError for layers that the source lacks, and where M does not divide the source's depth.
     """
     depth = source.num_hidden_layers
-    layers = list(spec.layers) if isinstance(spec.layers, list) else list(range(spec.layers))
-    for layer in layers if isinstance(spec.layers, list) else []:
-        if not 0 <= layer < depth:
-            raise UserError(
-                f"student.layers: layer {layer} of a source with {depth} layers (0 to {depth - 1})"
-            )
+    if isinstance(spec.layers, list):
+        layers = bert.known_layers(spec.layers, depth)
+    else:
+        layers = list(range(spec.layers))
     if depth % len(layers):
         known = ", ".join(str(count) for count in range(1, depth + 1) if depth % count == 0)
         raise UserError(

@@ -37,6 +37,11 @@ class PretrainedEncoder(nn.Module):
         last: Any = dense[-1][0] if dense else None
         self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
 
+    @property
+    def layers_after_pooling(self) -> list[nn.Module]:
+        blocks: Any = self.dense
+        return [layer for block in blocks for layer in block]
+
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization.onnx_model import ONNXModel
 from torch import Tensor, nn
 
-from edgedistill.students.graph_writer import MICROSOFT, OPSET, after_pooling, head_on_tokens, is_encoder
+from edgedistill.students.graph_writer import MICROSOFT, OPSET, head_on_tokens, is_encoder
 from edgedistill.students.model_folder import TEACH, opening
 
 
@@ -39,7 +39,7 @@ class _Traced(nn.Module):
         if not self.token_embeddings:
             return (torch.nn.functional.normalize(pooled, dim=-1),)
         tokens = self.token_embeddings.pop()
-        for layer in after_pooling(self.student) if head_on_tokens(self.student) else []:
+        for layer in self.student.layers_after_pooling if head_on_tokens(self.student) else []:
             tokens = layer(tokens)
         return torch.nn.functional.normalize(pooled, dim=-1), tokens
 

@@ -270,13 +270,13 @@ def summary(report: dict[str, Any]) -> str:
         "at most"
     ]
     for source in report["sources"]:
-        dropped = source["dropped"]
+        changed = source["changed"]
         text = (
             f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
         )
-        if dropped["texts"]:
-            mean, unknown = dropped["tokens_mean"], dropped["unknown"]
-            text += f"; the other {dropped['texts']:,}: {mean['before']:.1f} → {mean['after']:.1f} tokens, "
+        if changed["texts"]:
+            mean, unknown = changed["tokens_mean"], changed["unknown"]
+            text += f"; the other {changed['texts']:,}: {mean['before']:.1f} → {mean['after']:.1f} tokens, "
             text += f"unknown {unknown['before']:.2%} → {unknown['after']:.2%}"
         lines.append(text)
     return "\n".join(lines)

@@ -122,8 +122,7 @@ def _compare(
     old_ids: np.ndarray,
     sources: list[NamedTexts],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """For each source, the share of texts tokenized as before, and token counts of those (kept) and of the
-    rest (dropped).
+    """For each source, the share of texts tokenized as before, and token counts of the changed ones.
 
     `old_ids` (V,): the id in `before` of each token of `after`. Also returns some unchanged texts. Raises
     RuntimeError where a text of kept tokens is tokenized otherwise than before: a bug in the trimming.
@@ -134,47 +133,40 @@ def _compare(
     unknown = [-1 if each.unk_token_id is None else int(each.unk_token_id) for each in (before, after)]
     reports, examples = [], list[str]()
     for name, read in sources:
-        # of kept and of dropped texts: how many, their tokens before and after, the unknown ones among them
-        kept, dropped, shown = np.zeros(5, np.int64), np.zeros(5, np.int64), 0
+        # of changed texts: how many, their tokens before and after, the unknown ones among them
+        texts, counted, shown = 0, np.zeros(5, np.int64), 0
         for chunk in chunks(read()):
+            texts += len(chunk)
             encoded = [
                 [encoding.ids for encoding in each.backend_tokenizer.encode_batch_fast(chunk)]
                 for each in (before, after)
             ]
             for text, old, new in zip(chunk, *encoded, strict=True):
-                counted = (1, len(old), len(new), old.count(unknown[0]), new.count(unknown[1]))
                 expected = [new_ids[token] for token in old]
-                if expected == new:
-                    kept += counted
-                    if shown < EXAMPLES:
-                        examples.append(text)
-                        shown += 1
-                elif -1 in expected:
-                    dropped += counted
-                else:
+                if expected != new and -1 not in expected:
                     raise RuntimeError(
                         f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}"
                     )
-        total = int(kept[0] + dropped[0])
-        found = {"name": name, "texts": total, "identical": _share(kept[0], total, 6)}
-        reports.append({**found, "kept": _shares(kept), "dropped": _shares(dropped)})
+                if expected != new:
+                    counted += (1, len(old), len(new), old.count(unknown[0]), new.count(unknown[1]))
+                elif shown < EXAMPLES:
+                    examples.append(text)
+                    shown += 1
+        count, *tokens = counted[:3].tolist()
+        mean = [_share(each, count, 3) for each in tokens]
+        shares = [_share(each, of, 6) for each, of in zip(counted[3:].tolist(), tokens, strict=True)]
+        changed = {
+            "texts": count,
+            "tokens_mean": {"before": mean[0], "after": mean[1]},
+            "unknown": {"before": shares[0], "after": shares[1]},
+        }
+        identical = _share(texts - count, texts, 6)
+        reports.append({"name": name, "texts": texts, "identical": identical, "changed": changed})
     return reports, examples
 
 
-def _shares(counted: np.ndarray) -> dict[str, Any]:
-    texts, *tokens = counted[:3].tolist()
-    unknown = counted[3:].tolist()
-    mean = [_share(count, texts, 3) for count in tokens]
-    share = [_share(count, of, 6) for count, of in zip(unknown, tokens, strict=True)]
-    return {
-        "texts": texts,
-        "tokens_mean": {"before": mean[0], "after": mean[1]},
-        "unknown": {"before": share[0], "after": share[1]},
-    }
-
-
 def _share(count: int, of: int, digits: int) -> float | None:
-    return round(float(count / of), digits) if of else None
+    return round(count / of, digits) if of else None
 
 
 def _check_special(

@@ -232,7 +232,7 @@ def test_int8_measures_channels_where_outliers_are() -> None:
     product = writer.add(
         "MatMul", norm, writer.constant(random.normal(size=(32, 16)) / large[:, None], "weight")
     )
-    fp32 = finish(writer, pool(writer, product, "mean"), SimpleNamespace(dims=16))
+    fp32 = finish(writer, pool(writer, product, "mean"), SimpleNamespace(dims=16, layers_after_pooling=[]))
     inputs = some_ids(8, 20)
     expected = run(fp32, *inputs)
     by_row, by_channel = (

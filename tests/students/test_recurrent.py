@@ -212,7 +212,7 @@ def test_fresh_tables_are_the_papers() -> None:
             r"4, 6, 12\)",
         ),
         ({"layers": 24}, "a block of 24 does not divide the source's 12 layers"),
-        ({"layers": [0, 12]}, r"student.layers: layer 12 of a source with 12 layers \(0 to 11\)"),
+        ({"layers": [0, 12]}, "student.layers: no layer 12 in a model with 12 layers; choose from 0 to 11"),
         (
             {"bottleneck": 769},
             r"student.bottleneck: 769 is wider than the layers \(768\); give less, or leave it out",
