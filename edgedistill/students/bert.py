@@ -85,7 +85,7 @@ class BertStudent(Headed):
     ) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d).
 
-        token_embeddings (B, T, H): the rows of the embedding table, where they were looked up before.
+        `token_embeddings` (B, T, H) are the rows of the embedding table, where they were looked up before.
         """
         tokens, *pooler = self.encoded(input_ids, attention_mask, token_embeddings)[:2]
         if self.pooling == "cls_pooler":

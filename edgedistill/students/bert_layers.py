@@ -195,30 +195,29 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where
     there are no layers.
 
-    Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
+    Behind a linear head it is (B, T, d), see `head_on_tokens`. `layers` are the student's, see `layers_of`.
     """
     writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
     mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
     final = "encoded" if head_on_tokens(student) else "last_hidden_state"
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
-    repeated = constants * getattr(
-        model.encoder, "times", 1
-    )  # the constants of a shared layer block are written once
-    biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
+    # the constants of a shared layer block are written once
+    repeated = list(zip(model.encoder.layer, constants, strict=True)) * layers.repeats
+    biases = [_array(layer.attention.output.dense.bias) for layer, _ in repeated]
+    biases.append(np.zeros(config.hidden_size, np.float32))
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
         read = _read(writer, config, mask, tokens)
         if layers.relative_bias is not None:
             read = read._replace(scores=[relative_scores(writer, layers.relative_bias)])
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
-        for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
+        for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
-                bias, starts_again = layer.module.output.LayerNorm.bias, key == (len(constants) - 1, False)
-                shifts[key] = writer.parameter(
-                    bias, _array(bias) + carried, "[again]" if starts_again else ""
-                )
-            rows = _layer_nodes(writer, layer, read, rows, shifts[key])
+                bias, starts_again = layer.output.LayerNorm.bias, key == (len(constants) - 1, False)
+                ending = "[again]" if starts_again else ""
+                shifts[key] = writer.parameter(bias, _array(bias) + carried, ending)
+            rows = _layer_nodes(writer, names, read, rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
@@ -236,9 +235,8 @@ def _embeddings(
     """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the
     position table here.
 
-    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0.
-        carried (H,): what the
-    rows carry besides, see `_layer`.
+    `pad` is the padding id where positions are counted from pad + 1 (XLM-R), and None where they are counted
+    from 0. `carried` (H,) is what the rows carry besides, see `_layer`.
     """
     tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
     table = embeddings.position_embeddings.weight
@@ -269,65 +267,37 @@ def _position_ids(writer: GraphWriter, pad: int) -> str:
     return writer.add("Add", counted, pad_id)
 
 
-class _Layer(NamedTuple):
-    """What a layer's nodes read: names of constants, and its module."""
-
-    module: Any
-    query: tuple[str, str]  # weight, bias
-    key: str
-    value: tuple[str, str]
-    attention: str
-    attention_norm: tuple[str, str]  # scale, shift
-    inner: tuple[str, str]
-    feed_forward: str
-    norm_scale: str
-
-    @property
-    def bias(self) -> np.ndarray:
-        """The bias of the attention's output, which the layer's input carries."""
-        return _array(self.module.attention.output.dense.bias)
-
-
 def _array(value: Tensor) -> np.ndarray:
     return np.asarray(value.detach().cpu().numpy(), np.float32)
 
 
-def _layer(writer: GraphWriter, layer: Any) -> _Layer:
-    """Write a layer's constants. Three of its biases cost nothing at run time:
+def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
+    """Write a layer's constants: the names of each product's weight and bias, and of each norm's scale and
+    shift. Three of its biases cost nothing at run time:
 
     The bias in front of a residual sum is carried by the residual, that is, added to the shift of the
     LayerNorm that writes it. Products that read the residual have it subtracted in their own bias. A bias of
-    the keys adds the same to all scores of a query, which softmax
-    ignores: it is left out.
+    the keys adds the same to all scores of a query, which softmax ignores: it is left out.
     """
-    attention, output, inner, out = (
-        layer.attention.self,
-        layer.attention.output,
-        layer.intermediate.dense,
-        layer.output,
-    )
+    attention, output, out = layer.attention.self, layer.attention.output, layer.output
 
-    def weight(dense: nn.Linear) -> str:
-        return writer.parameter(dense.weight, dense.weight.T, ".T")
-
-    def with_bias(dense: nn.Linear, carried: Tensor) -> tuple[str, str]:
-        return weight(dense), writer.parameter(dense.bias, dense.bias - dense.weight @ carried)
+    def product(dense: nn.Linear, carried: Tensor | None = None) -> list[str]:
+        weight = writer.parameter(dense.weight, dense.weight.T, ".T")
+        if carried is None:
+            return [weight]
+        return [weight, writer.parameter(dense.bias, dense.bias - dense.weight @ carried)]
 
     norm = output.LayerNorm
-    return _Layer(
-        module=layer,
-        query=with_bias(attention.query, output.dense.bias),
-        key=weight(attention.key),
-        value=with_bias(attention.value, output.dense.bias),
-        attention=weight(output.dense),
-        attention_norm=(
-            writer.parameter(norm.weight),
-            writer.parameter(norm.bias, norm.bias + out.dense.bias),
-        ),
-        inner=with_bias(inner, out.dense.bias),
-        feed_forward=weight(out.dense),
-        norm_scale=writer.parameter(out.LayerNorm.weight),
-    )
+    return {
+        "query": product(attention.query, output.dense.bias),
+        "key": product(attention.key),
+        "value": product(attention.value, output.dense.bias),
+        "attention": product(output.dense),
+        "norm": [writer.parameter(norm.weight), writer.parameter(norm.bias, norm.bias + out.dense.bias)],
+        "inner": product(layer.intermediate.dense, out.dense.bias),
+        "feed_forward": product(out.dense),
+        "last_norm": [writer.parameter(out.LayerNorm.weight)],
+    }
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -378,28 +348,29 @@ def _read(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Read:
     return _Read(config, mask, writer.constant([-1, width], "rows"), to_sequences, [])
 
 
-def _layer_nodes(writer: GraphWriter, layer: _Layer, read: _Read, rows: str, shift: str) -> str:
-    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of
-    the last LayerNorm."""
+def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:
+    """Write attention and feed-forward: rows (B·T, H), which carry the bias of the attention's output, ->
+    rows (B·T, H). `names` are those of `_layer`, and `shift` is the last LayerNorm's."""
     config = read.config
 
-    def product(x: str, weight: str, bias: str | None = None) -> str:
+    def product(x: str, name: str) -> str:
+        weight, *biases = names[name]
         y = writer.add("MatMul", x, weight)
-        return y if bias is None else writer.add("Add", y, bias)
+        return writer.add("Add", y, *biases) if biases else y
 
-    def norm(x: str, scale: str, shift: str) -> str:
-        return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+    def norm(x: str, *constants: str) -> str:
+        return writer.add("LayerNormalization", x, *constants, axis=-1, epsilon=config.layer_norm_eps)
 
-    parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
+    parts = [product(rows, name) for name in ("query", "key", "value")]
     sequences = [writer.add("Reshape", part, read.to_sequences) for part in parts]
     heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
     attended = [*sequences, "", read.mask, *read.scores]
     context = writer.add("MultiHeadAttention", *attended, domain=MICROSOFT, **heads)
     context = writer.add("Reshape", context, read.to_rows)
-    rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
-    inner = product(rows, *layer.inner)
+    rows = norm(writer.add("Add", product(context, "attention"), rows), *names["norm"])
+    inner = product(rows, "inner")
     if config.hidden_act == "relu":
         inner = writer.add("Relu", inner)
     else:
         inner = writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
-    return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)
+    return norm(writer.add("Add", product(inner, "feed_forward"), rows), *names["last_norm"], shift)

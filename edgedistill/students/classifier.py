@@ -58,7 +58,7 @@ def parameters(encoder: dict[str, int], classifier: Classifier) -> dict[str, int
 
 
 def write(classifier: Classifier, pad: int) -> onnx.ModelProto:
-    """Write the graph of logits. pad: the id that fills the shorter text of a pair."""
+    """Write the graph of logits; `pad` is the id that fills the shorter text of a pair."""
     model = graph_of(classifier.encoder)
     graph, writer = model.graph, GraphWriter(classifier, first=2_000_000)  # far from the encoder's names
     joining = _join_pairs(writer, graph, pad) if classifier.pair else []

@@ -82,7 +82,7 @@ class ProductQuantizedEmbedding(nn.Module):
         """Set codes and codebook in place to approximate a table (V, H) with a small squared error, block by
         block (k-means).
 
-        token_weights (V,): the weight of each token's error. A block with at most K distinct values is
+        `token_weights` (V,) weight each token's error. A block with at most K distinct values is
         reproduced exactly, as with a small vocabulary, or a table that was product-quantized before.
         """
         from sklearn.cluster import KMeans
@@ -187,9 +187,9 @@ def factors(table: Tensor, rank: int, token_weights: Tensor | None = None) -> tu
     """Factorize (V, H) ≈ (V, rank) · (H, rank)ᵀ with the least squared error: the truncated SVD
     (Eckart-Young).
 
-    token_weights (V,): minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v · row_v. Most
-    rows of an embedding table belong to rare tokens, and with equal weights most of the rank is spent on
-    those.
+    With `token_weights` (V,) it minimizes Σ_v weight_v ‖row_v − its product‖², by the SVD of √weight_v ·
+    row_v. Most rows of an embedding table belong to rare tokens, and with equal weights most of the rank is
+    spent on those.
     """
     if token_weights is None:
         left, values, right = torch.linalg.svd(table, full_matrices=False)
@@ -219,8 +219,8 @@ def reduce_width(token_embeddings: Tensor, width: int, token_weights: Tensor | N
 
 
 def principal_directions(vectors: Tensor, width: int, weights: Tensor | None = None) -> Tensor:
-    """The first principal directions of vectors (V, w), as columns (w, width) float64; weights (V,): of each
-    vector."""
+    """The first principal directions of vectors (V, w), as columns (w, width) float64; `weights` (V,) are
+    those of the vectors."""
     centred = vectors - _mean(vectors, weights)
     _, directions = torch.linalg.eigh(
         (centred.T @ (centred if weights is None else weights.float().unsqueeze(-1) * centred)).double()

@@ -18,8 +18,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def checked(module: M, place: object) -> M:
-    """The module. Raises UserError where a weight cannot be computed with; place: where its weights come
-    from."""
+    """The module. Raises UserError where a weight cannot be computed with; `place` says where its weights
+    come from."""
     if found := problem(module):
         raise UserError(
             f"{place}: {found}, so embeddings would not be finite; restore the file, or train the model again"

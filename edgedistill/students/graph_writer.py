@@ -43,8 +43,7 @@ class GraphWriter:
         """Write a parameter of the student under its own name; returns it.
 
         `value` is written in its place where the graph folds something else into it. `ending` says how it is
-            kept, for whom reads it back
-        (see `graph.read_back`): `.T` transposed, `[0]` the first of several parts.
+        kept, for `graph.read_back`: `.T` transposed, `[0]` the first of several parts.
         """
         name = self._named.get(id(parameter)) or f"parameter_{next(self._numbers)}"
         return self._write(parameter if value is None else value, name + ending)

@@ -28,7 +28,7 @@ def of(student: nn.Module) -> Kind | None:
 
 def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
-    training writes; place: the file."""
+    training writes; `place` is the file."""
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:

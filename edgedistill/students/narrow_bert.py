@@ -18,8 +18,8 @@ from edgedistill.students.graph_writer import MASKED
 
 
 class Texts(NamedTuple):
-    """The sample as attention reads it. mask (B, T) bool: which are tokens; scores: what is added to the
-    scores of keys, or which of them may be read, broadcast to (B, heads, T, T). A narrow student with a
+    """The sample as attention reads it. `mask` (B, T) says which are tokens. `scores` are added to the scores
+    of keys, or say which of them may be read; they broadcast to (B, heads, T, T). A narrow student with a
     relative bias has all of its source's heads."""
 
     mask: Tensor
@@ -90,9 +90,9 @@ def initialize(
     """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z
     = Pᵀ x.
 
-    token_embeddings (V, H): the source's, for the student's vocabulary; sample: (ids, mask), each (B, T), of
-    some texts of the corpus; token_weights (V,): of each token where the embedding table is factorized or
-    quantized.
+    `token_embeddings` (V, H) are the source's for the student's vocabulary, `sample` is (ids, mask), each
+    (B, T), of some texts of the corpus, and `token_weights` (V,) weight each token where the embedding table
+    is factorized or quantized.
 
     P (H, w) are the principal directions of the source's states on those texts, rotated so that the mean over
     a narrow state, which LayerNorm subtracts, lies along the last of them. A projection alone is wrong in
@@ -173,8 +173,8 @@ def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
 
 
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
-    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). pad: see
-    `EncoderLayers`."""
+    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). `pad`
+    is that of `EncoderLayers`."""
     tables, first = model.embeddings, first_position(pad)
     tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
     return (
@@ -239,8 +239,10 @@ def _fit_block(
     mask: Tensor,
 ) -> Tensor:
     """Fit a block's output matrix to the source's block by ridge regression, then its LayerNorm; returns the
-    narrow state after it. features: that the narrow and the wide matrix read; states: (narrow before; wide
-    before, after).
+    narrow state after it.
+
+    `features` are what the narrow and the wide matrix read, and `states` are the narrow state before the
+    block, the wide one before it and the wide one after it.
 
     The source's sum before its LayerNorm has two terms, the state and the block's output, here times the gain
     and projected. LayerNorm ignores length, so both are scaled to bring the first closest to the narrow
@@ -264,8 +266,8 @@ def _fit_block(
 def _set_attention(
     mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts
 ) -> Tensor:
-    """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns
-    the narrow state after it."""
+    """Set an attention block from a wide one; returns the narrow state after it. `states` are the narrow
+    state before it, and of the wide one: the state before, the context of its heads, the state after."""
     state, before, context, after = states
     mask, heads = texts.mask, theirs.self.num_attention_heads
     outputs = _split(context, heads).transpose(1, 2)[mask]  # (n, heads, s)
@@ -323,8 +325,8 @@ def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _set_feed_forward(
     layer: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor], mask: Tensor
 ) -> Tensor:
-    """Set a feed-forward block from a wide one. states: (narrow before; wide before, after). Returns the
-    narrow state after it."""
+    """Set a feed-forward block from a wide one; returns the narrow state after it. `states` are the narrow
+    state before it, the wide one before it and the wide one after it."""
     state, before, _ = states
     active = theirs.intermediate(before)
     power = active[mask].var(0) * (theirs.output.dense.weight.T @ space).square().sum(1)

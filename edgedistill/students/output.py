@@ -24,9 +24,8 @@ class Output(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding,
     then `blocks`.
 
-    blocks: (dimensions, weight) of each block, weights summing to 1. Every block is scaled to the root of its
-        weight, so that the
-    cosine of two embeddings is the weighted sum of their blocks' cosines.
+    `blocks` holds (dimensions, weight) of each block, with weights that sum to 1. Every block is scaled to
+    the root of its weight, so that the cosine of two embeddings is the weighted sum of their blocks' cosines.
     """
 
     def __init__(
@@ -41,8 +40,8 @@ class Output(nn.Module):
         return self.linear.out_features if self.linear is not None else int(inner.dims)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *token_embeddings: Tensor) -> Tensor:
-        """input_ids, attention_mask (B, T) int64, right-padded; token_embeddings: as the inner student takes
-        them. Returns (B, d)."""
+        """input_ids, attention_mask (B, T) int64, right-padded; `token_embeddings` are passed on to the inner
+        student. Returns (B, d)."""
         return self.after(self.inner(input_ids, attention_mask, *token_embeddings))
 
     def after(self, embeddings: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
     """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers
     models.
 
-    Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or
-        given twice.
+    Raises UserError where there is no config or no weights, for a module that is not supported, and for a
+    pooling that is missing or given twice.
     """
     opened = model_folder.read(folder)
     if not any((opened.transformer / name).exists() for name in WEIGHTS):

@@ -84,7 +84,7 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
     """Set each token's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al.
     2017, Eq. 4).
 
-    counts (V,): how often each token occurs; a token that never occurs gets weight 1.
+    `counts` (V,) says how often each token occurs; a token that never occurs gets weight 1.
     """
     with torch.no_grad():
         share = counts.double() / counts.sum().clamp(min=1)

@@ -48,8 +48,8 @@ def write(student: Any, is_same: Callable[[onnx.ModelProto], bool]) -> onnx.Mode
     """Trace with torch's TorchScript exporter; an encoder on eager attention, then fused where the fused
     graph `is_same`: gives what torch gives.
 
-    Not with the newer exporter: no attention is fused in its graphs, and the quantizer does not find their
-        LSTM weights.
+    The newer exporter is not used: no attention is fused in its graphs, and the quantizer does not find their
+    LSTM weights.
     """
     copied = copy.deepcopy(student)
     encoder = is_encoder(student)

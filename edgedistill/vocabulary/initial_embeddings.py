@@ -77,7 +77,7 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     """Initial embeddings (V, width) from a GloVe text file.
 
     Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has.
-    Raises UserError: no such file, a line of another width, no token found.
+    Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
     found: dict[int, np.ndarray] = {}
@@ -122,8 +122,8 @@ def from_translations(
     pairs: ParallelCorpus,
 ) -> Tensor:
     """Initial embeddings (V, w) float32 for tokens of other languages, from the teacher's tokens in their
-    translations. own (V, w): embeddings from the texts of the tokens themselves. table (T, w): the teacher's
-    embedding table.
+    translations. `own` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w) is
+    the teacher's embedding table.
 
     First, a token s of the target side is associated with a teacher's token t of the source side as far as
     both occur in the same pairs: φ² = n(s, t)² / (n(s) n(t)) (Gale and Church 1991), n counting pairs; s
@@ -167,7 +167,7 @@ def associated_rows(
     """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². own (V, w), rows
     (T, w).
 
-    teacher (n, T), source, target (n, V): how often each token occurs in each pair's texts. A mean is scaled
+    `teacher` (n, T), `source` and `target` (n, V) count each token in each pair's texts. A mean is scaled
     to the average length of the rows it is made of, because a layer norm over sums with position embeddings
     depends on length.
     """
@@ -196,8 +196,8 @@ def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher:
     """The table X (V, w) that minimizes Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS
     of conjugate gradients.
 
-    texts (n, V), teacher (n, T): how often each token occurs in text t, and in its translation; n_t: tokens
-    in text t. rows (T, w).
+    `texts` (n, V) and `teacher` (n, T) count each token in text t and in its translation, and n_t is the
+    number of tokens in text t; `rows` are (T, w).
     """
     lengths, teacher_lengths = (
         np.maximum(np.asarray(each.sum(1), np.float32).ravel(), 1) for each in (texts, teacher)

@@ -86,7 +86,7 @@ def learn_unigram(
     first, <mask> last.
 
     Learned on one thread, so that the same texts give the same tokens; cached under the texts and the
-    options. `max_tokens`: the tokenizer's model_max_length. Raises UserError where the texts have more
+    options. `max_tokens` is the tokenizer's model_max_length. Raises UserError where the texts have more
     distinct characters than `spec.vocabulary_size`.
     """
     content = {

@@ -36,8 +36,8 @@ def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class TrimmedTokenizer(NamedTuple):
-    """A smaller tokenizer. `old_ids` (V,): the old id of each of its tokens; `report`: what changed;
-    `examples`: unchanged texts."""
+    """A smaller tokenizer. `old_ids` (V,) holds the old id of each of its tokens, `report` says what changed,
+    and `examples` are unchanged texts."""
 
     tokenizer: PreTrainedTokenizerBase
     old_ids: np.ndarray
@@ -124,8 +124,8 @@ def _compare(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """For each source, the share of texts tokenized as before, and token counts of the changed ones.
 
-    `old_ids` (V,): the id in `before` of each token of `after`. Also returns some unchanged texts. Raises
-    RuntimeError where a text of kept tokens is tokenized otherwise than before: a bug in the trimming.
+    `old_ids` (V,) holds the id in `before` of each token of `after`. Also returns some unchanged texts.
+    Raises RuntimeError where a text of kept tokens is tokenized otherwise than before: a bug in the trimming.
     """
     new_ids = [-1] * (max(before.get_vocab().values()) + 1)
     for new, old in enumerate(old_ids.tolist()):
