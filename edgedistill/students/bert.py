@@ -149,19 +149,18 @@ def shape(
     pad: int,
     teacher_dims: int,
     source: EncoderLayers | None,
-    reduced: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data.
 
-    `source` is the encoder that the initial weights come from, if any, and `reduced` the values of its config
-    that a narrow student replaces (see narrow_bert.shape). Raises UserError for a layer, or for more
-    positions, than the source has, and where no positions are left behind the padding id.
+    `source` is the encoder that the initial weights come from, if any. Raises UserError for a layer, or for
+    more positions, than the source has, and where no positions are left behind the padding id.
     """
     own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
         config, positions = _random_config(spec, own), dict[str, Any]()
     else:
-        config = _source_config(spec, source.model.config, {**own, **(reduced or {})})
+        reduced = narrow_bert.shape(spec, source) if spec.reduced else {}
+        config = _source_config(spec, source.model.config, {**own, **reduced})
         positions = positions_and_bias(pad, source)
     first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
@@ -276,39 +275,6 @@ def build(shape: dict[str, Any]) -> BertStudent:
     return student
 
 
-def initialize(
-    student: BertStudent,
-    layers: list[int] | None,
-    source: EncoderLayers | None,
-    token_embeddings: Tensor | None,
-    outputs: bool = False,
-    token_weights: Tensor | None = None,
-) -> None:
-    """Set the initial weights in place: chosen layers of a source, and the embedding table.
-
-    Without `layers` and `source` the layers stay random. Behind copied layers a linear head that keeps the
-    width becomes the identity. Without `token_embeddings` (V, w) the table stays random; they are reduced by
-    PCA where they are wider, then by the truncated SVD for a factorized table or by k-means for a
-    product-quantized one, and `token_weights` (V,) weight each token in these reductions. `outputs` says that
-    they are the teacher's outputs, see `embedding_tables.reconstruct`.
-    """
-    if source is not None and layers is not None:
-        copy_layers(student, layers, source)
-        _identity_head(student)
-    if token_embeddings is None:
-        return
-    embedding_tables.initialize(student.model.get_input_embeddings(), token_embeddings, token_weights)
-    width = student.pooled_dims
-    if outputs and embedding_tables.reconstruct(student.head, token_embeddings, width, token_weights):
-        assert student.head is not None
-        if student.head.bias is not None:
-            # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length
-            # √width
-            mean = token_embeddings.mean(0)
-            scale = (token_embeddings - mean).norm(dim=1).mean()
-            student.head.bias.data.copy_(mean * width**0.5 / scale)
-
-
 def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
     """Copy all of a source but its token embeddings; a student with fewer segments takes the first."""
     mine, theirs = student.model, source.model
@@ -331,22 +297,38 @@ def _identity_head(student: BertStudent) -> None:
 
 def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    taken = start.layers
-    if taken is not None and start.tokenizer.pad_token_id is None:
+    source, embeddings, weights = start.layers, start.embeddings, start.token_weights
+    shaping = source
+    if source is not None and start.tokenizer.pad_token_id is None:
         # without a padding token to count from, which texts would hold too
-        taken = taken._replace(pad=None)
-    narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
+        shaping = source._replace(pad=None)
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
     student: BertStudent = build_to_train(build, own, start.shape_only)
-    layers = source_layers(spec, taken.model.config) if taken else None
-    embeddings, weights = start.embeddings, start.token_weights
-    if not spec.reduced:
-        initialize(student, layers, start.layers, embeddings, spec.embeddings.of == "outputs", weights)
-        head.copy(student.head, start.head)
-    elif start.batch is not None and embeddings is not None:
-        assert start.layers is not None and layers is not None
-        narrow_bert.initialize(student, start.layers, layers, embeddings, start.batch, weights)
+    layers = [] if source is None else source_layers(spec, source.model.config)
+    if spec.reduced:
+        if start.batch is not None and embeddings is not None:
+            assert source is not None
+            narrow_bert.initialize(student, source, layers, embeddings, start.batch, weights)
+        return student, own
+    if source is not None:
+        copy_layers(student, layers, source)
+        _identity_head(student)
+    if embeddings is not None:
+        embedding_tables.initialize(student.model.get_input_embeddings(), embeddings, weights)
+        if spec.embeddings.of == "outputs":
+            _reconstruct(student, embeddings, weights)
+    head.copy(student.head, start.head)
     return student, own
+
+
+def _reconstruct(student: BertStudent, outputs: Tensor, token_weights: Tensor | None) -> None:
+    """Set the head to give back the teacher's outputs (V, w), see `embedding_tables.reconstruct`."""
+    linear, width = student.head, student.pooled_dims
+    set_up = embedding_tables.reconstruct(linear, outputs, width, token_weights)
+    if linear is not None and linear.bias is not None and set_up:
+        # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length √width
+        mean = outputs.mean(0)
+        linear.bias.data.copy_(mean * width**0.5 / (outputs - mean).norm(dim=1).mean())
 
 
 def parameters(student: BertStudent) -> dict[str, int]:

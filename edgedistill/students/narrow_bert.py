@@ -230,6 +230,29 @@ def _fold(linear: nn.Linear, weight: Tensor, bias: Tensor, space: Tensor, mean: 
     linear.bias.copy_(bias + weight @ (mean - space @ (space.T @ mean)))
 
 
+def _fit_output(
+    linear: nn.Linear, features: Tensor, state: Tensor, residual: Tensor, added: Tensor, mask: Tensor
+) -> Tensor:
+    """Fit a block's output matrix to the source's block by ridge regression; returns state + its output (B,
+    T, w), before LayerNorm.
+
+    `residual` and `added` (B, T, w) are the two terms of the source's sum before its LayerNorm, the state and
+    the block's output, both times the gain and projected. LayerNorm ignores length, so both are scaled to
+    bring `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the
+    rest.
+    """
+    x, z, skip, more = (each[mask].double() for each in (features, state, residual, added))
+    middle = skip - skip.mean(0)
+    missing = (skip + more) * ((z - z.mean(0)) * middle).sum() / middle.square().sum() - z
+    known = x - x.mean(0)
+    gram = known.T @ known
+    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
+    weight = torch.linalg.solve(gram, known.T @ (missing - missing.mean(0)))
+    linear.weight.copy_(weight.T)
+    linear.bias.copy_(missing.mean(0) - x.mean(0) @ weight)
+    return state + linear(features)
+
+
 def _fit_block(
     mine: Any,
     theirs: Any,
@@ -238,29 +261,16 @@ def _fit_block(
     states: tuple[Tensor, Tensor, Tensor],
     mask: Tensor,
 ) -> Tensor:
-    """Fit a block's output matrix to the source's block by ridge regression, then its LayerNorm; returns the
-    narrow state after it.
+    """Fit a block's output matrix and its LayerNorm to the source's; returns the narrow state after it.
 
     `features` are what the narrow and the wide matrix read, and `states` are the narrow state before the
     block, the wide one before it and the wide one after it.
-
-    The source's sum before its LayerNorm has two terms, the state and the block's output, here times the gain
-    and projected. LayerNorm ignores length, so both are scaled to bring the first closest to the narrow
-    state, which no matrix can change; the block is fitted to add the rest.
     """
     state, before, after = states
     normed_space = _before_norm(theirs.LayerNorm.weight) @ space
     residual, added = before @ normed_space, theirs.dense(features[1]) @ normed_space
-    x, z, skip, more = (each[mask].double() for each in (features[0], state, residual, added))
-    middle = skip - skip.mean(0)
-    missing = (skip + more) * ((z - z.mean(0)) * middle).sum() / middle.square().sum() - z
-    known = x - x.mean(0)
-    gram = known.T @ known
-    gram.diagonal().add_(RIDGE * gram.diagonal().mean())
-    weight = torch.linalg.solve(gram, known.T @ (missing - missing.mean(0)))
-    mine.dense.weight.copy_(weight.T)
-    mine.dense.bias.copy_(missing.mean(0) - x.mean(0) @ weight)
-    return _fit_norm(mine.LayerNorm, state + mine.dense(features[0]), after @ space, mask)
+    summed = _fit_output(mine.dense, features[0], state, residual, added, mask)
+    return _fit_norm(mine.LayerNorm, summed, after @ space, mask)
 
 
 def _set_attention(

@@ -142,7 +142,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
     words = torch.randn(50, 12) @ torch.diag(torch.linspace(3, 0.01, 12))
     spec = recipe.Bert(kind="bert", layers=1, width=12, heads=2, intermediate=12, bottleneck=5)
     student = bert.build(bert.shape(spec, 50, 0, 12, None))
-    bert.initialize(student, None, None, words)
+    embedding_tables.initialize(student.model.get_input_embeddings(), words)
     error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
     assert error.item() == pytest.approx(
         torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4
