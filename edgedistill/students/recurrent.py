@@ -158,8 +158,8 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
 
 
 def parameters(student: RecurrentStudent) -> dict[str, int]:
-    """Counted as a BERT's, each weight once however often it is applied; `words`: the token embedding table
-    with its projection.
+    """Counted as a BERT's, each weight once however often it is applied. `words` counts the token embedding
+    table with its projection.
 
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """

@@ -180,7 +180,7 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
-    """The dense layers of an encoder that keeps the first `kept` of its dimensions; `dims`: after pooling.
+    """The dense layers of an encoder that keeps the first `kept` of its dimensions; it pools to `dims`.
 
     The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
     graphs and bundles have it then.
