@@ -24,7 +24,7 @@ from edgedistill.session import QUIET, Session, progress_bar
 from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
-from edgedistill.teacher import token_batches, tokenizer_files
+from edgedistill.teacher import tokenizer_files
 from edgedistill.vocabulary import trim_tokenizer
 from edgedistill.vocabulary.trim_tokenizer import NamedTexts
 
@@ -250,7 +250,7 @@ def _difference(
         for text in texts:
             outputs = []
             for words, network in (before, (tokenizer, model)):
-                ids = token_batches.encode_ids(words, [text], max_tokens)[0].astype(np.int64)
+                ids = tokenizer_files.encode_ids(words, [text], max_tokens)[0].astype(np.int64)
                 given = torch.from_numpy(ids)[None]
                 outputs.append(network(input_ids=given, attention_mask=torch.ones_like(given))[0])
             if outputs[0].shape != outputs[1].shape:
