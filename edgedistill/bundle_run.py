@@ -21,7 +21,7 @@ from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, graph, kinds, modernbert, weights_in_graph
+from edgedistill.students import finite_weights, graph, kinds
 from edgedistill.students.output import Output
 
 LEAST_AGREEMENT = (
@@ -75,7 +75,7 @@ class BundleRun(run.Run):
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = weights_in_graph.read(
+        weights = graph.read_back(
             dequantize.constants(model), self.shape, str(self.folder)
         )  # first: sizes are checked here
         module = kinds.KINDS[self.kind].build(self.shape)
@@ -128,7 +128,6 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
     if about["kind"] not in kinds.KINDS:
         raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
     shape = about.get("student", {})
-    _check_layers(shape, at)
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
@@ -140,27 +139,6 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
         )
     spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))
     return BundleRun(opened, spec, shape)
-
-
-def _check_layers(shape: dict[str, Any], at: str) -> None:
-    """Raise UserError for layers whose graphs are written, but not read back."""
-    config = shape.get("config")
-    if not isinstance(config, dict):
-        return
-    family, ropes, which = config.get("model_type", "bert"), config.get("rope_parameters"), ""
-    types = (
-        [each.get("rope_type", "default") for each in ropes.values() if isinstance(each, dict)]
-        if isinstance(ropes, dict)
-        else []
-    )
-    if family not in ("bert", modernbert.MODEL_TYPE):
-        which = f"layers ({ascii(family)[:40]})"
-    elif other := [each for each in types if each not in modernbert.STEADY_ROPE]:
-        which = f"rotary positions ({ascii(other[0])[:40]})"
-    if which:
-        raise UserError(
-            f"{at}: its {which} cannot be read back from a graph; give the run it was exported from"
-        )
 
 
 def _special_tokens(path: Path) -> dict[str, str]:

@@ -771,13 +771,13 @@ def trim(
     from edgedistill.errors import require
 
     require("torch", "trim", "train")
-    from edgedistill.vocabulary import trim_model, trim_report
+    from edgedistill.vocabulary import trim_model
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)
     found = trim_model.trim(
         model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision
     )
-    print_result(found, as_json, trim_report.summary(found))
+    print_result(found, as_json, trim_model.summary(found))
 
 
 @app.command(epilog=_example("edgedistill demo --minutes 6"))

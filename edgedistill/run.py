@@ -30,8 +30,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from edgedistill import files, objectives, recipe
 from edgedistill.errors import UserError
 from edgedistill.resolve import unfinished_run
-from edgedistill.students import affine, finite_weights, kinds, sentence_transformer
-from edgedistill.students.output import Output
+from edgedistill.students import finite_weights, kinds, sentence_transformer
+from edgedistill.students.output import Affine, Output, read_maps
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -111,7 +111,7 @@ class Run:
                 _load(teacher, self.folder / "student.safetensors")
             if self.kind == "teacher":
                 return teacher
-            return reduced_teacher(teacher, affine.read_maps(self.folder / "targets"), self.shape["blocks"])
+            return reduced_teacher(teacher, read_maps(self.folder / "targets"), self.shape["blocks"])
         module = kinds.KINDS[self.kind].build(self.shape)
         if self.shape.get("blocks"):
             module = Output(module, None, self.shape["blocks"])
@@ -144,9 +144,7 @@ def open_run(folder: Path, place: str = "", remote_code: bool = False) -> Run:
     )
 
 
-def reduced_teacher(
-    module: nn.Module, maps: list[affine.Affine], blocks: list[tuple[int, float]] | None
-) -> Output:
+def reduced_teacher(module: nn.Module, maps: list[Affine], blocks: list[tuple[int, float]] | None) -> Output:
     """A teacher followed by the affine maps of `targets`: it gives the training targets themselves."""
     weight = torch.from_numpy(np.concatenate([each.weight for each in maps], 1).T)
     linear = nn.Linear(weight.shape[1], weight.shape[0])

@@ -47,30 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-ROPES = {
-    "full_attention": {"rope_theta": 1_000.0},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-}
-MODERNBERT = {
-    "vocab_size": 200,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-    "pad_token_id": 0,
-    "model_type": "modernbert",
-    "local_attention": 6,
-    "rope_parameters": ROPES,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "attention_norms": [False, True],
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "mpnet": {"relative_bias": 32, "positions": "pad", "pad": 0},
-    "modernbert": {"config": MODERNBERT, "pooling": "last"},
-}
-
-
 @pytest.fixture
 def copy(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "bert", tmp_path / "x"))
@@ -99,11 +75,9 @@ def test_it_embeds_as_the_bundle_and_as_its_run(made: Path, kind: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].min() < 0.99
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_layers_of_other_encoders_come_back(tmp_path: Path, kind: str) -> None:
-    """From fp32, and from 8 bits; a shape with rotary positions that a graph does not hold whole is
-    refused."""
-    made = make_run(tmp_path / "run", change=_small_bias, **SHAPES[kind])
+def test_layers_of_other_encoders_come_back(tmp_path: Path) -> None:
+    """An MPNet's from fp32, and from 8 bits."""
+    made = make_run(tmp_path / "run", change=_small_bias, relative_bias=32, positions="pad", pad=0)
     bundle_writer.export(made, ["fp32", "w8"], tmp_path / "x", quiet)
     original = embedded(run.open_run(made))
     assert (original @ original.T)[~np.eye(len(original), dtype=bool)].min() < 0.99
@@ -111,15 +85,6 @@ def test_layers_of_other_encoders_come_back(tmp_path: Path, kind: str) -> None:
         opened = bundle_run.open_finished(name, PLACE)
         assert (embedded(opened) * original).sum(1).min() > least
         assert opened.parameters == kinds.parameters(opened.student())
-    if kind == "modernbert":
-        shape = files.read_json(tmp_path / "x" / "manifest.json")["student"]
-        shape["config"]["rope_parameters"]["full_attention"]["rope_type"] = "yarn"
-        rewrite(tmp_path / "x", student=shape)
-        fact = "its rotary positions ('yarn') cannot be read back from a graph"
-        assert (
-            problem(str(tmp_path / "x"))
-            == f"student.weights: {tmp_path / 'x'}: {fact}; give the run it was exported from"
-        )
 
 
 def test_a_precision_can_be_named(made: Path) -> None:
@@ -215,23 +180,11 @@ def test_a_bundle_without_its_shape(copy: Path) -> None:
         (lambda shape: shape.update(auto_map="x"), "student.auto_map: Extra inputs are not permitted"),
         (
             lambda shape: shape["config"].update(model_type="gpt2"),
-            "its layers ('gpt2') cannot be read back from a graph",
+            "student.config.model_type: Input should be 'bert'",
         ),
         (
             lambda shape: shape.update(relative_bias=8),
             "student.relative_bias: Input should be greater than or equal to 32",
-        ),
-        (
-            lambda shape: shape.update(config={**MODERNBERT, "num_hidden_layers": 3}),
-            "types and norms of another number of layers than 3",
-        ),
-        (
-            lambda shape: shape.update(config={**MODERNBERT, "layer_types": ["linear"] * 2}),
-            "student.config.layer_types.0: ",
-        ),
-        (
-            lambda shape: shape.update(config={**MODERNBERT, "rope_parameters": [9]}),
-            "student.config.rope_parameters: ",
         ),
         (lambda shape: shape["config"].update(vocab_size=10**6), "word_embeddings.weight has the shape"),
         (lambda shape: shape.update(blocks=[[9, 1.0]]), "student.blocks: not of 24 dimensions"),
@@ -260,7 +213,7 @@ def test_a_graph_that_was_changed_or_traced(copy: Path) -> None:
     path = copy / "onnx" / "model.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert "changed since export" in problem(str(copy))
-    onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student()), path)
+    onnx.save(traced.write(bundle_run.open_finished(f"{copy}:w8", PLACE).student(), lambda fused: True), path)
     entry = {
         **files.read_json(copy / "manifest.json")["precisions"]["fp32"],
         "sha256": files.sha256_file(path),

@@ -228,7 +228,7 @@ def test_trim_reports_what_was_lost(world: World, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = last(done)
     assert found["tokens"]["after"] < found["tokens"]["before"]  # type: ignore[index]
-    assert [source["name"] for source in found["sources"]] == ["few.txt", "texts.txt"]  # type: ignore[index, union-attr]
+    assert [source["name"] for source in found["sources"]] == [str(tmp_path / "few.txt"), "texts.txt"]  # type: ignore[index, union-attr]
     assert (tmp_path / "small" / "model.safetensors").exists()
     again = call(*arguments, folder=tmp_path, data=world.data)
     assert again.returncode == 2

@@ -13,7 +13,7 @@ from torch import nn
 from edgedistill import files
 from edgedistill.export import static_layout
 from edgedistill.run import Run
-from edgedistill.students import graph, model_folder
+from edgedistill.students import graph_writer, model_folder
 from edgedistill.students.output import own
 
 DROPPED_KEYS = (
@@ -42,7 +42,7 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
         found += ["sentence-transformers", "optimum"]
         found += (
             ["transformers.js pipeline", "text-embeddings-inference"]
-            if graph.pools_to_embedding(student)
+            if graph_writer.pools_to_embedding(student)
             else []
         )
     elif static_layout.applies(student, precisions):
@@ -116,11 +116,11 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
     A head that the graph applies to every token has no Dense.
     """
     poolings, width = (
-        list(getattr(student, "poolings", None) or [student.pooling]),
+        student.poolings,
         int(student.model.config.hidden_size),
     )
     dense = _dense(student)
-    if graph.pools_to_embedding(student):
+    if graph_writer.pools_to_embedding(student):
         width, dense = int(student.dims), []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
         poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]

@@ -9,7 +9,7 @@ from edgedistill import recipe
 from edgedistill.data.corpus import ADDED, DOCUMENTATION, PARAGRAPHS, PASSAGES
 from edgedistill.export import library_card
 from edgedistill.precisions import PRECISIONS, fastest_first
-from edgedistill.students.product_quantization import CENTROIDS
+from edgedistill.students.embedding_tables import CENTROIDS
 
 MOST_FILES = 20  # more files without licences are one row
 # Names of sources that records keep, as readers see them.

@@ -2,7 +2,6 @@
 attention_mask) -> (B, d)`."""
 
 __all__ = [
-    "affine",
     "bert",
     "bert_layers",
     "bilstm",
@@ -14,13 +13,10 @@ __all__ = [
     "kind",
     "kinds",
     "model_folder",
-    "modernbert",
     "narrow_bert",
     "output",
     "pooling",
-    "product_quantization",
     "recurrent",
     "sentence_transformer",
     "static",
-    "weights_in_graph",
 ]

@@ -5,65 +5,57 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import torch
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PretrainedConfig
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert_layers, embedding_tables, head, modernbert, narrow_bert
+from edgedistill.students import bert_layers, embedding_tables, head, narrow_bert
 from edgedistill.students.bert_layers import (
     EncoderLayers,
-    LayerSource,
     first_position,
     position_ids,
-    position_rows,
 )
 from edgedistill.students.graph_writer import MASKED
-from edgedistill.students.kind import Kind, Start, build_to_train
+from edgedistill.students.head import Headed
+from edgedistill.students.kind import Fields, Kind, Layers, Share, Size, Start, StudentShape, build_to_train
 from edgedistill.students.pooling import pool
 from edgedistill.students.relative_bias import BUCKETS, RelativeBias
-from edgedistill.students.shape_fields import Fields, Layers, Share, Size, StudentShape
 
 NOT_SHAPE = ("transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path")
 POSITIONS = 512  # rows of a randomly initialized position table, as in BERT
 
 
-class BertStudent(nn.Module):
-    """`forward(input_ids, attention_mask) -> (B, d)`: BERT or ModernBERT, pooling, and a head where the
-    recipe has one.
+class BertStudent(Headed):
+    """`forward(input_ids, attention_mask) -> (B, d)`: a BERT, pooling, and a head where the recipe has one.
 
-    pad: the padding id, where positions are counted from pad + 1 as in RoBERTa; None: positions are counted
-        from 0 as in BERT.
-    relative_bias: added to the attention scores of all layers, as in MPNet.
+    `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa; None where they are
+    counted from 0, as in BERT. `relative_bias` is added to the attention scores of all layers, as in MPNet.
     """
 
     def __init__(self, model: Any, pooling: str, head: nn.Linear | None, tanh: bool) -> None:
         super().__init__()
         self.model = model
         self.pooling = pooling
-        self.head = head
-        self.tanh = tanh
+        self.head, self.tanh, self.pooled_dims = head, tanh, int(model.config.hidden_size)
         self.pad: int | None = None
         self.relative_bias: RelativeBias | None = None
 
     @property
-    def dims(self) -> int:
-        return self.head.out_features if self.head is not None else int(self.model.config.hidden_size)
+    def poolings(self) -> list[str]:
+        return [self.pooling]
 
     def encoded(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
     ) -> Any:
         """BERT's output: token embeddings (B, T, H), then the pooler's output (B, H) where there is a
         pooler."""
+        inputs = self._inputs(input_ids, token_embeddings)
         if self.relative_bias is None:
-            inputs = {**_read(input_ids, token_embeddings), "position_ids": self._position_ids(input_ids)}
             return self.model(attention_mask=attention_mask, **inputs)
         masked = (1 - attention_mask[:, None, None, :]) * MASKED + self.relative_bias(input_ids.shape[1])
-        tokens = self.model.encoder(
-            self._embedding_layer(input_ids, token_embeddings), attention_mask=masked
-        )[0]
+        tokens = self.model.encoder(self.model.embeddings(**inputs), attention_mask=masked)[0]
         return tokens, None if self.model.pooler is None else self.model.pooler(tokens)
 
     def tokens(
@@ -77,35 +69,28 @@ class BertStudent(nn.Module):
     ) -> Tensor:
         """(B, H): mean-pooled output of the embedding layer (tokens, positions, segments, LayerNorm), before
         any other layer."""
-        return pool(self._embedding_layer(input_ids, token_embeddings), attention_mask, "mean")
+        return pool(
+            self.model.embeddings(**self._inputs(input_ids, token_embeddings)), attention_mask, "mean"
+        )
 
-    def _embedding_layer(self, input_ids: Tensor, token_embeddings: Tensor | None) -> Tensor:
-        positions = {} if self.pad is None else {"position_ids": self._position_ids(input_ids)}
-        return self.model.embeddings(**_read(input_ids, token_embeddings), **positions)
-
-    def _position_ids(self, input_ids: Tensor) -> Tensor | None:
-        return None if self.pad is None else position_ids(input_ids, self.pad)
+    def _inputs(self, input_ids: Tensor, token_embeddings: Tensor | None) -> dict[str, Tensor | None]:
+        """What BERT reads: ids, or in their place the rows of the embedding table, and their positions where
+        these are not counted from 0."""
+        positions = None if self.pad is None else position_ids(input_ids, self.pad)
+        inputs = {"position_ids": positions, "inputs_embeds": token_embeddings}
+        return inputs if token_embeddings is not None else {**inputs, "input_ids": input_ids}
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_embeddings: Tensor | None = None
     ) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d).
 
-        token_embeddings (B, T, H): the rows of the embedding table, where they were looked up before.
+        `token_embeddings` (B, T, H) are the rows of the embedding table, where they were looked up before.
         """
+        tokens, *pooler = self.encoded(input_ids, attention_mask, token_embeddings)[:2]
         if self.pooling == "cls_pooler":
-            embeddings = self.encoded(input_ids, attention_mask, token_embeddings)[1]
-        else:
-            embeddings = pool(
-                self.tokens(input_ids, attention_mask, token_embeddings), attention_mask, self.pooling
-            )
-        embeddings = embeddings if self.head is None else self.head(embeddings)
-        return embeddings.tanh() if self.tanh else embeddings
-
-
-def _read(input_ids: Tensor, token_embeddings: Tensor | None) -> dict[str, Tensor]:
-    """What transformers' modules read: ids, or in their place the rows of the embedding table."""
-    return {"input_ids": input_ids} if token_embeddings is None else {"inputs_embeds": token_embeddings}
+            return self.through_head(pooler[0])
+        return self.through_head(pool(tokens, attention_mask, self.pooling))
 
 
 class BertSizes(Fields):
@@ -137,22 +122,11 @@ class BertSizes(Fields):
         return self
 
 
-def _family(config: Any) -> str:
-    return (
-        modernbert.MODEL_TYPE
-        if isinstance(config, dict) and config.get("model_type") == modernbert.MODEL_TYPE
-        else "bert"
-    )
-
-
 class BertShape(StudentShape):
-    """The shape of a student of BERT's or of ModernBERT's layers."""
+    """The shape of a student of BERT's layers."""
 
     kind: Literal["bert"]
-    config: Annotated[
-        Annotated[BertSizes, Tag("bert")] | Annotated[modernbert.ModernBertSizes, Tag(modernbert.MODEL_TYPE)],
-        Discriminator(_family),
-    ]
+    config: BertSizes
     bottleneck: Size | None = None
     pooling: Literal["mean", "cls", "cls_pooler", "max", "last"]
     positions: Literal["pad", "zero"] = "zero"
@@ -166,10 +140,6 @@ class BertShape(StudentShape):
             raise ValueError(f"{self.max_tokens} tokens for {self.config.max_position_embeddings} positions")
         if self.pad >= self.config.vocab_size:
             raise ValueError("a padding id above the vocabulary")
-        if self.config.model_type != "bert" and (
-            self.pooling == "cls_pooler" or self.positions == "pad" or self.relative_bias
-        ):
-            raise ValueError(f"layers of {self.config.model_type} have no pooler, and rotary positions alone")
         return self.in_blocks(self.config.hidden_size)
 
 
@@ -178,45 +148,55 @@ def shape(
     vocabulary_size: int,
     pad: int,
     teacher_dims: int,
-    source: LayerSource | None,
-    reduced: dict[str, int] | None = None,
+    source: EncoderLayers | None,
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data.
 
-    source: the encoder that the initial weights come from, if any; reduced: the values of its config that a
-        narrow student replaces
-    (see narrow_bert.shape). Raises UserError: a layer, or more positions, than the source has; no positions
-    left behind the padding id.
+    `source` is the encoder that the initial weights come from, if any. Raises UserError for a layer, or for
+    more positions, than the source has, and where no positions are left behind the padding id.
     """
     own = {"vocab_size": vocabulary_size, "pad_token_id": pad}
     if source is None:
-        config: Any = _random_config(spec, own)
-    elif source.config.model_type == modernbert.MODEL_TYPE:
-        config = modernbert.config(spec, source.config, source_layers(spec, source.config), own)
+        config, positions = _random_config(spec, own), dict[str, Any]()
     else:
-        config = _source_config(spec, source.config, {**own, **(reduced or {})})
-    embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
-    first = first_position(pad if source is not None and source.position_ids == "pad" else None)
+        reduced = narrow_bert.shape(spec, source) if spec.reduced else {}
+        config = _source_config(spec, source.model.config, {**own, **reduced})
+        positions = positions_and_bias(pad, source)
+    first = first_position(positions.get("pad"))
     if config.max_position_embeddings - first < 3:
         fact = f"none are left behind padding id {pad} in a table of {config.max_position_embeddings}"
         raise UserError(f"student.max_positions: {fact}; give more, or a tokenizer with a smaller padding id")
+    return layers_shape(spec, config, positions, config.max_position_embeddings - first, teacher_dims)
+
+
+def layers_shape(
+    spec: recipe.Bert | recipe.Recurrent,
+    config: BertConfig,
+    positions: dict[str, Any],
+    most_tokens: int,
+    teacher_dims: int,
+) -> dict[str, Any]:
+    """The fields of a `BertShape`. Raises UserError for a bottleneck or PQ bytes that do not fit."""
+    embedding_tables.check(spec.bottleneck, spec.pq_bytes, config.hidden_size)
     return {
-        "kind": "bert",
+        "kind": spec.kind,
         "config": {k: v for k, v in config.to_diff_dict().items() if k not in NOT_SHAPE},
-        **(positions_and_bias(pad, source) if source is not None else {}),
+        **positions,
         "bottleneck": spec.bottleneck,
         **embedding_tables.product_quantized(spec),
         "pooling": spec.pooling,
         **head.shape(spec, teacher_dims),
-        "max_tokens": min(spec.max_tokens, config.max_position_embeddings - first),
+        "max_tokens": min(spec.max_tokens, most_tokens),
     }
 
 
-def positions_and_bias(pad: int, source: LayerSource) -> dict[str, Any]:
+def positions_and_bias(pad: int, source: EncoderLayers) -> dict[str, Any]:
     """The part of a shape that a BERT does not have: positions counted from padding, and the buckets of a
     relative attention bias."""
-    positions = {"positions": "pad", "pad": pad} if source.position_ids == "pad" else {}
-    return {**positions, **({} if source.buckets is None else {"relative_bias": source.buckets})}
+    found: dict[str, Any] = {} if source.pad is None else {"positions": "pad", "pad": pad}
+    if source.relative_bias is not None:
+        found["relative_bias"] = source.relative_bias.table.num_embeddings
+    return found
 
 
 def _random_config(spec: recipe.Bert, own: dict[str, int]) -> BertConfig:
@@ -262,13 +242,7 @@ def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
     """
     depth = source.num_hidden_layers
     if isinstance(spec.layers, list):
-        for layer in spec.layers:
-            if not 0 <= layer < depth:
-                raise UserError(
-                    f"student.layers: no layer {layer} in a model with {depth} layers; choose from 0 to "
-                    f"{depth - 1}"
-                )
-        return spec.layers
+        return known_layers(spec.layers, depth)
     count = spec.layers or depth
     if count > depth:
         raise UserError(
@@ -277,137 +251,91 @@ def source_layers(spec: recipe.Bert, source: PretrainedConfig) -> list[int]:
     return [round((i + 1) * depth / count) - 1 for i in range(count)]
 
 
+def known_layers(layers: list[int], depth: int) -> list[int]:
+    """The layers. Raises UserError for one that a source of this depth does not have."""
+    for layer in layers:
+        if not 0 <= layer < depth:
+            fact = f"no layer {layer} in a model with {depth} layers; choose from 0 to {depth - 1}"
+            raise UserError(f"student.layers: {fact}")
+    return layers
+
+
 def build(shape: dict[str, Any]) -> BertStudent:
     """The module, with weights drawn from torch's generator."""
-    if shape["config"].get("model_type") == modernbert.MODEL_TYPE:
-        model: Any = modernbert.build(shape["config"])
-    else:
-        model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
+    model = BertModel(BertConfig(**shape["config"]), add_pooling_layer=shape["pooling"] == "cls_pooler")
     config = model.config
-    table = embedding_tables.build(
-        shape, config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range
-    )
-    if table is not None:
-        model.set_input_embeddings(table)
+    if shape.get("bottleneck") or shape.get("codes"):
+        sizes = (config.vocab_size, config.hidden_size, config.pad_token_id, config.initializer_range)
+        model.set_input_embeddings(embedding_tables.build(shape, *sizes))
     student = BertStudent(model, shape["pooling"], head.build(shape, config.hidden_size), shape["tanh"])
-    student.pad = shape["pad"] if shape.get("positions") == "pad" else None
-    student.relative_bias = (
-        RelativeBias(shape["relative_bias"], config.num_attention_heads)
-        if shape.get("relative_bias")
-        else None
-    )
+    if shape.get("positions") == "pad":
+        student.pad = shape["pad"]
+    if shape.get("relative_bias"):
+        student.relative_bias = RelativeBias(shape["relative_bias"], config.num_attention_heads)
     return student
 
 
-def initialize(
-    student: BertStudent,
-    layers: list[int] | None,
-    source: EncoderLayers | None,
-    token_embeddings: Tensor | None,
-    outputs: bool = False,
-    token_weights: Tensor | None = None,
-) -> None:
-    """Set the initial weights in place: chosen layers of a source, and the embedding table.
-
-    layers, source: None leaves the layers randomly initialized; behind copied layers a linear head that keeps
-        the width is initialized
-    as the identity. token_embeddings (V, w), None: the table stays random; they are reduced by PCA where they
-    are wider, then by the truncated SVD for a factorized table or by k-means for a product-quantized one.
-    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct
-    them from the reduced ones. token_weights (V,): of each token in these reductions.
-    """
-    if source is not None and layers is not None:
-        copy = (
-            modernbert.copy_layers
-            if source.model.config.model_type == modernbert.MODEL_TYPE
-            else _copy_layers
-        )
-        copy(student, layers, source)
-        _identity_head(student)
-    if token_embeddings is None:
-        return
-    with torch.no_grad():
-        width = student.model.config.hidden_size
-        rows = embedding_tables.reduce_width(token_embeddings, width, token_weights)
-        embedding_tables.initialize(student.model.get_input_embeddings(), rows, token_weights)
-        if (
-            outputs
-            and student.head is not None
-            and student.head.out_features == token_embeddings.shape[1] > width
-        ):
-            student.head.weight.copy_(
-                embedding_tables.principal_directions(token_embeddings, width, token_weights)
-            )
-            if student.head.bias is not None:
-                # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length
-                # √width
-                mean = token_embeddings.mean(0)
-                student.head.bias.copy_(mean * width**0.5 / (token_embeddings - mean).norm(dim=1).mean())
-
-
-def _copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
-    """Copy all of a source but its token embeddings."""
+def copy_layers(student: BertStudent, layers: list[int], source: EncoderLayers) -> None:
+    """Copy all of a source but its token embeddings; a student with fewer segments takes the first."""
     mine, theirs = student.model, source.model
     for at, number in enumerate(layers):
         mine.encoder.layer[at].load_state_dict(theirs.encoder.layer[number].state_dict())
-    for name in ("token_type_embeddings", "LayerNorm"):
-        getattr(mine.embeddings, name).load_state_dict(getattr(theirs.embeddings, name).state_dict())
-    positions = mine.embeddings.position_embeddings.weight
-    positions.data.copy_(position_rows(len(positions), student.pad, theirs, source.pad))
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
+    mine.embeddings.LayerNorm.load_state_dict(theirs.embeddings.LayerNorm.state_dict())
+    bert_layers.copy_tables(student, source)
     if student.pooling == "cls_pooler" and theirs.pooler is not None:
         mine.pooler.load_state_dict(theirs.pooler.state_dict())
 
 
 def _identity_head(student: BertStudent) -> None:
     """Make a linear head that keeps the width the identity."""
-    if (
-        student.head is not None
-        and student.head.out_features == student.head.in_features
-        and not student.tanh
-    ):
-        nn.init.eye_(student.head.weight)
-        if student.head.bias is not None:
-            nn.init.zeros_(student.head.bias)
+    head = student.head
+    if head is not None and head.out_features == head.in_features and not student.tanh:
+        nn.init.eye_(head.weight)
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
 
 
 def initial(spec: recipe.Bert, start: Start) -> tuple[BertStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    taken = start.layers.shape_source if start.layers else None
-    if taken is not None and start.tokenizer.pad_token_id is None:
-        taken = taken._replace(
-            position_ids="zero"
-        )  # without a padding token to count from, which texts would hold too
-    narrow = narrow_bert.shape(spec, taken) if taken and spec.reduced else {}
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, taken, narrow)
+    source, embeddings, weights = start.layers, start.embeddings, start.token_weights
+    shaping = source
+    if source is not None and start.tokenizer.pad_token_id is None:
+        # without a padding token to count from, which texts would hold too
+        shaping = source._replace(pad=None)
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, shaping)
     student: BertStudent = build_to_train(build, own, start.shape_only)
-    layers = source_layers(spec, taken.config) if taken else None
-    if not spec.reduced:
-        initialize(
-            student,
-            layers,
-            start.layers,
-            start.embeddings,
-            spec.embeddings.of == "outputs",
-            start.token_weights,
-        )
-        head.copy(student.head, start.head)
-    elif start.batch is not None and start.embeddings is not None:
-        assert start.layers is not None and layers is not None
-        narrow_bert.initialize(
-            student, start.layers, layers, start.embeddings, start.batch, start.token_weights
-        )
+    layers = [] if source is None else source_layers(spec, source.model.config)
+    if spec.reduced:
+        if start.batch is not None and embeddings is not None:
+            assert source is not None
+            narrow_bert.initialize(student, source, layers, embeddings, start.batch, weights)
+        return student, own
+    if source is not None:
+        copy_layers(student, layers, source)
+        _identity_head(student)
+    if embeddings is not None:
+        embedding_tables.initialize(student.model.get_input_embeddings(), embeddings, weights)
+        if spec.embeddings.of == "outputs":
+            _reconstruct(student, embeddings, weights)
+    head.copy(student.head, start.head)
     return student, own
+
+
+def _reconstruct(student: BertStudent, outputs: Tensor, token_weights: Tensor | None) -> None:
+    """Set the head to give back the teacher's outputs (V, w), see `embedding_tables.reconstruct`."""
+    linear, width = student.head, student.pooled_dims
+    set_up = embedding_tables.reconstruct(linear, outputs, width, token_weights)
+    if linear is not None and linear.bias is not None and set_up:
+        # the mean that PCA removed, scaled as the last LayerNorm scales a token embedding: to length √width
+        mean = outputs.mean(0)
+        linear.bias.data.copy_(mean * width**0.5 / (outputs - mean).norm(dim=1).mean())
 
 
 def parameters(student: BertStudent) -> dict[str, int]:
     """Counted as in the papers: all embedding tables and their LayerNorm; the layers; the head with BERT's
     own pooler."""
-    pooler = getattr(student.model, "pooler", None)
-    embedding, total = head.count(student.model.embeddings), head.count(student)
-    after = head.count(student.head) + head.count(pooler if student.pooling == "cls_pooler" else None)
-    return {"embedding": embedding, "encoder": total - embedding - after, "head": after, "total": total}
+    pooler = student.model.pooler if student.pooling == "cls_pooler" else None
+    return head.counts(student, head.count(student.model.embeddings), student.head, pooler)
 
 
 KIND = Kind(BertStudent, BertShape, initial, build, parameters, restore=bert_layers.restore)

@@ -11,21 +11,18 @@ import onnx
 import torch
 from onnx import TensorProto
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PretrainedConfig
+from transformers import BertConfig, BertModel
 
 from edgedistill.students.embedding_tables import lookup
 from edgedistill.students.graph_writer import (
     ACTIVATIONS,
+    MASKED,
     MICROSOFT,
     GraphWriter,
-    Shared,
-    after_pooling,
-    attend,
-    integer_mask,
-    last_tokens,
-    pool_and_finish,
-    shared,
+    finish,
+    head_on_tokens,
 )
+from edgedistill.students.pooling import pool_nodes
 from edgedistill.students.relative_bias import BUCKETS, RelativeBias, relative_scores
 from edgedistill.students.sentence_transformer import quiet
 
@@ -63,27 +60,12 @@ GELUS = {"gelu": "Gelu", "gelu_new": "FastGelu", "gelu_pytorch_tanh": "FastGelu"
 BIAS = "encoder.relative_attention_bias.weight"
 
 
-class LayerSource(NamedTuple):
-    """What the shape of a student takes from the encoder that its layers come from.
-
-    position_ids: counted from behind the padding id (`pad`) or from 0 (`zero`); buckets: of a relative
-        attention bias; repeats: how
-    often the encoder applies its own layers, 1 unless it is a recurrent student itself.
-    """
-
-    config: PretrainedConfig
-    position_ids: str = "zero"
-    buckets: int | None = None
-    repeats: int = 1
-
-
 class EncoderLayers(NamedTuple):
     """An encoder whose layers a student can take, and what it computes besides.
 
-    model: a BertModel, or a ModernBERT as it is. pad: the padding id where positions are counted from pad +
-        1, as in RoBERTa; None
-    where they are counted from 0, as in BERT. relative_bias: added to the attention scores of all layers, as
-    in MPNet; or None.
+    `model` is a BertModel. `pad` is the padding id where positions are counted from pad + 1, as in RoBERTa,
+    and None where they are counted from 0, as in BERT. `relative_bias`, if any, is added to the attention
+    scores of all layers, as in MPNet.
     """
 
     model: Any
@@ -91,11 +73,9 @@ class EncoderLayers(NamedTuple):
     relative_bias: RelativeBias | None = None
 
     @property
-    def shape_source(self) -> LayerSource:
-        """What a student's shape takes from it."""
-        buckets = self.relative_bias.table.num_embeddings if self.relative_bias else None
-        repeats = getattr(getattr(self.model, "encoder", None), "times", 1)
-        return LayerSource(self.model.config, "zero" if self.pad is None else "pad", buckets, repeats)
+    def repeats(self) -> int:
+        """How often the encoder applies its own layers: 1 unless it is a recurrent student itself."""
+        return int(getattr(getattr(self.model, "encoder", None), "times", 1))
 
 
 def convert(model: Any) -> EncoderLayers | None:
@@ -173,6 +153,20 @@ def position_rows(rows: int, pad: int | None, source: Any, source_pad: int | Non
     return found
 
 
+@torch.no_grad()
+def copy_tables(student: Any, source: EncoderLayers, space: Tensor | None = None) -> None:
+    """Copy the tables of positions and segments and a relative bias in place; `space` (H, w) projects the
+    rows. A student with fewer segments takes the first of them."""
+    mine, theirs = student.model.embeddings, source.model.embeddings
+    positions, segments = mine.position_embeddings.weight, mine.token_type_embeddings.weight
+    rows = position_rows(len(positions), student.pad, source.model, source.pad)
+    kinds = theirs.token_type_embeddings.weight[: len(segments)]
+    positions.copy_(rows if space is None else rows @ space)
+    segments.copy_(kinds if space is None else kinds @ space)
+    if student.relative_bias is not None and source.relative_bias is not None:
+        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
+
+
 def first_position(pad: int | None) -> int:
     """The row of a position table that belongs to the first token."""
     return 0 if pad is None else pad + 1
@@ -186,7 +180,7 @@ def layers_of(student: Any) -> EncoderLayers | None:
         return None
     if not all(
         isinstance(layer, nn.Linear | nn.Identity) or type(layer) in ACTIVATIONS
-        for layer in after_pooling(student)
+        for layer in student.layers_after_pooling
     ):
         return None
     own = hasattr(student, "relative_bias")  # a student, whose model is a BertModel already
@@ -201,32 +195,38 @@ def write(student: Any, layers: EncoderLayers) -> onnx.ModelProto:
     """Write the graph; `last_hidden_state` is the last layer's output (B, T, H), or the embeddings where
     there are no layers.
 
-    Behind a linear head it is (B, T, d), see `head_on_tokens`. layers: the student's, see `layers_of`.
+    Behind a linear head it is (B, T, d), see `head_on_tokens`. `layers` are the student's, see `layers_of`.
     """
     writer, model, config = GraphWriter(student, layers.model), layers.model, layers.model.config
-    mask, final = integer_mask(writer), last_tokens(student)
+    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
+    final = "encoded" if head_on_tokens(student) else "last_hidden_state"
     constants = [_layer(writer, layer) for layer in model.encoder.layer]
-    repeated = constants * getattr(
-        model.encoder, "times", 1
-    )  # the constants of a shared layer block are written once
-    biases = [layer.bias for layer in repeated] + [np.zeros(config.hidden_size, np.float32)]
+    # the constants of a shared layer block are written once
+    repeated = list(zip(model.encoder.layer, constants, strict=True)) * layers.repeats
+    biases = [_array(layer.attention.output.dense.bias) for layer, _ in repeated]
+    biases.append(np.zeros(config.hidden_size, np.float32))
     tokens = _embeddings(writer, model.embeddings, config, layers.pad, biases[0])
     if repeated:
-        read = shared(writer, config.num_attention_heads, config.hidden_size, mask, tokens)
-        scores = "" if layers.relative_bias is None else relative_scores(writer, layers.relative_bias)
+        read = _read(writer, config, mask, tokens)
+        if layers.relative_bias is not None:
+            read = read._replace(scores=[relative_scores(writer, layers.relative_bias)])
         rows, shifts = writer.add("Reshape", tokens, read.to_rows), dict[tuple[int, bool], str]()
-        for number, (layer, carried) in enumerate(zip(repeated, biases[1:], strict=True)):
+        for number, ((layer, names), carried) in enumerate(zip(repeated, biases[1:], strict=True)):
             key = (number % len(constants), number == len(repeated) - 1)
             if key not in shifts:
-                bias, starts_again = layer.module.output.LayerNorm.bias, key == (len(constants) - 1, False)
-                shifts[key] = writer.parameter(
-                    bias, _array(bias) + carried, "[again]" if starts_again else ""
-                )
-            rows = _layer_nodes(writer, layer, _Shared(config, read, scores), rows, shifts[key])
+                bias, starts_again = layer.output.LayerNorm.bias, key == (len(constants) - 1, False)
+                ending = "[again]" if starts_again else ""
+                shifts[key] = writer.parameter(bias, _array(bias) + carried, ending)
+            rows = _layer_nodes(writer, names, read, rows, shifts[key])
         tokens = writer.add("Reshape", rows, read.to_sequences, outputs=[final])
     else:
         tokens = writer.add("Identity", tokens, outputs=[final])
-    return pool_and_finish(writer, student, model, tokens)
+    if student.poolings == ["cls_pooler"]:
+        pooled = writer.add("Tanh", writer.linear(pool_nodes(writer, tokens, "cls"), model.pooler.dense))
+    else:
+        parts = [pool_nodes(writer, tokens, pooling) for pooling in student.poolings]
+        pooled = writer.add("Concat", *parts, axis=-1) if len(parts) > 1 else parts[0]
+    return finish(writer, pooled, student, tokens)
 
 
 def _embeddings(
@@ -235,9 +235,8 @@ def _embeddings(
     """Token, position and segment embeddings -> (B, T, H). All text is segment 0: its row is added to the
     position table here.
 
-    pad: the padding id, where positions are counted from pad + 1 (XLM-R); None: they are counted from 0.
-        carried (H,): what the
-    rows carry besides, see `_layer`.
+    `pad` is the padding id where positions are counted from pad + 1 (XLM-R), and None where they are counted
+    from 0. `carried` (H,) is what the rows carry besides, see `_layer`.
     """
     tokens = lookup(writer, embeddings.word_embeddings, "input_ids")
     table = embeddings.position_embeddings.weight
@@ -268,65 +267,37 @@ def _position_ids(writer: GraphWriter, pad: int) -> str:
     return writer.add("Add", counted, pad_id)
 
 
-class _Layer(NamedTuple):
-    """What a layer's nodes read: names of constants, and its module."""
-
-    module: Any
-    query: tuple[str, str]  # weight, bias
-    key: str
-    value: tuple[str, str]
-    attention: str
-    attention_norm: tuple[str, str]  # scale, shift
-    inner: tuple[str, str]
-    feed_forward: str
-    norm_scale: str
-
-    @property
-    def bias(self) -> np.ndarray:
-        """The bias of the attention's output, which the layer's input carries."""
-        return _array(self.module.attention.output.dense.bias)
-
-
 def _array(value: Tensor) -> np.ndarray:
     return np.asarray(value.detach().cpu().numpy(), np.float32)
 
 
-def _layer(writer: GraphWriter, layer: Any) -> _Layer:
-    """Write a layer's constants. Three of its biases cost nothing at run time:
+def _layer(writer: GraphWriter, layer: Any) -> dict[str, list[str]]:
+    """Write a layer's constants: the names of each product's weight and bias, and of each norm's scale and
+    shift. Three of its biases cost nothing at run time:
 
     The bias in front of a residual sum is carried by the residual, that is, added to the shift of the
     LayerNorm that writes it. Products that read the residual have it subtracted in their own bias. A bias of
-    the keys adds the same to all scores of a query, which softmax
-    ignores: it is left out.
+    the keys adds the same to all scores of a query, which softmax ignores: it is left out.
     """
-    attention, output, inner, out = (
-        layer.attention.self,
-        layer.attention.output,
-        layer.intermediate.dense,
-        layer.output,
-    )
+    attention, output, out = layer.attention.self, layer.attention.output, layer.output
 
-    def weight(dense: nn.Linear) -> str:
-        return writer.parameter(dense.weight, dense.weight.T, ".T")
-
-    def with_bias(dense: nn.Linear, carried: Tensor) -> tuple[str, str]:
-        return weight(dense), writer.parameter(dense.bias, dense.bias - dense.weight @ carried)
+    def product(dense: nn.Linear, carried: Tensor | None = None) -> list[str]:
+        weight = writer.parameter(dense.weight, dense.weight.T, ".T")
+        if carried is None:
+            return [weight]
+        return [weight, writer.parameter(dense.bias, dense.bias - dense.weight @ carried)]
 
     norm = output.LayerNorm
-    return _Layer(
-        module=layer,
-        query=with_bias(attention.query, output.dense.bias),
-        key=weight(attention.key),
-        value=with_bias(attention.value, output.dense.bias),
-        attention=weight(output.dense),
-        attention_norm=(
-            writer.parameter(norm.weight),
-            writer.parameter(norm.bias, norm.bias + out.dense.bias),
-        ),
-        inner=with_bias(inner, out.dense.bias),
-        feed_forward=weight(out.dense),
-        norm_scale=writer.parameter(out.LayerNorm.weight),
-    )
+    return {
+        "query": product(attention.query, output.dense.bias),
+        "key": product(attention.key),
+        "value": product(attention.value, output.dense.bias),
+        "attention": product(output.dense),
+        "norm": [writer.parameter(norm.weight), writer.parameter(norm.bias, norm.bias + out.dense.bias)],
+        "inner": product(layer.intermediate.dense, out.dense.bias),
+        "feed_forward": product(out.dense),
+        "last_norm": [writer.parameter(out.LayerNorm.weight)],
+    }
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -359,34 +330,47 @@ def restore(found: dict[str, np.ndarray]) -> None:
         found[name.removesuffix("[distances]")] = bias.table.weight.detach().numpy()
 
 
-class _Shared(NamedTuple):
-    """What all layers read. scores: added to the scores of attention, empty for nothing."""
+class _Read(NamedTuple):
+    """What all layers read. Token embeddings are rows (B·T, H) for products and norms, and (B, T, H) for
+    attention; `scores`, if any, are added to those of all tokens: (1, heads, T, T)."""
 
     config: Any
-    attention: Shared
-    scores: str
+    mask: str
+    to_rows: str
+    to_sequences: str
+    scores: list[str]
 
 
-def _layer_nodes(writer: GraphWriter, layer: _Layer, shared: _Shared, rows: str, shift: str) -> str:
-    """Write attention and feed-forward: rows (B·T, H), which carry `layer.bias`, -> rows (B·T, H). shift: of
-    the last LayerNorm."""
-    config = shared.config
+def _read(writer: GraphWriter, config: Any, mask: str, tokens: str) -> _Read:
+    """Write the shapes of tokens (B, T, H), which are known when the graph runs."""
+    batch_and_length, width = writer.add("Shape", tokens, start=0, end=2), config.hidden_size
+    to_sequences = writer.add("Concat", batch_and_length, writer.constant([width], "width"), axis=0)
+    return _Read(config, mask, writer.constant([-1, width], "rows"), to_sequences, [])
 
-    def product(x: str, weight: str, bias: str | None = None) -> str:
+
+def _layer_nodes(writer: GraphWriter, names: dict[str, list[str]], read: _Read, rows: str, shift: str) -> str:
+    """Write attention and feed-forward: rows (B·T, H), which carry the bias of the attention's output, ->
+    rows (B·T, H). `names` are those of `_layer`, and `shift` is the last LayerNorm's."""
+    config = read.config
+
+    def product(x: str, name: str) -> str:
+        weight, *biases = names[name]
         y = writer.add("MatMul", x, weight)
-        return y if bias is None else writer.add("Add", y, bias)
+        return writer.add("Add", y, *biases) if biases else y
 
-    def norm(x: str, scale: str, shift: str) -> str:
-        return writer.add("LayerNormalization", x, scale, shift, axis=-1, epsilon=config.layer_norm_eps)
+    def norm(x: str, *constants: str) -> str:
+        return writer.add("LayerNormalization", x, *constants, axis=-1, epsilon=config.layer_norm_eps)
 
-    parts = (product(rows, *layer.query), product(rows, layer.key), product(rows, *layer.value))
-    sequences = [writer.add("Reshape", part, shared.attention.to_sequences) for part in parts]
-    context = attend(writer, shared.attention, sequences, shared.scores)
-    rows = norm(writer.add("Add", product(context, layer.attention), rows), *layer.attention_norm)
-    inner = product(rows, *layer.inner)
-    inner = (
-        writer.add("Relu", inner)
-        if config.hidden_act == "relu"
-        else writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
-    )
-    return norm(writer.add("Add", product(inner, layer.feed_forward), rows), layer.norm_scale, shift)
+    parts = [product(rows, name) for name in ("query", "key", "value")]
+    sequences = [writer.add("Reshape", part, read.to_sequences) for part in parts]
+    heads = {"num_heads": config.num_attention_heads, "mask_filter_value": MASKED}
+    attended = [*sequences, "", read.mask, *read.scores]
+    context = writer.add("MultiHeadAttention", *attended, domain=MICROSOFT, **heads)
+    context = writer.add("Reshape", context, read.to_rows)
+    rows = norm(writer.add("Add", product(context, "attention"), rows), *names["norm"])
+    inner = product(rows, "inner")
+    if config.hidden_act == "relu":
+        inner = writer.add("Relu", inner)
+    else:
+        inner = writer.add(GELUS[config.hidden_act], inner, domain=MICROSOFT)
+    return norm(writer.add("Add", product(inner, "feed_forward"), rows), *names["last_norm"], shift)

@@ -10,15 +10,23 @@ import torch
 from onnx import TensorProto
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
 from edgedistill.students.embedding_tables import lookup
-from edgedistill.students.graph_writer import GraphWriter, after_pooling, finish, pool_nodes
-from edgedistill.students.kind import Kind, Start, build_to_train
-from edgedistill.students.pooling import pool
-from edgedistill.students.shape_fields import Share, Size, TableShape
+from edgedistill.students.graph_writer import GraphWriter, finish
+from edgedistill.students.head import Headed
+from edgedistill.students.kind import (
+    Kind,
+    Share,
+    Size,
+    Start,
+    TableShape,
+    build_to_train,
+    parameters,
+    table_shape,
+)
+from edgedistill.students.pooling import pool, pool_nodes
 
 # standard deviation of the initial token embeddings, about GloVe's; smaller values leave the gates
 # insensitive
@@ -27,7 +35,12 @@ TOKEN_STD = 0.3
 
 class BidirectionalLSTM(nn.LSTM):
     """`forward(tokens, lengths) -> (states, final)`: the backward direction starts at the last token of each
-    text, not at its padding."""
+    text, not at its padding.
+
+    It gives what packed sequences give, by the plain kernel over the padding, which is up to four times as
+    fast on a CPU. For the backward direction each text is reversed and its padding left behind it, where it
+    changes no state before it.
+    """
 
     def __init__(self, width: int, hidden: int, layers: int) -> None:
         super().__init__(width, hidden, layers, batch_first=True, bidirectional=True)
@@ -38,51 +51,28 @@ class BidirectionalLSTM(nn.LSTM):
 
         States of padding are undefined.
         """
-        total = tokens.shape[1]
-        if bool((lengths == total).all()):  # no padding: the plain kernel is faster, with the same result
-            states, (final, _) = super().forward(tokens)
-        elif torch.is_grad_enabled() and tokens.device.type == "cpu":
-            return self._over_padding(tokens, lengths)
-        else:
-            packed, (final, _) = super().forward(
-                pack_padded_sequence(tokens, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            )
-            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=total)
-        return states, torch.cat([final[-2], final[-1]], -1)
-
-    def _over_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What packed sequences give, by the plain kernel over the padding: with gradients up to four times
-        as fast on a CPU.
-
-        For the backward direction each text is reversed and its padding left behind it, where it changes no
-        state before it.
-        """
-        rows, at, last = (
-            torch.arange(len(tokens))[:, None],
-            torch.arange(tokens.shape[1])[None],
-            lengths[:, None] - 1,
-        )
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        at, last = torch.arange(tokens.shape[1], device=tokens.device)[None], lengths[:, None] - 1
         backwards = torch.where(at <= last, last - at, at)  # its own inverse
-        weights: list[Any] = (
-            self._flat_weights
-        )  # of each layer and direction: input, recurrent, and their biases
+        # of each layer and direction: input, recurrent, and their biases
+        weights: list[Any] = self._flat_weights
         each = len(weights) // (2 * self.num_layers)
-        start = tokens.new_zeros(1, len(tokens), self.hidden_size)
-        states = tokens
+        states, final = tokens, tokens
         for layer in range(self.num_layers):
             ahead, behind = (weights[each * way : each * (way + 1)] for way in (2 * layer, 2 * layer + 1))
-            forward = self._one_way(states, ahead, start)
-            backward = self._one_way(states[rows, backwards], behind, start)
+            forward = self._one_way(states, ahead)
+            backward = self._one_way(states[rows, backwards], behind)
             states = torch.cat([forward, backward[rows, backwards]], -1)
             final = torch.cat([each_way[rows, last] for each_way in (forward, backward)], -1)[:, 0]
         return states, final
 
-    def _one_way(self, inputs: Tensor, weights: list[Any], start: Tensor) -> Tensor:
+    def _one_way(self, inputs: Tensor, weights: list[Any]) -> Tensor:
         """One direction of one layer: (B, T, w) -> (B, T, h)."""
+        start = inputs.new_zeros(1, len(inputs), self.hidden_size)
         return torch.lstm(inputs, (start, start), weights, self.bias, 1, 0.0, self.training, False, True)[0]
 
 
-class BiLSTMStudent(nn.Module):
+class BiLSTMStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`."""
 
     def __init__(
@@ -98,23 +88,15 @@ class BiLSTMStudent(nn.Module):
         self.embedding = embedding
         self.lstm = lstm
         self.readout = readout
-        self.head = head
-        self.tanh = tanh
+        self.head, self.tanh, self.pooled_dims = head, tanh, 2 * lstm.hidden_size
         self.dropout = nn.Dropout(dropout)
-
-    @property
-    def dims(self) -> int:
-        return self.head.out_features if self.head is not None else 2 * self.lstm.hidden_size
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         tokens = self.dropout(self.embedding(input_ids))
-        lengths = attention_mask.sum(1).clamp(min=1)
-        states, final = self.lstm(tokens, lengths)
-        embeddings = final if self.readout == "last" else pool(states, attention_mask, self.readout)
-        embeddings = self.dropout(embeddings)
-        embeddings = embeddings if self.head is None else self.head(embeddings)
-        return embeddings.tanh() if self.tanh else embeddings
+        states, final = self.lstm(tokens, attention_mask.sum(1).clamp(min=1))
+        pooled = final if self.readout == "last" else pool(states, attention_mask, self.readout)
+        return self.through_head(self.dropout(pooled))
 
 
 class BiLSTMShape(TableShape):
@@ -128,107 +110,59 @@ class BiLSTMShape(TableShape):
 
 
 def shape(spec: recipe.BiLSTM, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide
-    the width."""
-    embedding_tables.check(None, spec.pq_bytes, spec.width)
-    return {
-        "kind": "bilstm",
-        "pieces": vocabulary_size,
-        "pad": pad,
-        "width": spec.width,
-        **embedding_tables.product_quantized(spec),
-        "hidden": spec.hidden,
-        "layers": spec.layers,
-        "readout": spec.readout,
-        **head.shape(spec, teacher_dims),
-        "dropout": spec.dropout,
-        "max_tokens": spec.max_tokens,
-    }
+    """Everything needed to build the module again, as data."""
+    own = {"hidden": spec.hidden, "layers": spec.layers, "readout": spec.readout, "dropout": spec.dropout}
+    return {**table_shape(spec, vocabulary_size, pad, teacher_dims), **own}
 
 
 def build(shape: dict[str, Any]) -> BiLSTMStudent:
     """The module, with weights drawn from torch's generator."""
     embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], TOKEN_STD)
-    if embedding is None:
-        embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
-        nn.init.normal_(embedding.weight, std=TOKEN_STD)
     lstm = BidirectionalLSTM(shape["width"], shape["hidden"], shape["layers"])
     linear = head.build(shape, 2 * shape["hidden"])
     return BiLSTMStudent(embedding, lstm, shape["readout"], linear, shape["tanh"], shape["dropout"])
 
 
-def initialize(
-    student: BiLSTMStudent, token_embeddings: Tensor | None, token_weights: Tensor | None = None
-) -> None:
-    """Set the embedding table in place from token embeddings (V, w), reduced by PCA where they are wider.
-
-    None: it stays randomly initialized. token_weights (V,): of each token in the PCA.
-    """
-    if token_embeddings is not None:
-        with torch.no_grad():
-            rows = embedding_tables.reduce_width(
-                token_embeddings, student.embedding.embedding_dim, token_weights
-            )
-            embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), token_weights)
-
-
 def initial(spec: recipe.BiLSTM, start: Start) -> tuple[BiLSTMStudent, dict[str, Any]]:
-    """The recipe's student with its initial weights, and its shape."""
+    """The recipe's student with its initial weights, and its shape: a table of token embeddings is scaled to
+    the standard deviation of a random one."""
     own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
     student: BiLSTMStudent = build_to_train(build, own, start.shape_only)
-    initialize(student, start.embeddings, start.token_weights)
+    if start.embeddings is not None:
+        rows = embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights)
+        embedding_tables.initialize(student.embedding, rows * (TOKEN_STD / rows.std()), start.token_weights)
     return student, own
 
 
-def parameters(student: BiLSTMStudent) -> dict[str, int]:
-    """Counted as in the papers: the embedding table; the LSTM with both of torch's biases; the head."""
-    return {
-        "embedding": head.count(student.embedding),
-        "encoder": head.count(student.lstm),
-        "head": head.count(student.head),
-        "total": head.count(student),
-    }
-
-
-def write(student: Any) -> onnx.ModelProto:
+def write(student: BiLSTMStudent) -> onnx.ModelProto:
     """Write the graph: time first (layout 0, the only one of DynamicQuantizeLSTM), with `sequence_lens`, so
     that the backward direction starts at the last token of each text.
     """
-    writer = GraphWriter(student)
-    lengths = writer.add(
-        "ReduceSum",
-        writer.add("Cast", "attention_mask", to=TensorProto.INT32),
-        writer.constant([1], "axis"),
-        keepdims=0,
-    )
+    writer, lstm = GraphWriter(student), student.lstm
+    mask = writer.add("Cast", "attention_mask", to=TensorProto.INT32)
+    lengths = writer.add("ReduceSum", mask, writer.constant([1], "axis"), keepdims=0)
     lengths = writer.add("Max", lengths, writer.constant(np.int32(1), "one"))
-    ids = writer.add("Transpose", "input_ids", perm=[1, 0])
-    x = lookup(writer, student.embedding, ids)  # (T, B, width)
-    lstm, last = student.lstm, ""
-    directions, shape = 2 if lstm.bidirectional else 1, writer.constant([0, 0, -1], "shape")
+    x = lookup(writer, student.embedding, writer.add("Transpose", "input_ids", perm=[1, 0]))  # (T, B, width)
+    last, shape = "", writer.constant([0, 0, -1], "shape")
+    options: dict[str, Any] = {"hidden_size": lstm.hidden_size, "direction": "bidirectional"}
     for layer in range(lstm.num_layers):
-        arrays = _lstm_weights(lstm, layer)
-        weights = [writer.parameter(kept, array, "[onnx]") for kept, array in arrays]
-        y, last = f"lstm_{layer}", f"lstm_{layer}_last"
-        direction = "bidirectional" if directions == 2 else "forward"
-        writer.add(
-            "LSTM", x, *weights, lengths, outputs=[y, last], hidden_size=lstm.hidden_size, direction=direction
-        )
-        x = writer.add(
-            "Reshape", writer.add("Transpose", y, perm=[0, 2, 1, 3]), shape
-        )  # (T, D, B, h) -> (T, B, D·h)
+        weights = _lstm_weights(writer, lstm, layer)
+        states, last = f"lstm_{layer}", f"lstm_{layer}_last"
+        writer.add("LSTM", x, *weights, lengths, outputs=[states, last], **options)
+        # (T, 2, B, h) -> (T, B, 2h)
+        x = writer.add("Reshape", writer.add("Transpose", states, perm=[0, 2, 1, 3]), shape)
     if student.readout == "last":
         flat = writer.constant([0, -1], "shape")
-        pooled = writer.add(
-            "Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat
-        )  # (D, B, h) -> (B, D·h)
+        # (2, B, h) -> (B, 2h)
+        pooled = writer.add("Reshape", writer.add("Transpose", last, perm=[1, 0, 2]), flat)
     else:
         pooled = pool_nodes(writer, writer.add("Transpose", x, perm=[1, 0, 2]), student.readout)
-    return finish(writer, pooled, after_pooling(student), directions * lstm.hidden_size, None)
+    return finish(writer, pooled, student)
 
 
-def _lstm_weights(lstm: nn.LSTM, layer: int) -> list[tuple[Tensor, Tensor]]:
-    """W (D, 4h, in), R (D, 4h, h), B (D, 8h) of one layer, each behind the parameter that names it.
+def _lstm_weights(writer: GraphWriter, lstm: nn.LSTM, layer: int) -> list[str]:
+    """Write W (2, 4h, in), R (2, 4h, h) and B (2, 8h) of one layer under the names of the forward direction's
+    parameters; returns those.
 
     Torch's gates i, f, g, o are reordered to ONNX's i, o, f, c.
     """
@@ -237,16 +171,18 @@ def _lstm_weights(lstm: nn.LSTM, layer: int) -> list[tuple[Tensor, Tensor]]:
         i, f, g, o = getattr(lstm, f"{kind}_l{layer}{suffix}").detach().chunk(4)
         return torch.cat([i, o, f, g])
 
-    suffixes = ("", "_reverse") if lstm.bidirectional else ("",)
-    bias = torch.stack([torch.cat([read("bias_ih", each), read("bias_hh", each)]) for each in suffixes])
-    weights = [torch.stack([read(kind, each) for each in suffixes]) for kind in ("weight_ih", "weight_hh")]
-    named = [getattr(lstm, f"{kind}_l{layer}") for kind in ("weight_ih", "weight_hh", "bias_ih")]
-    return list(zip(named, [*weights, bias], strict=True))
+    ways = ("", "_reverse")
+    bias = torch.stack([torch.cat([read("bias_ih", way), read("bias_hh", way)]) for way in ways])
+    inputs, states = (torch.stack([read(kind, way) for way in ways]) for kind in ("weight_ih", "weight_hh"))
+    arrays = {"weight_ih": inputs, "weight_hh": states, "bias_ih": bias}
+    return [
+        writer.parameter(getattr(lstm, f"{kind}_l{layer}"), array, "[onnx]") for kind, array in arrays.items()
+    ]
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
-    """Give the LSTM's parameters their own names and torch's order of gates, in place; see
-    `_lstm_weights`."""
+    """Give the LSTM's parameters their own names and torch's order of gates, in place: `_lstm_weights`
+    undone."""
     for name in [each for each in found if each.endswith("[onnx]")]:
         both, own = found.pop(name), name.removesuffix("[onnx]")
         kinds = {own: both}

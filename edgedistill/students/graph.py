@@ -1,32 +1,51 @@
-"""Student -> ONNX graph: `input_ids`, `attention_mask` in, `sentence_embedding` out; pooling, head and unit
-length inside.
+"""Student -> ONNX graph -> student: written, compared with torch, and read back.
 
-Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), ModernBERTs, BiLSTMs and static students are
-written straight from their weights, node by node, so what a device runs can be read here: about eight nodes
-per BERT layer and ten around them; six for a static student. Any other encoder (a teacher may be anything)
-and any other kind of student is traced with torch's TorchScript exporter.
+`input_ids`, `attention_mask` go in, `sentence_embedding` comes out; pooling, head and unit length are inside.
+Encoders of BERT's layers (DistilBERT, RoBERTa, MPNet too), BiLSTMs and static students are written straight
+from their weights, node by node, so what a device runs can be read here: about eight nodes per BERT layer and
+ten around them; six for a static student. Any other encoder (a teacher may be anything) and any other kind of
+student is traced with torch's TorchScript exporter.
 
-The operators `MultiHeadAttention`, `RotaryEmbedding` and `Gelu` are onnxruntime's own (domain com.microsoft).
-All its builds have them, also the one for browsers.
+The operators `MultiHeadAttention` and `Gelu` are onnxruntime's own (domain com.microsoft). All its builds
+have them, also the one for browsers.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper
-from torch import nn
+from onnxruntime import InferenceSession
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
+from torch import Tensor, nn
 
 from edgedistill.errors import CheckFailed, UserError
-from edgedistill.students import bert_layers, kinds, modernbert, output, traced
-from edgedistill.students.graph_parity import ORT_ERRORS, compare
-from edgedistill.students.graph_writer import head_on_tokens, pools_to_embedding
-
-__all__ = ["before_unit", "build", "build_checked", "compare", "head_on_tokens", "pools_to_embedding"]
+from edgedistill.runtime.manifest import INPUTS
+from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime.similarity import COSINE, unit_rows
+from edgedistill.runtime.trust import GET_AGAIN
+from edgedistill.students import bert_layers, kinds, output, traced
+from edgedistill.students.bert_layers import FOLDED
+from edgedistill.students.graph_writer import pools_to_embedding
 
 LARGEST_BYTES = 1_800_000_000  # protobuf ends at 2 GiB; a graph stays one file below this
 MIN_COSINE = 0.9999  # to torch, on random ids; float32 differs in the seventh digit
+FUSED_COSINE = 0.99999  # to torch; a traced graph is fused where it stays above
+FUSED_TOKENS = 33  # at most, to choose; whoever uses the graph compares it at full length
+SHAPES = ((1, 1), (1, 0), (3, 7), (17, 33))  # (batch, tokens) that every graph is run at; 0: max_tokens
+ORT_ERRORS = (
+    ort_state.Fail,
+    ort_state.RuntimeException,
+    ort_state.InvalidArgument,
+    ort_state.InvalidGraph,
+    ort_state.NotImplemented,
+)
 # Tracing runs the model's own code, which may raise nearly anything.
 NOT_TRACED = (
     RuntimeError,
@@ -49,7 +68,11 @@ def _written(student: Any) -> onnx.ModelProto:
     layers = bert_layers.layers_of(student)
     if layers is not None:
         return bert_layers.write(student, layers)
-    return modernbert.write(student) if modernbert.is_supported(student) else traced.write(student)
+
+    def is_same(fused: onnx.ModelProto) -> bool:
+        return compare(student, fused, FUSED_TOKENS, student.model.config.vocab_size) > FUSED_COSINE
+
+    return traced.write(student, is_same)
 
 
 def build(student: nn.Module) -> onnx.ModelProto:
@@ -101,3 +124,100 @@ def build_checked(encoder: nn.Module, max_tokens: int, vocabulary_size: int) -> 
     if not worst > MIN_COSINE:  # NaN is above nothing
         raise CheckFailed(f"its graph gives other embeddings than torch (cosine {worst:.4f} on random ids)")
     return model
+
+
+def compare(module: nn.Module, model: onnx.ModelProto, max_tokens: int, vocabulary_size: int) -> float:
+    """The smallest cosine of a graph's embeddings to a student's in torch, over all shapes and padded rows.
+
+    Where the mean of `last_hidden_state` is to be the embedding, it is compared too: other libraries read it.
+    Raises CheckFailed where the graph does not run, as with a fixed dimension, or gives another shape than
+    torch.
+    """
+    session = open_in_memory(model.SerializeToString())
+    random, worst = np.random.default_rng(0), np.ones(1)
+    for batch, length in SHAPES:
+        tokens = min(length or max_tokens, max_tokens)
+        ids, mask = random.integers(0, vocabulary_size, (batch, tokens)), _mask(random, batch, tokens)
+        with torch.inference_mode():
+            embeddings = module(torch.from_numpy(ids), torch.from_numpy(mask))
+            expected = torch.nn.functional.normalize(embeddings, dim=-1).numpy()
+        inputs = dict(zip(INPUTS, (ids, mask), strict=False))
+        found = [_run(session, "sentence_embedding", inputs)]
+        if pools_to_embedding(module):
+            found.append(_pooled(_run(session, "last_hidden_state", inputs), mask))
+        for rows in found:
+            if rows.shape != expected.shape:
+                raise CheckFailed(
+                    f"the graph gives {rows.shape} at {_shape(inputs)}; torch gives {expected.shape}"
+                )
+            worst = np.append(worst, COSINE.between(rows, expected))
+    return float(worst.min())  # NaN is the worst of all
+
+
+def _pooled(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The mean of each text's token embeddings (B, T, d), at unit length: (B, d)."""
+    return unit_rows((tokens * mask[:, :, None]).sum(1))
+
+
+def _mask(random: np.random.Generator, batch: int, tokens: int) -> np.ndarray:
+    """An attention mask (B, T) of right-padded rows, each with a random length of at least 1."""
+    return (np.arange(tokens) < random.integers(1, tokens + 1, (batch, 1))).astype(np.int64)
+
+
+def _run(session: InferenceSession, output: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    try:
+        found: np.ndarray = session.run([output], inputs)[0]
+    except ORT_ERRORS as error:
+        raise CheckFailed(f"the graph does not run at {_shape(inputs)}: {error}") from None
+    return found
+
+
+def _shape(inputs: dict[str, np.ndarray]) -> str:
+    batch, tokens = inputs["input_ids"].shape
+    return f"batch {batch}, {tokens} tokens"
+
+
+def read_back(constants: Mapping[str, np.ndarray], shape: dict[str, Any], place: str) -> dict[str, Tensor]:
+    """The state dict of the student that `shape` (student.json) describes, from the constants of its graph,
+    which carry its own names of parameters: {name: float32}.
+
+    An ending of a name says how the parameter is kept: `.T` transposed, `[0]`, `[1]` … in parts; a kind's own
+    endings are undone by its `restore`. A graph may hold less than its student did, where parameters are
+    folded into others: then the weights compute the same embeddings, though they are others than went in.
+    Nothing larger than the constants is allocated before their sizes are found to be the student's. `place`
+    is the bundle, which opens the errors. Raises UserError for a graph that does not name them all,
+    CheckFailed for constants of other sizes.
+    """
+    kind = kinds.KINDS[shape["kind"]]
+    with torch.device("meta"):
+        wanted = kind.build(shape).state_dict()
+    try:
+        found = _joined(constants)
+        kind.restore(found)
+    except (ValueError, IndexError, KeyError):
+        raise CheckFailed(f"{place}: its constants do not fit together; {GET_AGAIN}") from None
+    state = {}
+    for name, parameter in wanted.items():
+        sizes, array = tuple(parameter.shape), found.get(name)
+        if array is FOLDED:
+            array = np.zeros(sizes, np.float32)
+        if array is None:
+            fact = f"its graph has no {name}, so its weights cannot be read back"
+            raise UserError(f"{place}: {fact}; give the run it was exported from")
+        if array.size != prod(sizes):
+            raise CheckFailed(
+                f"{place}: {name} has the shape {array.shape}, its student's has {sizes}; {GET_AGAIN}"
+            )
+        state[name] = torch.from_numpy(np.array(array, order="C")).reshape(sizes).to(parameter.dtype)
+    return state
+
+
+def _joined(constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The constants without `.T` and the numbers of parts."""
+    found: dict[str, np.ndarray] = {}
+    for name in sorted(constants):
+        array = constants[name].T if name.endswith(".T") else constants[name]
+        plain = name.removesuffix(".T")
+        whole = re.sub(r"\[\d\]$", "", plain)
+        found[whole] = np.concatenate([found[whole], array]) if whole != plain and whole in found else array
+    return found

@@ -1,18 +1,39 @@
-"""The linear layer after pooling, which every kind of student may have; and how parameters are counted."""
+"""What follows the pooling of every kind of student, and how parameters are counted."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from edgedistill import recipe
-from edgedistill.students.product_quantization import ProductQuantizedEmbedding
-
-StudentSpec = recipe.BuiltStudent
+from edgedistill.students.embedding_tables import ProductQuantizedEmbedding
 
 
-def shape(spec: StudentSpec, teacher_dims: int) -> dict[str, Any]:
+class Headed(nn.Module):
+    """A student whose pooled embedding (B, pooled_dims) goes through its head, where it has one, and through
+    a tanh, where it has that."""
+
+    head: nn.Linear | None
+    tanh: bool
+    pooled_dims: int
+
+    @property
+    def dims(self) -> int:
+        return self.pooled_dims if self.head is None else self.head.out_features
+
+    @property
+    def layers_after_pooling(self) -> list[nn.Module]:
+        head = [] if self.head is None else [self.head]
+        return [*head, nn.Tanh()] if self.tanh else [*head]
+
+    def through_head(self, pooled: Tensor) -> Tensor:
+        """(B, pooled_dims) -> (B, dims)."""
+        embeddings = pooled if self.head is None else self.head(pooled)
+        return embeddings.tanh() if self.tanh else embeddings
+
+
+def shape(spec: recipe.BuiltStudent, teacher_dims: int) -> dict[str, Any]:
     """The head's part of a student's shape; None for a head that is only used in training."""
     kept = spec.head != "none" and spec.head_kept
     return {
@@ -36,6 +57,19 @@ def count(module: nn.Module | None) -> int:
         part.codes.numel() for part in module.modules() if isinstance(part, ProductQuantizedEmbedding)
     )
     return codes + sum(p.numel() for p in module.parameters())
+
+
+def counts(student: nn.Module, embedding: int, *after_pooling: nn.Module | None) -> dict[str, int]:
+    """Parameters {embedding, encoder, head, total}: the head is what follows the pooling, the encoder the
+    rest."""
+    total, head = count(student), sum(count(each) for each in after_pooling)
+    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+
+
+def with_more(counts: dict[str, int], *layers: nn.Module | None) -> dict[str, int]:
+    """The counts of a student behind whose head further layers follow."""
+    more = sum(count(each) for each in layers)
+    return {**counts, "head": counts["head"] + more, "total": counts["total"] + more}
 
 
 def copy(head: nn.Linear | None, source: nn.Linear | None) -> None:

@@ -1,24 +1,94 @@
-"""What the file of a kind of student gives, and what a new student is initialized from."""
+"""What the file of a kind of student gives, what its shape may hold, and what a new student is initialized
+from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import onnx
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from edgedistill import machine
+from edgedistill import machine, recipe
 from edgedistill.errors import UserError
+from edgedistill.students import embedding_tables, head
 from edgedistill.students.bert_layers import EncoderLayers
-from edgedistill.students.shape_fields import StudentShape
 
 TRAINED_BYTES = 16  # a parameter, its gradient, and AdamW's two moments
 MOST_DRAWN = 30_000_000  # parameters whose random weights are drawn where only the shape is asked for
+
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Layers = Annotated[int, Field(ge=0, le=1_000)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Tokens = Annotated[int, Field(ge=1, le=131_072)]
+
+
+class Fields(BaseModel):
+    """Fields of a shape. A stranger may have written the one in a bundle's manifest: one that passes builds a
+    module of the kinds we know, and nothing else. Keys of transformers' configuration that could load code,
+    or that our graphs do not have, are left out."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class HeadShape(Fields):
+    """The linear layer after pooling."""
+
+    dims: Size
+    bias: bool
+
+
+class StudentShape(Fields):
+    """What every student's shape holds."""
+
+    head: HeadShape | None
+    tanh: bool
+    max_tokens: Tokens
+    codes: Size | None = None
+    centroids: Annotated[int, Field(ge=2, le=2**15)] = 256
+    blocks: list[Annotated[tuple[Size, float], Field(strict=False)]] | None = None
+    prompt: Annotated[str, Field(max_length=10_000)] = ""
+
+    def in_blocks(self, width: int) -> Self:
+        """The shape itself. Raises ValueError for PQ codes that do not divide the table's width."""
+        if self.codes is not None and width % self.codes:
+            raise ValueError(f"{self.codes} blocks do not divide a width of {width}")
+        return self
+
+
+class TableShape(StudentShape):
+    """What the shapes of students without a BertConfig share."""
+
+    pieces: Size
+    pad: Annotated[int, Field(ge=0)]
+    width: Size
+
+    @model_validator(mode="after")
+    def _pad_in_table(self) -> Self:
+        if self.pad >= self.pieces:
+            raise ValueError("a padding id above the vocabulary")
+        return self.in_blocks(self.width)
+
+
+def table_shape(
+    spec: recipe.BiLSTM | recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int
+) -> dict[str, Any]:
+    """The fields of a `TableShape`. Raises UserError for PQ bytes that do not divide the width."""
+    embedding_tables.check(None, spec.pq_bytes, spec.width)
+    return {
+        "kind": spec.kind,
+        "pieces": vocabulary_size,
+        "pad": pad,
+        "width": spec.width,
+        **embedding_tables.product_quantized(spec),
+        **head.shape(spec, teacher_dims),
+        "max_tokens": spec.max_tokens,
+    }
 
 
 @dataclass(frozen=True)
@@ -26,12 +96,11 @@ class Start:
     """What the recipe's models and corpus give a new student.
 
     `dims` are those of the embeddings that the student is to give. `embeddings` (V, w) are rows for its
-        tokens, or None for random ones.
-    `layers` are those that its own come from, or None for random ones, and `head` is what follows their
-        pooling. `token_weights` (V,)
-    weight the tokens where the table is reduced, and `batch`, (ids, mask) of (B, T), holds texts of the
-    corpus; both are None where they are not needed or not at hand. With `shape_only`, for an estimate, the
-    weights of a large student are not drawn: it is on torch's meta device, which has shapes and no numbers.
+    tokens, or None for random ones. `layers` are those that its own come from, or None for random ones, and
+    `head` is what follows their pooling. `token_weights` (V,) weight the tokens where the table is reduced,
+    and `batch`, (ids, mask) of (B, T), holds texts of the corpus; both are None where they are not needed or
+    not at hand. With `shape_only`, for an estimate, the weights of a large student are not drawn: it is on
+    torch's meta device, which has shapes and no numbers.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -52,21 +121,26 @@ class Start:
         return self.tokenizer.pad_token_id or 0
 
 
+def parameters(student: Any) -> dict[str, int]:
+    """Parameters {embedding, encoder, head, total} of a student with one `embedding`."""
+    return head.counts(student, head.count(student.embedding), student.head)
+
+
 class Kind(NamedTuple):
     """What a file of this folder says of its kind of student.
 
     `fields` is what a shape (student.json) may hold. `initial` makes the student of a recipe's section, with
-        its shape; `build` makes
-    it again from the shape alone. `parameters` counts {embedding, encoder, head, total}. `write` writes its
-    graph node by node; without it an encoder of known layers is written from those, and anything else is
-    traced. `restore` undoes in place what the graph does to parameters, see weights_in_graph.
+    its shape; `build` makes it again from the shape alone. `parameters` counts {embedding, encoder, head,
+    total}. `write` writes its graph node by node; without it an encoder of known layers is written from
+    those, and anything else is traced. `restore` undoes in place what the graph does to parameters, see
+    `graph.read_back`.
     """
 
     module: type[nn.Module]
     fields: type[StudentShape]
     initial: Callable[[Any, Start], tuple[nn.Module, dict[str, Any]]]
     build: Callable[[dict[str, Any]], nn.Module]
-    parameters: Callable[[Any], dict[str, int]]
+    parameters: Callable[[Any], dict[str, int]] = parameters
     write: Callable[[Any], onnx.ModelProto] | None = None
     restore: Callable[[dict[str, np.ndarray]], None] = lambda found: None
 
@@ -74,10 +148,8 @@ class Kind(NamedTuple):
 def build_to_train(
     build: Callable[[dict[str, Any]], Any], shape: dict[str, Any], shape_only: bool = False
 ) -> Any:
-    """A module of this shape. Raises UserError where this machine has not the memory that training it takes.
-
-    shape_only: as in Start.
-    """
+    """A module of this shape; `shape_only` is that of Start. Raises UserError where this machine has not the
+    memory that training it takes."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         unweighted = build(shape)
     count = sum(parameter.numel() for parameter in unweighted.parameters())

@@ -9,7 +9,7 @@ from torch import nn
 
 from edgedistill.errors import UserError
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import bert, bilstm, output, recurrent, sentence_transformer, static
+from edgedistill.students import bert, bilstm, head, output, recurrent, sentence_transformer, static
 from edgedistill.students.kind import Kind
 
 # A new kind of student: its file in this folder, and one line in this table.
@@ -28,26 +28,21 @@ def of(student: nn.Module) -> Kind | None:
 
 def checked(shape: dict[str, Any], place: str) -> dict[str, Any]:
     """A shape of one of KINDS without the keys that are left out. Raises UserError for a field that no
-    training writes; place: the file."""
+    training writes; `place` is the file."""
     try:
         read: Any = KINDS[shape["kind"]].fields.model_validate(shape)
     except ValidationError as error:
-        places = [
-            ".".join(str(part) for part in each["loc"] if part not in KINDS and part != "modernbert")
-            for each in error.errors()
-        ]
-        lines = [f"{at}: {each['msg']}" for at, each in zip(places, error.errors(), strict=True)]
-        raise UserError(
-            *(f"{place}: student.{ascii(line)[1:-1]}; {GET_AGAIN}" for line in lines[:20])
-        ) from None
-    found: dict[str, Any] = read.model_dump(mode="json", exclude_unset=True)
-    return {**found, "config": read.config.model_dump()} if hasattr(read, "config") else found
+        found = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()[:20]]
+        lines = [f"{place}: student.{ascii(f'{at}: {fact}')[1:-1]}; {GET_AGAIN}" for at, fact in found]
+        raise UserError(*lines) from None
+    shape = read.model_dump(mode="json", exclude_unset=True)
+    return {**shape, "config": read.config.model_dump()} if hasattr(read, "config") else shape
 
 
 def parameters(module: nn.Module) -> dict[str, int]:
     """Parameters {embedding, encoder, head, total} of any student, or of a teacher."""
     if isinstance(module, output.Output):
-        return output.parameters(module, parameters(module.inner))
+        return head.with_more(parameters(module.inner), module.linear)
     kind = of(module)
     if kind is not None:
         return kind.parameters(module)

@@ -52,6 +52,14 @@ POOLINGS = {
     "pooling_mode_lasttoken": ("lasttoken", "last"),
 }
 POOLING_NAMES = dict(POOLINGS.values())
+# of a Dense: sentence-transformers' names, and torch's in short
+ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": "Tanh",
+    "torch.nn.modules.linear.Identity": "Identity",
+    "torch.nn.modules.activation.ReLU": "ReLU",
+    "torch.nn.modules.activation.GELU": "GELU",
+    "torch.nn.modules.activation.Sigmoid": "Sigmoid",
+}
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 OTHER_MODULES = {  # what a first module of another kind is, and the way out
     "StaticEmbedding": "a table of static embeddings (StaticEmbedding, model2vec), not an encoder; teach a "
@@ -154,7 +162,7 @@ SETTINGS: dict[str, dict[str, Accepts]] = {
         "in_features": _size,
         "out_features": _size,
         "bias": _flag,
-        "activation_function": lambda value: isinstance(value, str),
+        "activation_function": _one_of(*ACTIVATIONS),
         "module_input_name": _one_of("sentence_embedding"),
         "module_output_name": _ON_EMBEDDING,
         "use_residual": _one_of(False),
@@ -183,11 +191,10 @@ class Module(NamedTuple):
 class ModelFolder:
     """A model folder whose settings have been checked; nothing of its weights and tokenizer is open.
 
-    transformer: the folder of the transformer inside it. config: its config.json, with its architecture's
-        defaults.
-    options: the settings of the Transformer module. chain: the modules behind it; none for a plain model.
-    settings: config_sentence_transformers.json. Both are {} without a modules.json: sentence-transformers
-        reads neither.
+    `transformer` is the folder of the transformer inside it, and `config` its config.json with its
+    architecture's defaults. `options` are the settings of the Transformer module, `chain` holds the modules
+    behind it, none for a plain model, and `settings` is config_sentence_transformers.json. Options and
+    settings are {} without a modules.json: sentence-transformers reads neither.
     """
 
     folder: Path
@@ -256,8 +263,8 @@ class ModelFolder:
 def read(folder: Path) -> ModelFolder:
     """Read and check what the JSON files of a model folder say; nothing outside the folder is read.
 
-    Raises UserError: no such folder, no model, files that hold no JSON, a module or setting that is not
-        supported here.
+    Raises UserError where there is no such folder or no model in it, where files hold no JSON, and for a
+    module or setting that is not supported here.
     """
     if not folder.is_dir():
         way_out = "give a folder, packaged:NAME, or a hub id with a revision"
@@ -292,8 +299,7 @@ def opening(place: Path | str, what: str, way_out: str = DOWNLOAD, install: str 
     safetensors.
 
     Raises UserError for whatever they raise: it is about the files, and their exceptions have no common
-        class.
-    install: the way out where a package is missing.
+    class. `install` is the way out where a package is missing.
     """
     try:
         yield
@@ -410,11 +416,8 @@ def _chain(folder: Path, entries: list[dict[str, Any]]) -> list[Module]:
 
 
 def _checked(place: Path, known: Mapping[str, Accepts], strict: bool = True) -> dict[str, Any]:
-    """A file of settings, {} where there is none. Raises UserError for a setting or a value that is not read
-    here.
-
-    strict: also for a name that is not known.
-    """
+    """A file of settings, {} where there is none. Raises UserError for a value that is not read here, and,
+    if `strict`, for a setting that is not known."""
     config = files.read_json_object(place, DOWNLOAD) if place.exists() else {}
     for key, value in config.items():
         if key not in known:

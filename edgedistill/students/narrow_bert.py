@@ -12,20 +12,14 @@ from transformers import BertModel
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import embedding_tables, modernbert
-from edgedistill.students.bert_layers import (
-    ARCHITECTURES,
-    EncoderLayers,
-    LayerSource,
-    first_position,
-    position_rows,
-)
+from edgedistill.students import embedding_tables
+from edgedistill.students.bert_layers import EncoderLayers, copy_tables, first_position
 from edgedistill.students.graph_writer import MASKED
 
 
 class Texts(NamedTuple):
-    """The sample as attention reads it. mask (B, T) bool: which are tokens; scores: what is added to the
-    scores of keys, or which of them may be read, broadcast to (B, heads, T, T). A narrow student with a
+    """The sample as attention reads it. `mask` (B, T) says which are tokens. `scores` are added to the scores
+    of keys, or say which of them may be read; they broadcast to (B, heads, T, T). A narrow student with a
     relative bias has all of its source's heads."""
 
     mask: Tensor
@@ -35,21 +29,15 @@ class Texts(NamedTuple):
 RIDGE = 1e-3  # of the features' mean variance, added to the diagonal in ridge regression
 
 
-def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
+def shape(spec: recipe.Bert, layers: EncoderLayers) -> dict[str, int]:
     """The values of the source's config that the narrow student replaces. Heads keep the source's size where
     the width allows it.
 
     With a relative attention bias, which has a value for each head of all layers, every head is kept.
-    Raises UserError: an architecture that cannot be projected, a width that is not smaller, more heads or
-        neurons than the source has,
-    heads that do not divide the width, fewer heads where all are kept.
+    Raises UserError for a width that is not smaller, for more heads or neurons than the source has, for heads
+    that do not divide the width, and for fewer heads where all are kept.
     """
-    source: Any = layers.config
-    if source.model_type == modernbert.MODEL_TYPE:
-        known = ", ".join(name for _, name in ARCHITECTURES.values())
-        raise UserError(
-            f"student.width: layers of ModernBERT cannot be projected, only those of {known}; leave it out"
-        )
+    source: Any = layers.model.config
     width, wide = int(spec.width or 0), int(source.hidden_size)
     if width >= wide:
         raise UserError(
@@ -57,7 +45,7 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
             "their width"
         )
     most = int(source.num_attention_heads)
-    heads = spec.heads or _default_heads(width, wide, most, layers.buckets is not None)
+    heads = spec.heads or _default_heads(width, wide, most, layers.relative_bias is not None)
     if width % heads or heads > most:
         raise UserError(
             f"student.heads: {heads} heads for a width of {width} from weights with {most}; give a divisor "
@@ -68,7 +56,7 @@ def shape(spec: recipe.Bert, layers: LayerSource) -> dict[str, int]:
             f"student.heads: {heads} heads of {width // heads} dimensions, the weights' have {wide // most}; "
             "give more heads"
         )
-    if layers.buckets is not None and heads != most:
+    if layers.relative_bias is not None and heads != most:
         way_out = f"give a width that is a multiple of {most}, and leave heads out"
         raise UserError(
             f"student.heads: {heads} of {most} heads, each of which has its own relative attention bias; "
@@ -102,9 +90,9 @@ def initialize(
     """Set all weights in place so that hidden states are those of the source's chosen layers x, projected: z
     = Pᵀ x.
 
-    token_embeddings (V, H): the source's, for the student's vocabulary; sample: (ids, mask), each (B, T), of
-    some texts of the corpus; token_weights (V,): of each token where the embedding table is factorized or
-    quantized.
+    `token_embeddings` (V, H) are the source's for the student's vocabulary, `sample` is (ids, mask), each
+    (B, T), of some texts of the corpus, and `token_weights` (V,) weight each token where the embedding table
+    is factorized or quantized.
 
     P (H, w) are the principal directions of the source's states on those texts, rotated so that the mean over
     a narrow state, which LayerNorm subtracts, lies along the last of them. A projection alone is wrong in
@@ -123,7 +111,9 @@ def initialize(
         student.model.config.hidden_size,
     )
     normed_space = _before_norm(model.embeddings.LayerNorm.weight) @ space
-    _set_tables(student, source, token_embeddings @ normed_space, normed_space, token_weights)
+    table = student.model.embeddings.word_embeddings
+    embedding_tables.initialize(table, token_embeddings @ normed_space, token_weights)
+    copy_tables(student, source, normed_space)
     state = _fit_norm(
         student.model.embeddings.LayerNorm,
         _summed(student.model, student.pad, None, ids),
@@ -183,8 +173,8 @@ def _scores(source: EncoderLayers, mask: Tensor) -> Tensor:
 
 
 def _summed(model: BertModel, pad: int | None, token_embeddings: Tensor | None, ids: Tensor) -> Tensor:
-    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). pad: see
-    `EncoderLayers`."""
+    """Token, position and segment embeddings of right-padded texts, summed: (B, T) -> (B, T, H). `pad`
+    is that of `EncoderLayers`."""
     tables, first = model.embeddings, first_position(pad)
     tokens: Any = tables.word_embeddings(ids) if token_embeddings is None else token_embeddings[ids]
     return (
@@ -222,21 +212,6 @@ def _context(part: Any, state: Tensor, scores: Tensor) -> Tensor:
     return found.transpose(1, 2).flatten(2)
 
 
-def _set_tables(
-    student: Any, source: EncoderLayers, tokens: Tensor, normed_space: Tensor, token_weights: Tensor | None
-) -> None:
-    """Set token, position and segment tables, projected together with the first LayerNorm's gain; copy a
-    relative bias."""
-    mine = student.model.embeddings
-    embedding_tables.initialize(mine.word_embeddings, tokens, token_weights)
-    positions = mine.position_embeddings.weight
-    positions.copy_(position_rows(len(positions), student.pad, source.model, source.pad) @ normed_space)
-    segments = mine.token_type_embeddings.weight
-    segments.copy_(source.model.embeddings.token_type_embeddings.weight[: len(segments)] @ normed_space)
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
-
-
 def _fit_norm(norm: nn.LayerNorm, summed: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Fit a LayerNorm's gain and bias, dimension by dimension, to a target output (B, T, w); returns its
     output."""
@@ -261,9 +236,10 @@ def _fit_output(
     """Fit a block's output matrix to the source's block by ridge regression; returns state + its output (B,
     T, w), before LayerNorm.
 
-    residual, added (B, T, w): the two terms of the source's sum before its LayerNorm, the state and the
-    block's output, both times the gain and projected. LayerNorm ignores length, so both are scaled to bring
-    `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the rest.
+    `residual` and `added` (B, T, w) are the two terms of the source's sum before its LayerNorm, the state and
+    the block's output, both times the gain and projected. LayerNorm ignores length, so both are scaled to
+    bring `residual` closest to the narrow state, which no matrix can change; the block is fitted to add the
+    rest.
     """
     x, z, skip, more = (each[mask].double() for each in (features, state, residual, added))
     middle = skip - skip.mean(0)
@@ -277,44 +253,52 @@ def _fit_output(
     return state + linear(features)
 
 
+def _fit_block(
+    mine: Any,
+    theirs: Any,
+    space: Tensor,
+    features: tuple[Tensor, Tensor],
+    states: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor,
+) -> Tensor:
+    """Fit a block's output matrix and its LayerNorm to the source's; returns the narrow state after it.
+
+    `features` are what the narrow and the wide matrix read, and `states` are the narrow state before the
+    block, the wide one before it and the wide one after it.
+    """
+    state, before, after = states
+    normed_space = _before_norm(theirs.LayerNorm.weight) @ space
+    residual, added = before @ normed_space, theirs.dense(features[1]) @ normed_space
+    summed = _fit_output(mine.dense, features[0], state, residual, added, mask)
+    return _fit_norm(mine.LayerNorm, summed, after @ space, mask)
+
+
 def _set_attention(
     mine: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor, Tensor], texts: Texts
 ) -> Tensor:
-    """Set an attention block from a wide one. states: (narrow before; wide before, context, after). Returns
-    the narrow state after it."""
+    """Set an attention block from a wide one; returns the narrow state after it. `states` are the narrow
+    state before it, and of the wide one: the state before, the context of its heads, the state after."""
     state, before, context, after = states
-    mask, out = texts.mask, theirs.output.dense
-    outputs = _split(context, theirs.self.num_attention_heads).transpose(1, 2)[mask]  # (n, heads, s)
-    parts = out.weight.T.unflatten(0, (theirs.self.num_attention_heads, -1)) @ space  # (heads, s, w)
+    mask, heads = texts.mask, theirs.self.num_attention_heads
+    outputs = _split(context, heads).transpose(1, 2)[mask]  # (n, heads, s)
+    parts = theirs.output.dense.weight.T.unflatten(0, (heads, -1)) @ space  # (heads, s, w)
     power = torch.stack(
         [
             (outputs[:, head] - outputs[:, head].mean(0)).matmul(parts[head]).square().sum()
-            for head in range(len(parts))
+            for head in range(heads)
         ]
     )
     kept = power.topk(mine.self.num_attention_heads).indices.sort().values.tolist()
     flat, size = before[mask], mine.self.attention_head_size
-    mean = flat.mean(0)
-    weights: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
-    biases: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
-    for head in kept:
-        for name, reduction in zip(
-            weights, _head_reductions(theirs.self, head, flat, outputs[:, head], size), strict=True
-        ):
-            linear, rows = (
-                getattr(theirs.self, name),
-                slice(head * len(reduction), (head + 1) * len(reduction)),
-            )
-            weights[name].append(reduction.T @ linear.weight[rows])
-            biases[name].append(reduction.T @ linear.bias[rows])
-    for name in weights:
-        _fold(getattr(mine.self, name), torch.cat(weights[name]), torch.cat(biases[name]), space, mean)
-    normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
-    residual, added = before @ normed_space, out(context) @ normed_space
-    summed = _fit_output(
-        mine.output.dense, _context(mine.self, state, texts.scores), state, residual, added, mask
-    )
-    return _fit_norm(mine.output.LayerNorm, summed, after @ space, mask)
+    reductions = [_head_reductions(theirs.self, head, flat, outputs[:, head], size) for head in kept]
+    for name, reduced in zip(("query", "key", "value"), zip(*reductions, strict=True), strict=True):
+        wide = getattr(theirs.self, name)
+        weights, biases = (each.unflatten(0, (heads, -1)) for each in (wide.weight, wide.bias))
+        weight = torch.cat([part.T @ weights[head] for head, part in zip(kept, reduced, strict=True)])
+        bias = torch.cat([part.T @ biases[head] for head, part in zip(kept, reduced, strict=True)])
+        _fold(getattr(mine.self, name), weight, bias, space, flat.mean(0))
+    features = _context(mine.self, state, texts.scores), context
+    return _fit_block(mine.output, theirs.output, space, features, (state, before, after), mask)
 
 
 def _head_reductions(part: Any, head: int, flat: Tensor, outputs: Tensor, size: int) -> list[Tensor]:
@@ -351,15 +335,13 @@ def _roots(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _set_feed_forward(
     layer: Any, theirs: Any, space: Tensor, states: tuple[Tensor, Tensor, Tensor], mask: Tensor
 ) -> Tensor:
-    """Set a feed-forward block from a wide one. states: (narrow before; wide before, after). Returns the
-    narrow state after it."""
-    state, before, after = states
+    """Set a feed-forward block from a wide one; returns the narrow state after it. `states` are the narrow
+    state before it, the wide one before it and the wide one after it."""
+    state, before, _ = states
     active = theirs.intermediate(before)
     power = active[mask].var(0) * (theirs.output.dense.weight.T @ space).square().sum(1)
     kept = power.topk(layer.intermediate.dense.out_features).indices.sort().values
     wide = theirs.intermediate.dense
     _fold(layer.intermediate.dense, wide.weight[kept], wide.bias[kept], space, before[mask].mean(0))
-    normed_space = _before_norm(theirs.output.LayerNorm.weight) @ space
-    residual, added = before @ normed_space, theirs.output.dense(active) @ normed_space
-    summed = _fit_output(layer.output.dense, layer.intermediate(state), state, residual, added, mask)
-    return _fit_norm(layer.output.LayerNorm, summed, after @ space, mask)
+    features = layer.intermediate(state), active
+    return _fit_block(layer.output, theirs.output, space, features, states, mask)

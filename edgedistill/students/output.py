@@ -1,27 +1,31 @@
 """What follows a student's own embedding: an affine map (a reduced teacher), or blocks of unit length (a
-student of several teachers)."""
+student of several teachers); and such maps on disk."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import torch
+from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from edgedistill import files
 from edgedistill.students.graph_writer import GraphWriter, unit_length
+
+FORMAT = 1  # of targets.safetensors
 
 
 class Output(nn.Module):
     """`forward(input_ids, attention_mask) -> (B, d)`: a student, then `linear` on its unit-length embedding,
     then `blocks`.
 
-    blocks: (dimensions, weight) of each block, weights summing to 1. Every block is scaled to the root of its
-        weight, so that the
-    cosine of two embeddings is the weighted sum of their blocks' cosines.
+    `blocks` holds (dimensions, weight) of each block, with weights that sum to 1. Every block is scaled to
+    the root of its weight, so that the cosine of two embeddings is the weighted sum of their blocks' cosines.
     """
 
     def __init__(
@@ -36,8 +40,8 @@ class Output(nn.Module):
         return self.linear.out_features if self.linear is not None else int(inner.dims)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *token_embeddings: Tensor) -> Tensor:
-        """input_ids, attention_mask (B, T) int64, right-padded; token_embeddings: as the inner student takes
-        them. Returns (B, d)."""
+        """input_ids, attention_mask (B, T) int64, right-padded; `token_embeddings` are passed on to the inner
+        student. Returns (B, d)."""
         return self.after(self.inner(input_ids, attention_mask, *token_embeddings))
 
     def after(self, embeddings: Tensor) -> Tensor:
@@ -61,12 +65,6 @@ def own(student: nn.Module) -> nn.Module:
     return student.inner if isinstance(student, Output) else student
 
 
-def parameters(student: Output, inner: dict[str, int]) -> dict[str, int]:
-    """The inner student's counts, with the affine map added to the head."""
-    more = 0 if student.linear is None else sum(p.numel() for p in student.linear.parameters())
-    return {**inner, "head": inner["head"] + more, "total": inner["total"] + more}
-
-
 def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     """Add the affine map behind the unit-length embedding of the inner student's graph, then the blocks; in
     place."""
@@ -87,3 +85,33 @@ def append(model: onnx.ModelProto, student: Output) -> onnx.ModelProto:
     inner.initializer.extend(writer.constants)
     inner.output[0].type.tensor_type.shape.dim[1].dim_value = student.dims
     return model
+
+
+class Affine(NamedTuple):
+    """x -> x W + b: weight (e, d), bias (d,); `targets` apply it to a teacher's embeddings."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors @ self.weight + self.bias
+
+
+def write_maps(folder: Path, maps: list[Affine], about: dict[str, Any]) -> None:
+    """Write maps to a new folder, atomically: targets.safetensors (float32, as they are used) and
+    targets.json."""
+    tensors = {}
+    for number, each in enumerate(maps):
+        tensors[f"{number}.weight"] = np.ascontiguousarray(each.weight, np.float32)
+        tensors[f"{number}.bias"] = np.ascontiguousarray(each.bias, np.float32)
+    with files.new_folder(folder) as temporary:
+        save_file(tensors, temporary / "targets.safetensors")
+        files.write_json(temporary / "targets.json", {"format": FORMAT, **about})
+
+
+def read_maps(folder: Path) -> list[Affine]:
+    """Read the maps of a folder."""
+    tensors = load_file(folder / "targets.safetensors")
+    return [
+        Affine(tensors[f"{number}.weight"], tensors[f"{number}.bias"]) for number in range(len(tensors) // 2)
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from transformers import BertConfig, PretrainedConfig
@@ -14,7 +13,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.students import bert, bert_layers, embedding_tables, head
-from edgedistill.students.bert_layers import EncoderLayers, LayerSource, first_position, position_rows
+from edgedistill.students.bert_layers import EncoderLayers, first_position
 from edgedistill.students.kind import Kind, Start, build_to_train
 
 COPIED = (
@@ -59,50 +58,41 @@ class RecurrentShape(bert.BertShape):
 
 
 def shape(
-    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: LayerSource
+    spec: recipe.Recurrent, vocabulary_size: int, pad: int, teacher_dims: int, source: EncoderLayers
 ) -> dict[str, Any]:
     """Everything needed to build the module again, as data: M is `num_hidden_layers`, R is `times`, B is
     `bottleneck`.
 
-    Raises UserError: a bottleneck wider than the layers, layers that the source lacks, a layer block that
-        does not divide its depth,
-    no positions left behind the padding id.
+    Raises UserError for a bottleneck wider than the layers, for layers that the source lacks, for a layer
+    block that does not divide its depth, and where no positions are left behind the padding id.
     """
-    width, positions = source.config.hidden_size, source.config.max_position_embeddings
-    embedding_tables.check(spec.bottleneck, spec.pq_bytes, width)
-    layers = len(source_layers(spec, source.config))
-    counted_from = source.position_ids if spec.position_ids == "source" else spec.position_ids
-    first = first_position(pad if counted_from == "pad" else None)
-    if positions - first < 3:
+    given = source.model.config
+    layers, rows = len(source_layers(spec, given)), given.max_position_embeddings
+    counted_from = spec.position_ids
+    if counted_from == "source":
+        counted_from = "zero" if source.pad is None else "pad"
+    most = rows - first_position(pad if counted_from == "pad" else None)
+    if most < 3:
         raise UserError(
-            f"student.position_ids: none are left behind padding id {pad} in a table of {positions}; set "
+            f"student.position_ids: none are left behind padding id {pad} in a table of {rows}; set "
             "position_ids: zero"
         )
+    copied = {name: getattr(given, name) for name in COPIED}
+    if spec.activation:
+        copied["hidden_act"] = spec.activation
     config = BertConfig(
-        **{name: getattr(source.config, name) for name in COPIED}
-        | ({"hidden_act": spec.activation} if spec.activation else {}),
+        **copied,
         vocab_size=vocabulary_size,
         num_hidden_layers=layers,
-        type_vocab_size=1
-        if spec.bottleneck
-        else source.config.type_vocab_size,  # all text is segment 0; the paper's new table has one row
+        # all text is segment 0; the paper's new table has one row
+        type_vocab_size=1 if spec.bottleneck else given.type_vocab_size,
         hidden_dropout_prob=spec.dropout,
         attention_probs_dropout_prob=spec.dropout,
     )
     config.pad_token_id = pad
-    return {
-        "kind": "recurrent",
-        "config": {key: value for key, value in config.to_diff_dict().items() if key not in bert.NOT_SHAPE},
-        "times": spec.repeats or source.repeats * source.config.num_hidden_layers // layers,
-        "bottleneck": spec.bottleneck,
-        **embedding_tables.product_quantized(spec),
-        **bert.positions_and_bias(pad, source),
-        "positions": counted_from,
-        "pad": pad,
-        "pooling": spec.pooling,
-        **head.shape(spec, teacher_dims),
-        "max_tokens": min(spec.max_tokens, positions - first),
-    }
+    positions = {**bert.positions_and_bias(pad, source), "positions": counted_from, "pad": pad}
+    times = spec.repeats or source.repeats * given.num_hidden_layers // layers
+    return {**bert.layers_shape(spec, config, positions, most, teacher_dims), "times": times}
 
 
 def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]:
@@ -111,12 +101,10 @@ def source_layers(spec: recipe.Recurrent, source: PretrainedConfig) -> list[int]
     Raises UserError for layers that the source lacks, and where M does not divide the source's depth.
     """
     depth = source.num_hidden_layers
-    layers = list(spec.layers) if isinstance(spec.layers, list) else list(range(spec.layers))
-    for layer in layers if isinstance(spec.layers, list) else []:
-        if not 0 <= layer < depth:
-            raise UserError(
-                f"student.layers: layer {layer} of a source with {depth} layers (0 to {depth - 1})"
-            )
+    if isinstance(spec.layers, list):
+        layers = bert.known_layers(spec.layers, depth)
+    else:
+        layers = list(range(spec.layers))
     if depth % len(layers):
         known = ", ".join(str(count) for count in range(1, depth + 1) if depth % count == 0)
         raise UserError(
@@ -140,39 +128,24 @@ def initialize(
 ) -> None:
     """Set the initial weights in place: chosen layers of a source encoder, and all embedding tables.
 
-    token_embeddings (V, H): the source's, for the student's
-    vocabulary; a factorized table takes their truncated SVD, a product-quantized one their k-means, both with
-    token_weights (V,).
-    None: all tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch
-        draws it.
+    token_embeddings (V, H) are the source's, for the student's vocabulary; a factorized table takes their
+    truncated SVD, a product-quantized one their k-means, both with token_weights (V,). Without them all
+    tables are randomly initialized as in the paper's code, N(0, 1), and the projection as torch draws it.
     """
-    model = source.model
-    for mine, theirs in enumerate(layers):
-        student.model.encoder.layer[mine].load_state_dict(model.encoder.layer[theirs].state_dict())
-    if student.relative_bias is not None and source.relative_bias is not None:
-        student.relative_bias.load_state_dict(source.relative_bias.state_dict())
-    if student.pooling == "cls_pooler" and model.pooler is not None:
-        student.model.pooler.load_state_dict(model.pooler.state_dict())
-    embeddings = student.model.embeddings
-    if token_embeddings is None:
-        for table in embeddings.modules():
-            if isinstance(table, nn.Embedding | nn.Linear):
-                table.reset_parameters()
+    bert.copy_layers(student, layers, source)
+    if token_embeddings is not None:
+        embedding_tables.initialize(student.model.get_input_embeddings(), token_embeddings, token_weights)
         return
-    bert.initialize(student, None, None, token_embeddings, token_weights=token_weights)
-    embeddings.LayerNorm.load_state_dict(model.embeddings.LayerNorm.state_dict())
-    with torch.no_grad():
-        segments = embeddings.token_type_embeddings.weight
-        segments.copy_(model.embeddings.token_type_embeddings.weight[: len(segments)])
-        positions = embeddings.position_embeddings.weight
-        positions.copy_(position_rows(len(positions), student.pad, model, source.pad))
+    for part in student.model.embeddings.modules():
+        if isinstance(part, nn.Embedding | nn.Linear | nn.LayerNorm):
+            part.reset_parameters()
 
 
 def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
     source = start.layers
     assert source is not None  # a recurrent student always has a source
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source.shape_source)
+    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims, source)
     if own["positions"] == "pad" and start.tokenizer.pad_token_id is None:
         fact = "positions are counted from padding, and the tokenizer names no padding token"
         raise UserError(f"student.position_ids: {fact}; set position_ids: zero")
@@ -185,8 +158,8 @@ def initial(spec: recipe.Recurrent, start: Start) -> tuple[RecurrentStudent, dic
 
 
 def parameters(student: RecurrentStudent) -> dict[str, int]:
-    """Counted as a BERT's, each weight once however often it is applied; `words`: the token embedding table
-    with its projection.
+    """Counted as a BERT's, each weight once however often it is applied. `words` counts the token embedding
+    table with its projection.
 
     The paper's embedding column is `embedding` for its XLM-R students and `words` for its MiniLM students.
     """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from edgedistill.students.graph_writer import GraphWriter, distances, positions
+from edgedistill.students.graph_writer import GraphWriter
 
 BUCKETS = 32  # that transformers has distances for; a table with fewer rows cannot be read
 FARTHEST = 128  # tokens; a longer distance has the bias of this one
@@ -52,8 +52,11 @@ def relative_scores(writer: GraphWriter, bias: RelativeBias) -> str:
     # of three dimensions, so that the quantizers leave it in float32
     table = writer.parameter(bias.table.weight, bias.by_distance()[None], "[distances]")
     far = [writer.constant(np.int64(distance), "far") for distance in (-FARTHEST, FARTHEST)]
-    near = writer.add("Clip", distances(writer, positions(writer)), *far)
-    rows = writer.add(
-        "Gather", table, writer.add("Add", near, far[1]), axis=1
-    )  # all heads of a distance at once: 6 × as fast
+    length = writer.add("Squeeze", writer.add("Shape", "input_ids", start=1, end=2))
+    zero, one = writer.constant(np.int64(0), "zero"), writer.constant(np.int64(1), "one")
+    positions = writer.add("Range", zero, length, one)
+    keys, queries = (writer.add("Unsqueeze", positions, writer.constant([axis], "axis")) for axis in (0, 1))
+    near = writer.add("Clip", writer.add("Sub", keys, queries), *far)
+    # all heads of a distance at once: 6 × as fast
+    rows = writer.add("Gather", table, writer.add("Add", near, far[1]), axis=1)
     return writer.add("Transpose", rows, perm=[0, 3, 1, 2])

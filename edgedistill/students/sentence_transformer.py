@@ -3,7 +3,6 @@ Normalize, or a plain AutoModel."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,17 +15,9 @@ from transformers import AutoConfig, AutoModel
 from transformers.utils import logging
 
 from edgedistill.errors import UserError
-from edgedistill.students import finite_weights, model_folder
-from edgedistill.students.model_folder import DOWNLOAD, ELSEWHERE, WEIGHTS, ModelFolder, opening
+from edgedistill.students import finite_weights, head, model_folder
+from edgedistill.students.model_folder import ACTIVATIONS, DOWNLOAD, WEIGHTS, ModelFolder, opening
 from edgedistill.students.pooling import pool
-
-ACTIVATIONS = {
-    "torch.nn.modules.activation.Tanh": nn.Tanh,
-    "torch.nn.modules.linear.Identity": nn.Identity,
-    "torch.nn.modules.activation.ReLU": nn.ReLU,
-    "torch.nn.modules.activation.GELU": nn.GELU,
-    "torch.nn.modules.activation.Sigmoid": nn.Sigmoid,
-}
 
 
 class PretrainedEncoder(nn.Module):
@@ -44,11 +35,12 @@ class PretrainedEncoder(nn.Module):
         self.dense = nn.ModuleList(dense)
         config: Any = model.config
         last: Any = dense[-1][0] if dense else None
-        self._dims = int(last.out_features if dense else config.hidden_size * len(poolings))
+        self.dims = int(last.out_features if dense else config.hidden_size * len(poolings))
 
     @property
-    def dims(self) -> int:
-        return self._dims
+    def layers_after_pooling(self) -> list[nn.Module]:
+        blocks: Any = self.dense
+        return [layer for block in blocks for layer in block]
 
     def tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token embeddings (B, T, H) of the last layer, before pooling."""
@@ -75,8 +67,8 @@ def read(folder: Path, pooling: str | None, trust_remote_code: bool = False) -> 
     """Open a model folder. `pooling` is for plain AutoModels and must be None for sentence-transformers
     models.
 
-    Raises UserError: no config, no weights, a module that is not supported, a pooling that is missing or
-        given twice.
+    Raises UserError where there is no config or no weights, for a module that is not supported, and for a
+    pooling that is missing or given twice.
     """
     opened = model_folder.read(folder)
     if not any((opened.transformer / name).exists() for name in WEIGHTS):
@@ -155,12 +147,8 @@ def _poolings(opened: ModelFolder, pooling: str | None) -> list[str]:
 def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
     """A Dense module for embeddings of `width` dimensions."""
     config, folder = module.config, module.folder
-    activation = config.get(
-        "activation_function", "torch.nn.modules.activation.Tanh"
-    )  # sentence-transformers' own default
-    if activation not in ACTIVATIONS:
-        fact = f"activation_function: {json.dumps(activation)[:200]} is not supported here"
-        raise UserError(f"{folder / 'config.json'}: {fact}; {ELSEWHERE}")
+    # sentence-transformers' own default
+    activation = ACTIVATIONS[config.get("activation_function", "torch.nn.modules.activation.Tanh")]
     if config.get("in_features") != width or "out_features" not in config:
         fact = (
             f"in_features {config.get('in_features')}, out_features {config.get('out_features')} behind "
@@ -188,11 +176,11 @@ def _dense(module: model_folder.Module, width: int) -> nn.Sequential:
         if shapes[0] != shapes[1]:
             raise UserError(f"{found}: holds {shapes[0]}, config.json asks for {shapes[1]}; {DOWNLOAD}")
         linear.load_state_dict(weights)
-    return nn.Sequential(finite_weights.checked(linear, folder), ACTIVATIONS[activation]())
+    return nn.Sequential(finite_weights.checked(linear, folder), getattr(nn, activation)())
 
 
 def _truncated(dense: list[nn.Sequential], dims: int, kept: int) -> list[nn.Sequential]:
-    """The dense layers of an encoder that keeps the first `kept` of its dimensions; `dims`: after pooling.
+    """The dense layers of an encoder that keeps the first `kept` of its dimensions; it pools to `dims`.
 
     The last layer's other rows are left out; without a layer, one that selects the dimensions is added:
     graphs and bundles have it then.
@@ -220,7 +208,4 @@ def parameters(encoder: PretrainedEncoder) -> dict[str, int]:
     model: Any = encoder.model
     with opening(type(model).__name__, "an architecture without one embedding table", model_folder.ELSEWHERE):
         embeddings = getattr(model, "embeddings", None) or model.get_input_embeddings()
-    embedding = sum(p.numel() for p in embeddings.parameters())
-    head = sum(p.numel() for p in encoder.dense.parameters())
-    total = sum(p.numel() for p in encoder.parameters())
-    return {"embedding": embedding, "encoder": total - embedding - head, "head": head, "total": total}
+    return head.counts(encoder, head.count(embeddings), encoder.dense)

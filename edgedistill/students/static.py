@@ -13,17 +13,16 @@ from torch import Tensor, nn
 
 from edgedistill import recipe
 from edgedistill.students import embedding_tables, head
-from edgedistill.students.embedding_tables import lookup
-from edgedistill.students.graph_writer import GraphWriter, after_pooling, finish, mean_nodes
-from edgedistill.students.kind import Kind, Start, build_to_train
-from edgedistill.students.pooling import pool
-from edgedistill.students.product_quantization import ProductQuantizedEmbedding
-from edgedistill.students.shape_fields import TableShape
+from edgedistill.students.embedding_tables import ProductQuantizedEmbedding, lookup
+from edgedistill.students.graph_writer import GraphWriter, finish
+from edgedistill.students.head import Headed
+from edgedistill.students.kind import Kind, Start, TableShape, build_to_train, table_shape
+from edgedistill.students.pooling import mean_nodes, pool
 
 SIF = 1e-3  # a of a / (a + p): tokens rarer than this keep most of their weight (Arora et al. 2017, §3)
 
 
-class StaticStudent(nn.Module):
+class StaticStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`: the mean of a text's token embeddings, each times its
     token's learned weight.
 
@@ -35,21 +34,14 @@ class StaticStudent(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.weights = nn.Parameter(torch.ones(embedding.num_embeddings))
-        self.head = head
-        self.tanh = tanh
-
-    @property
-    def dims(self) -> int:
-        return self.head.out_features if self.head is not None else self.embedding.embedding_dim
+        self.head, self.tanh, self.pooled_dims = head, tanh, embedding.embedding_dim
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """input_ids, attention_mask (B, T) int64, right-padded. Returns (B, d)."""
         # F.embedding, not indexing: threads sum the gradient of indexing in any order, and a resumed run must
         # give the same bytes
         weights = nn.functional.embedding(input_ids, self.weights.unsqueeze(-1))
-        embeddings = pool(self.embedding(input_ids) * weights, attention_mask, "mean")
-        embeddings = embeddings if self.head is None else self.head(embeddings)
-        return embeddings.tanh() if self.tanh else embeddings
+        return self.through_head(pool(self.embedding(input_ids) * weights, attention_mask, "mean"))
 
     def weighted_table(self) -> Tensor:
         """The embedding table with each row times its token's weight (V, width): one lookup on the device."""
@@ -62,60 +54,28 @@ class StaticShape(TableShape):
     kind: Literal["static"]
 
 
-def shape(spec: recipe.Static, vocabulary_size: int, pad: int, teacher_dims: int) -> dict[str, Any]:
-    """Everything needed to build the module again, as data. Raises UserError for PQ bytes that do not divide
-    the width."""
-    embedding_tables.check(None, spec.pq_bytes, spec.width)
-    return {
-        "kind": "static",
-        "pieces": vocabulary_size,
-        "pad": pad,
-        "width": spec.width,
-        **embedding_tables.product_quantized(spec),
-        **head.shape(spec, teacher_dims),
-        "max_tokens": spec.max_tokens,
-    }
-
-
 def build(shape: dict[str, Any]) -> StaticStudent:
     """The module, with weights drawn from torch's generator and token weights of 1."""
-    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"], 1.0)
-    if embedding is None:
-        embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
-    linear = head.build(shape, shape["width"])
-    return StaticStudent(embedding, linear, shape["tanh"])
+    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"])
+    return StaticStudent(embedding, head.build(shape, shape["width"]), shape["tanh"])
 
 
 def initialize(
-    student: StaticStudent,
-    token_embeddings: Tensor | None,
-    outputs: bool,
-    token_weights: Tensor | None = None,
+    student: StaticStudent, token_embeddings: Tensor, outputs: bool, token_weights: Tensor | None = None
 ) -> None:
-    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider; None: it
-    stays randomly initialized.
+    """Set the table in place from token embeddings (V, w), reduced by PCA where they are wider.
 
-    outputs: the token embeddings are the teacher's outputs, so a linear head is initialized to reconstruct
-        them from the reduced ones.
-    A head's bias is set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have
-    in common. token_weights (V,): of each token in the PCA.
+    `outputs` says that they are the teacher's outputs, see `embedding_tables.reconstruct`. A head's bias is
+    set to zero: the PCA removed the mean of all tokens, as SIF removes what all texts have in common.
+    `token_weights` (V,) weight each token in the PCA.
     """
-    if token_embeddings is None:
-        return
+    table = student.embedding
+    embedding_tables.initialize(table, token_embeddings, token_weights)
     with torch.no_grad():
-        table = student.embedding
-        rows = embedding_tables.reduce_width(token_embeddings, table.embedding_dim, token_weights)
-        embedding_tables.initialize(table, rows, token_weights)
         if isinstance(table, nn.Embedding):
             table.weight[table.padding_idx] = 0
-        if (
-            outputs
-            and student.head is not None
-            and student.head.out_features == token_embeddings.shape[1] > table.embedding_dim
-        ):
-            student.head.weight.copy_(
-                embedding_tables.principal_directions(token_embeddings, table.embedding_dim, token_weights)
-            )
+        if outputs:
+            embedding_tables.reconstruct(student.head, token_embeddings, student.pooled_dims, token_weights)
         if student.head is not None and student.head.bias is not None:
             student.head.bias.zero_()
 
@@ -124,7 +84,7 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
     """Set each token's weight in place to a / (a + p), p its share of the corpus' tokens (SIF, Arora et al.
     2017, Eq. 4).
 
-    counts (V,): how often each token occurs; a token that never occurs gets weight 1.
+    `counts` (V,) says how often each token occurs; a token that never occurs gets weight 1.
     """
     with torch.no_grad():
         share = counts.double() / counts.sum().clamp(min=1)
@@ -133,21 +93,16 @@ def set_sif_weights(student: StaticStudent, counts: Tensor) -> None:
 
 def initial(spec: recipe.Static, start: Start) -> tuple[StaticStudent, dict[str, Any]]:
     """The recipe's student with its initial weights, and its shape."""
-    own = shape(spec, start.vocabulary_size, start.pad_id, start.dims)
+    own = table_shape(spec, start.vocabulary_size, start.pad_id, start.dims)
     student: StaticStudent = build_to_train(build, own, start.shape_only)
-    initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
+    if start.embeddings is not None:
+        initialize(student, start.embeddings, spec.embeddings.of == "outputs", start.token_weights)
     return student, own
 
 
 def parameters(student: StaticStudent) -> dict[str, int]:
     """The embedding table with the token weights; no encoder; the head."""
-    embedding = head.count(student.embedding) + student.weights.numel()
-    return {
-        "embedding": embedding,
-        "encoder": 0,
-        "head": head.count(student.head),
-        "total": head.count(student),
-    }
+    return head.counts(student, head.count(student.embedding) + student.weights.numel(), student.head)
 
 
 def restore(found: dict[str, np.ndarray]) -> None:
@@ -163,30 +118,25 @@ def write(student: StaticStudent) -> onnx.ModelProto:
     Without a head, masked tokens become the padding token, whose row is zero, and the rows are summed: at
     unit length the sum equals the mean. A head needs the mean itself.
     """
-    writer, ids = GraphWriter(student), "input_ids"
-    if isinstance(student.embedding, ProductQuantizedEmbedding):
+    writer, ids, table = GraphWriter(student), "input_ids", student.embedding
+    if isinstance(table, ProductQuantizedEmbedding):
         weights = writer.add("Gather", writer.parameter(student.weights), ids)
         weights = writer.add("Unsqueeze", weights, writer.constant([2], "axis"))
-        pooled = mean_nodes(
-            writer, writer.add("Mul", lookup(writer, student.embedding, ids), weights), "mean"
-        )
-        return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
-    table, pad = (
-        writer.parameter(student.embedding.weight, student.weighted_table()),
-        student.embedding.padding_idx or 0,
-    )
-    if student.head is None and not student.tanh:
-        if pad == 0:
-            ids = writer.add("Mul", ids, "attention_mask")
-        else:
-            is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
-            ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
-        pooled = writer.add(
-            "ReduceSum", writer.add("Gather", table, ids), writer.constant([1], "axis"), keepdims=0
-        )
+        pooled = mean_nodes(writer, writer.add("Mul", lookup(writer, table, ids), weights), "mean")
+        return finish(writer, pooled, student)
+    rows = writer.parameter(table.weight, student.weighted_table())
+    if student.head is not None or student.tanh:
+        return finish(writer, mean_nodes(writer, writer.add("Gather", rows, ids), "mean"), student)
+    pad = table.padding_idx or 0
+    if pad == 0:
+        ids = writer.add("Mul", ids, "attention_mask")
     else:
-        pooled = mean_nodes(writer, writer.add("Gather", table, ids), "mean")
-    return finish(writer, pooled, after_pooling(student), student.embedding.embedding_dim, None)
+        is_token = writer.add("Cast", "attention_mask", to=TensorProto.BOOL)
+        ids = writer.add("Where", is_token, ids, writer.constant(np.int64(pad), "padding"))
+    gathered = writer.add("Gather", rows, ids)
+    return finish(
+        writer, writer.add("ReduceSum", gathered, writer.constant([1], "axis"), keepdims=0), student
+    )
 
 
 KIND = Kind(StaticStudent, StaticShape, initial, build, parameters, write, restore)

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linear_sum_assignment
 
-from edgedistill.students.affine import Affine
+from edgedistill.students.output import Affine
 
 
 def pca(

@@ -18,7 +18,7 @@ from edgedistill import recipe
 from edgedistill.errors import UserError
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import Log, silent
-from edgedistill.students.affine import Affine, read_maps, write_maps
+from edgedistill.students.output import Affine, read_maps, write_maps
 from edgedistill.teacher.dimension_reduction import cca, gaussian, pca, procrustes, ridge, signed_permutation
 
 LEAST_SPAN = 1e-6  # by which embeddings differ, as a share of their largest value; what is below is rounding

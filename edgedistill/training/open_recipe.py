@@ -21,8 +21,7 @@ from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.errors import Problems, UserError
 from edgedistill.session import Session
-from edgedistill.students.affine import Affine
-from edgedistill.students.output import Output
+from edgedistill.students.output import Affine, Output
 from edgedistill.teacher import encoder as teachers
 from edgedistill.teacher import targets, tokenizer_files
 from edgedistill.training import checkpoint, checks

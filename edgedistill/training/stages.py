@@ -57,7 +57,7 @@ def check_loss(loss: float, where: str, step: int) -> None:
 
 def check_weights(module: nn.Module, where: str, step: int) -> None:
     """Raise UserError for a weight that is not finite: the last step's may be, where its loss was finite."""
-    if found := finite_weights.problem(module.named_parameters(), module.named_buffers()):
+    if found := finite_weights.problem(module):
         raise _stopped(found, where, step)
 
 

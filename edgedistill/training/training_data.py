@@ -19,8 +19,8 @@ from edgedistill import objectives, recipe
 from edgedistill.data.corpus import Corpus
 from edgedistill.data.parallel_corpus import ParallelCorpus
 from edgedistill.session import Session
-from edgedistill.students import affine, static
-from edgedistill.students.output import own
+from edgedistill.students import static
+from edgedistill.students.output import own, read_maps
 from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
@@ -94,7 +94,7 @@ def _reduced_teacher(opened: Opened, texts: Corpus, session: Session, folder: Pa
         tokenizer = student_tokenizer.build(other, models, texts, session)
         student = initial_weights.build(other, models, tokenizer, session, texts)
     target_embeddings(spec, models, texts, student, session, folder)
-    module = reduced(spec.targets, models.teacher, affine.read_maps(folder / "targets"))
+    module = reduced(spec.targets, models.teacher, read_maps(folder / "targets"))
     shape = {**opened.student.shape, "kind": "reduced", "blocks": module.blocks}
     return replace(opened.student, module=module, shape=shape)
 

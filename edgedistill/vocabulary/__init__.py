@@ -4,8 +4,6 @@ it."""
 __all__ = [
     "initial_embeddings",
     "learn_tokenizer",
-    "translated_embeddings",
     "trim_model",
-    "trim_report",
     "trim_tokenizer",
 ]

@@ -1,4 +1,5 @@
-"""Initial token embeddings for a tokenizer: from another model's embedding table, or from a GloVe file."""
+"""Initial token embeddings for a tokenizer: from another model's embedding table, from a GloVe file, or from
+translations."""
 
 from __future__ import annotations
 
@@ -7,12 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix, diags, vstack
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from edgedistill.data.corpus import Corpus
+from edgedistill.data.parallel_corpus import ParallelCorpus
+from edgedistill.data.token_cache import tokenize
 from edgedistill.errors import UserError
+from edgedistill.session import QUIET
 
 MARKERS = ("##", "▁", "Ġ")  # how WordPiece, SentencePiece and byte-level BPE mark a token's place in a word
+ASSOCIATES = 8  # teacher's tokens that an embedding starts from
+ROWS = 1_024  # tokens processed at a time
+MIN_PAIRS = 2  # pairs a token must occur in to be associated
+MAX_TOKENS = 128  # of a text
+RIDGE = 1.0  # the weight of a row's start, in texts that hold only its token
+STEPS = 15  # of conjugate gradients
+COLUMNS = 64  # dimensions fitted at a time: bounds the memory
 
 
 def tokens_by_id(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -64,7 +77,7 @@ def from_glove(tokenizer: PreTrainedTokenizerBase, path: Path, width: int, seed:
     """Initial embeddings (V, width) from a GloVe text file.
 
     Tokens it lacks are drawn from a normal distribution with the mean and standard deviation of those it has.
-    Raises UserError: no such file, a line of another width, no token found.
+    Raises UserError where there is no such file, a line has another width, or no token is found.
     """
     wanted = {without_marker(token): number for number, token in enumerate(tokens_by_id(tokenizer))}
     found: dict[int, np.ndarray] = {}
@@ -99,3 +112,117 @@ def _glove_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
         for number, line in enumerate(lines, 1):
             word, *values = line.rstrip("\n").split(" ")
             yield number, word, values
+
+
+def from_translations(
+    own: Tensor,
+    tokenizer: PreTrainedTokenizerBase,
+    teacher_tokenizer: PreTrainedTokenizerBase,
+    table: Tensor,
+    pairs: ParallelCorpus,
+) -> Tensor:
+    """Initial embeddings (V, w) float32 for tokens of other languages, from the teacher's tokens in their
+    translations. `own` (V, w) are embeddings from the texts of the tokens themselves, and `table` (T, w) is
+    the teacher's embedding table.
+
+    First, a token s of the target side is associated with a teacher's token t of the source side as far as
+    both occur in the same pairs: φ² = n(s, t)² / (n(s) n(t)) (Gale and Church 1991), n counting pairs; s
+    starts as the mean of its best associates. A token that occurs on the source side too (names, digits, the
+    teacher's language) keeps its own embedding by the share of pairs it has there. Second, all rows are
+    fitted together, so that the mean row of a text equals the mean teacher row of its translation, by ridge
+    regression towards that start: a token that always occurs next to another no longer takes the other's
+    share.
+    """
+    rows, index = table.float().numpy(), pairs.index[: pairs.training_count]
+    teacher_counts = token_counts(pairs.source_side, teacher_tokenizer, len(rows))
+    source_counts, target_counts = (
+        token_counts(side, tokenizer, len(own)) for side in (pairs.source_side, pairs.target_side)
+    )
+    teacher_pairs, target_pairs = teacher_counts[index[:, 0]], target_counts[index[:, 1]]
+    start = associated_rows(
+        own.float().numpy(), rows, teacher_pairs, source_counts[index[:, 0]], target_pairs
+    )
+    trained = pairs.source_side.training_count
+    texts = vstack([source_counts[:trained], target_pairs], format="csr")
+    return torch.from_numpy(
+        fitted_rows(start, rows, texts, vstack([teacher_counts[:trained], teacher_pairs], format="csr"))
+    )
+
+
+def token_counts(texts: Corpus, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int) -> csr_matrix:
+    """(n, vocabulary_size) float32: how often each token occurs in each text; special tokens count 0."""
+    tokens = tokenize(texts, tokenizer.backend_tokenizer, MAX_TOKENS, tokenizer.pad_token_id or 0, QUIET)
+    offsets = np.asarray(tokens.offsets)
+    ids = np.asarray(tokens.ids[: offsets[-1]], np.int32)
+    counts = csr_matrix((np.ones(len(ids), np.float32), ids, offsets), (len(offsets) - 1, vocabulary_size))
+    counts.sum_duplicates()
+    counts.data[np.isin(counts.indices, tokenizer.all_special_ids)] = 0
+    counts.eliminate_zeros()
+    return counts
+
+
+def associated_rows(
+    own: np.ndarray, rows: np.ndarray, teacher: csr_matrix, source: csr_matrix, target: csr_matrix
+) -> np.ndarray:
+    """(V, w): for each token the mean of its ASSOCIATES best teacher rows, weighted by φ². own (V, w), rows
+    (T, w).
+
+    `teacher` (n, T), `source` and `target` (n, V) count each token in each pair's texts. A mean is scaled
+    to the average length of the rows it is made of, because a layer norm over sums with position embeddings
+    depends on length.
+    """
+    teacher, source, target = (each.sign() for each in (teacher, source, target))
+    together, seen, teacher_seen = target.T.tocsr() @ teacher, _pairs_with(target), _pairs_with(teacher)
+    share = seen / np.maximum(seen + _pairs_with(source), 1)
+    share[seen < MIN_PAIRS] = 0
+    out, lengths = own.copy(), np.linalg.norm(rows, axis=1)
+    for begin in range(0, len(own), ROWS):
+        part = together[begin : begin + ROWS]
+        part.data = part.data**2 / np.maximum(
+            np.repeat(seen[begin : begin + ROWS], np.diff(part.indptr)) * teacher_seen[part.indices], 1
+        )
+        for row in np.flatnonzero(np.diff(part.indptr) * share[begin : begin + ROWS]):
+            span = slice(part.indptr[row], part.indptr[row + 1])
+            best = np.argsort(-part.data[span], kind="stable")[:ASSOCIATES]
+            weights, ids = part.data[span][best], part.indices[span][best]
+            mean = weights @ rows[ids]
+            mean *= (weights @ lengths[ids]) / weights.sum() / max(float(np.linalg.norm(mean)), 1e-12)
+            token = begin + int(row)
+            out[token] = share[token] * mean + (1 - share[token]) * own[token]
+    return out
+
+
+def fitted_rows(start: np.ndarray, rows: np.ndarray, texts: csr_matrix, teacher: csr_matrix) -> np.ndarray:
+    """The table X (V, w) that minimizes Σ_t n_t ‖mean_t X − mean_t rows‖² + RIDGE ‖X − start‖², after STEPS
+    of conjugate gradients.
+
+    `texts` (n, V) and `teacher` (n, T) count each token in text t and in its translation, and n_t is the
+    number of tokens in text t; `rows` are (T, w).
+    """
+    lengths, teacher_lengths = (
+        np.maximum(np.asarray(each.sum(1), np.float32).ravel(), 1) for each in (texts, teacher)
+    )
+    weighted = (diags(lengths**-0.5) @ texts).tocsr()
+    transposed, wanted = weighted.T.tocsr(), (diags(lengths**0.5 / teacher_lengths) @ teacher).tocsr()
+    scale = (np.asarray(weighted.power(2).sum(0)).ravel() + RIDGE).astype(np.float32)[:, None]
+    out = start.copy()
+    for begin in range(0, rows.shape[1], COLUMNS):
+        part = np.ascontiguousarray(start[:, begin : begin + COLUMNS])
+        residual = transposed @ (
+            wanted @ np.ascontiguousarray(rows[:, begin : begin + COLUMNS]) - weighted @ part
+        )
+        direction, power = residual / scale, (residual**2 / scale).sum(0)
+        for _ in range(STEPS):
+            product = transposed @ (weighted @ direction) + RIDGE * direction
+            step = power / np.maximum((direction * product).sum(0), 1e-30)
+            part += step * direction
+            residual -= step * product
+            before, power = power, (residual**2 / scale).sum(0)
+            direction = residual / scale + power / np.maximum(before, 1e-30) * direction
+        out[:, begin : begin + COLUMNS] = part
+    return out
+
+
+def _pairs_with(counts: csr_matrix) -> np.ndarray:
+    """In how many pairs each token occurs, (vocabulary size,)."""
+    return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.float64)

@@ -30,6 +30,7 @@ from edgedistill.session import QUIET, Session
 
 FORMAT = 1  # part of a cached tokenizer's key: raise it when what is learned changes
 CHUNK = 8_192  # texts read at a time
+SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 def learn_wordpiece(
@@ -47,31 +48,16 @@ def learn_wordpiece(
             f"student.vocabulary_size: learns WordPiece, the tokenizer is {kind}; leave it out, or give a "
             "tokenizer"
         )
-    special = [
-        token
-        for token in (like.pad_token, like.unk_token, like.cls_token, like.sep_token, like.mask_token)
-        if token
-    ]
-    letters = _train_wordpiece(like, corpora, 0, special)
-    ids = _train_wordpiece(
-        like,
-        corpora,
-        vocabulary_size,
-        [*special, *sorted(token for token in letters if token.startswith("##"))],
-    )
-    learned = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token))
-    learned.normalizer, learned.pre_tokenizer = (
-        like.backend_tokenizer.normalizer,
-        like.backend_tokenizer.pre_tokenizer,
-    )
+    names = {name: getattr(like, name) for name in SPECIAL}
+    special = [token for token in names.values() if token]
+    letters = sorted(each for each in _train_wordpiece(like, corpora, 0, special) if each.startswith("##"))
+    ids = _train_wordpiece(like, corpora, vocabulary_size, [*special, *letters])
+    learned, given = Tokenizer(models.WordPiece(ids, unk_token=like.unk_token)), like.backend_tokenizer
+    learned.normalizer, learned.pre_tokenizer = given.normalizer, given.pre_tokenizer
     learned.add_special_tokens(special)
     cls, sep = like.cls_token, like.sep_token
     learned.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
-    learned.decoder = like.backend_tokenizer.decoder
-    names = {
-        name: getattr(like, name)
-        for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    }
+    learned.decoder = given.decoder
     return PreTrainedTokenizerFast(tokenizer_object=learned, model_max_length=like.model_max_length, **names)
 
 
@@ -84,11 +70,8 @@ def _train_wordpiece(
     that are equally frequent it merges those with the lowest ids: unless these letters come first, no two
     trainings give the same tokens.
     """
-    raw = Tokenizer(models.WordPiece(unk_token=like.unk_token))
-    raw.normalizer, raw.pre_tokenizer = (
-        like.backend_tokenizer.normalizer,
-        like.backend_tokenizer.pre_tokenizer,
-    )
+    raw, given = Tokenizer(models.WordPiece(unk_token=like.unk_token)), like.backend_tokenizer
+    raw.normalizer, raw.pre_tokenizer = given.normalizer, given.pre_tokenizer
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary_size, special_tokens=first, show_progress=False)
     raw.train_from_iterator(
         chain.from_iterable(each.chunks(CHUNK) for each in corpora), trainer, length=sum(map(len, corpora))
@@ -103,7 +86,7 @@ def learn_unigram(
     first, <mask> last.
 
     Learned on one thread, so that the same texts give the same tokens; cached under the texts and the
-    options. `max_tokens`: the tokenizer's model_max_length. Raises UserError where the texts have more
+    options. `max_tokens` is the tokenizer's model_max_length. Raises UserError where the texts have more
     distinct characters than `spec.vocabulary_size`.
     """
     content = {

@@ -17,8 +17,8 @@ Model = dict[str, Any]  # the `model` section of tokenizer.json
 
 
 def required(model: Model, used: set[str], failed: set[str]) -> set[str]:
-    """The used tokens and those the model needs to find them as before. `failed`: words that became the
-    unknown token."""
+    """The used tokens and those the model needs to find them as before. `failed` are words that became
+    the unknown token."""
     return REQUIRED[model["type"]](model, used | _failed_paths(model, failed))
 
 
@@ -126,8 +126,8 @@ REQUIRED: dict[str, Callable[[Model, set[str]], set[str]]] = {
 
 
 def byte_tokens(tokenizer: dict[str, Any]) -> set[str]:
-    """The tokens that stand for single bytes, of byte-level models and of byte fallback. `tokenizer`: the
-    data of tokenizer.json."""
+    """The tokens that stand for single bytes, of byte-level models and of byte fallback. `tokenizer` is
+    the data of tokenizer.json."""
     model, found = tokenizer["model"], set()
     known = {token for token, _ in model["vocab"]} if model["type"] == "Unigram" else set(model["vocab"])
     if model.get("byte_fallback"):

@@ -25,16 +25,12 @@ from edgedistill.students import model_folder
 from edgedistill.students import sentence_transformer as encoder
 from edgedistill.students.bert_layers import COUNTED_FROM_PADDING
 from edgedistill.teacher import tokenizer_files
-from edgedistill.vocabulary import trim_report, trim_tokenizer
+from edgedistill.vocabulary import trim_tokenizer
+from edgedistill.vocabulary.trim_tokenizer import NamedTexts
 
 MAX_DIFFERENCE = 1e-5  # between two runs of the same arithmetic, of token embeddings of size 1
-MOST_NAMED = 20  # files of a pattern that are reported each by itself
-HEADS = (
-    "lm_head",
-    "predictions",
-    "shared",
-    "embed_tokens",
-)  # parts of a checkpoint that may have one row per token, as the table has
+# parts of a checkpoint that may have one row per token, as the table has
+HEADS = ("lm_head", "predictions", "shared", "embed_tokens")
 TOKENIZER = (
     "tokenizer*.json",
     "special_tokens_map.json",
@@ -50,9 +46,8 @@ class TrimCorpus(NamedTuple):
     """The texts that decide which tokens stay: tokens that the files of `texts` use at least `min_count`
     times.
 
-    `texts`, `report_texts`: GLOB or GLOB:COLUMN, relative to the data folder, without one to the current
-        folder; what trimming changes
-    is reported for both.
+    `texts` and `report_texts` are GLOB or GLOB:COLUMN, relative to the data folder, without one to the
+    current folder; what trimming changes is reported for each of them.
     """
 
     texts: Sequence[str]
@@ -67,65 +62,56 @@ def trim(
     the folder `out`.
 
     The folder is written atomically. Returns tokens and bytes before and after, what changed for the texts of
-    each file, and the largest difference of a token embedding on unchanged texts. Raises UserError: `out`
-    exists, no such model or file, a run or a bundle in place of a model, a tokenizer that cannot be trimmed;
-    CheckFailed, with nothing written, where the token embeddings of an unchanged text differ.
+    each pattern, and the largest difference of a token embedding on unchanged texts. Raises UserError where
+    `out` exists, for a model or file that is not there, for a run or a bundle in place of a model, and for a
+    tokenizer that cannot be trimmed; CheckFailed, with nothing written, where the token embeddings of an
+    unchanged text differ.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another --out, or delete it")
     found = resolve.resolve(model)
     _check_model(found, revision)
-    texts = _found(corpus.texts, session.data, "--corpus")
-    report_texts = _found(corpus.report_texts, session.data, "--report")
+    texts = [_files(given, session.data, "--corpus") for given in corpus.texts]
+    report_texts = [_files(given, session.data, "--report") for given in corpus.report_texts]
     folder = resolve.model_files(found, revision, "trim")
-    tokenizer = tokenizer_files.load_tokenizer(folder)
-    opened = model_folder.read(folder)
-    if opened.chain:
-        encoder.read(
-            folder, None
-        )  # the modules behind the transformer are copied as they are, so they must open
+    tokenizer, opened = tokenizer_files.load_tokenizer(folder), model_folder.read(folder)
+    # whole, so that the modules behind the transformer, which are copied as they are, are seen to open
+    before: Any = encoder.read(folder, None if opened.chain else "mean").model
     transformer = opened.transformer
     config = files.read_json(transformer / "config.json")
-    prompts = [
-        "",
-        *dict.fromkeys(prompt for prompt in opened.prompts.values() if prompt),
-    ]  # what may come before a text
+    prompts = ["", *dict.fromkeys(prompt for prompt in opened.prompts.values() if prompt)]  # before a text
     session.log(f"{model}: counting the tokens of {sum(len(each.paths) for each in texts):,} file(s)")
     with progress_bar(None, session.progress, "reading") as advance:
         sources, reported = (
-            [each.named(prompts, advance) for each in found] for found in (texts, report_texts)
+            [NamedTexts(each.name, partial(_read, each, prompts, advance)) for each in given]
+            for given in (texts, report_texts)
         )
         trimmed = trim_tokenizer.trimmed(tokenizer, sources, reported, corpus.min_count, _fixed_ids(config))
     with files.new_folder(out) as temporary:
         inside = temporary / transformer.relative_to(folder)
         _copy(folder, temporary, transformer)
         _write_tokenizer(trimmed.tokenizer, inside)
-        save_file(
-            _trimmed_tensors(folder, transformer, trimmed.old_ids),
-            inside / "model.safetensors",
-            {"format": "pt"},
-        )
-        (inside / "model.safetensors").chmod(0o644)
+        weights = inside / "model.safetensors"
+        save_file(_trimmed_tensors(transformer, before, trimmed.old_ids), weights, {"format": "pt"})
+        weights.chmod(0o644)
         files.write_json(inside / "config.json", _config(config, trimmed.old_ids))
-        difference = _difference(
-            transformer, inside, tokenizer, trimmed, tokenizer_files.max_input_tokens(folder, tokenizer)
-        )
+        max_tokens = tokenizer_files.max_input_tokens(folder, tokenizer)
+        difference = _difference((tokenizer, before), inside, trimmed.examples, max_tokens)
         if not difference <= MAX_DIFFERENCE:
             fact = (
                 f"token embeddings of an unchanged text differ by {difference:.2e}, {MAX_DIFFERENCE} is "
                 "allowed"
             )
             raise CheckFailed(f"{out} was not written: {fact}", {"difference": difference})
-        before = sum((transformer / name).stat().st_size for name in _weights(transformer))
+        whole = sum((transformer / name).stat().st_size for name in _weights(transformer))
         report = {
             **trimmed.report,
-            "size_bytes": {"before": before, "after": (inside / "model.safetensors").stat().st_size},
+            "size_bytes": {"before": whole, "after": weights.stat().st_size},
+            "compared": len(trimmed.examples),
+            "max_difference": difference,
         }
-        report |= {"compared": len(trimmed.examples), "max_difference": difference}
-        files.write_json(
-            temporary / "trim.json",
-            {"model": model, "revision": revision, "min_count": corpus.min_count, **report},
-        )
+        about = {"model": model, "revision": revision, "min_count": corpus.min_count}
+        files.write_json(temporary / "trim.json", {**about, **report})
     return {"model": str(out), **report}
 
 
@@ -150,43 +136,30 @@ def _check_model(found: resolve.Resolved, revision: str | None) -> None:
         raise UserError(f"{found.name}: no such folder; {way_out}")
 
 
-class _Texts(NamedTuple):
-    """Files whose texts are counted together, and the column of those that are tables."""
+class _Files(NamedTuple):
+    """The files of a pattern, whose texts are counted together, and the column of those that are tables."""
 
     name: str
     paths: list[Path]
     column: str
     option: str
 
-    def named(self, prompts: list[str], advance: Callable[[int], None]) -> trim_report.NamedTexts:
-        """The texts, each once with each prompt; `advance` is called with how many were read."""
-        return trim_report.NamedTexts(self.name, partial(self._read, prompts, advance))
 
-    def _read(self, prompts: list[str], advance: Callable[[int], None]) -> Iterator[str]:
-        texts = chain.from_iterable(
-            readers.texts_in(path, self.column, f"{self.option} GLOB:COLUMN") for path in self.paths
-        )
-        for chunk in trim_report.chunks(texts):
-            yield from (prompt + text for text in chunk for prompt in prompts)
-            advance(len(chunk))
+def _files(given: str, data: Path | None, option: str) -> _Files:
+    """The files of GLOB or GLOB:COLUMN. Raises UserError where there are none."""
+    pattern, colon, column = given.rpartition(":")
+    if not (colon and pattern and column.isidentifier()):
+        pattern, column = given, "text"
+    return _Files(given, file_patterns.matching_files([pattern], data or Path(), option), column, option)
 
 
-def _found(patterns: Sequence[str], data: Path | None, option: str) -> list[_Texts]:
-    """The texts of each file; those of a pattern with many files are taken together."""
-    found: list[_Texts] = []
-    for given in patterns:
-        pattern, colon, column = given.rpartition(":")
-        if not (colon and pattern and column.isidentifier()):
-            pattern, column = given, "text"
-        paths = file_patterns.matching_files([pattern], data or Path(), option)
-        if len(paths) > MOST_NAMED:
-            found.append(_Texts(f"{given} ({len(paths):,} files)", paths, column, option))
-        else:
-            found += [
-                _Texts(path.name if pattern == given else f"{path.name}:{column}", [path], column, option)
-                for path in paths
-            ]
-    return found
+def _read(source: _Files, prompts: list[str], advance: Callable[[int], None]) -> Iterator[str]:
+    """The texts of files, each once with each prompt; `advance` is called with how many were read."""
+    place = f"{source.option} GLOB:COLUMN"
+    texts = chain.from_iterable(readers.texts_in(path, source.column, place) for path in source.paths)
+    for chunk in trim_tokenizer.chunks(texts):
+        yield from (prompt + text for text in chunk for prompt in prompts)
+        advance(len(chunk))
 
 
 def _fixed_ids(config: dict[str, Any]) -> range:
@@ -230,48 +203,23 @@ def _weights(transformer: Path) -> list[str]:
     )
 
 
-def _trimmed_tensors(folder: Path, transformer: Path, old_ids: np.ndarray) -> dict[str, Tensor]:
-    """The transformer's tensors, with only the kept rows of the embedding table and of heads that have one
-    row per token.
-
-    Raises UserError: no weights, no embedding table among them.
-    """
-    if not any((transformer / name).exists() for name in model_folder.WEIGHTS):
-        raise UserError(
-            f"{folder}: a model without weights (none of {', '.join(model_folder.WEIGHTS)}); fetch it whole"
-        )
+def _trimmed_tensors(transformer: Path, model: Any, old_ids: np.ndarray) -> dict[str, Tensor]:
+    """The transformer's tensors, with only the kept rows of the embedding table of `model` and of heads that
+    have one row per token."""
     tensors: dict[str, Tensor] = {}
     for name in _weights(transformer):
         path = transformer / name
         with model_folder.opening(path, "its weights do not open"):
             safe = path.suffix == ".safetensors"
             tensors |= load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-    table, rows = _embedding_table(transformer)
-    kept, found = torch.from_numpy(old_ids), False
+    table = model.get_input_embeddings().weight
+    own = next(name for name, parameter in model.named_parameters() if parameter is table)
+    kept = torch.from_numpy(old_ids)
     for name, tensor in tensors.items():
-        is_table = name.endswith(table)
-        head = any(part in HEADS for part in name.split("."))
-        if (is_table or head) and tensor.ndim and tensor.shape[0] == rows:
+        has_rows = name.endswith(own) or any(part in HEADS for part in name.split("."))
+        if has_rows and tensor.ndim and len(tensor) == len(table):
             tensors[name] = tensor[kept]
-            found |= is_table
-    if not found:
-        raise UserError(
-            f"{folder}: its weights hold no {table} of {rows:,} rows; the embedding table is not where the "
-            "config says"
-        )
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
-
-
-def _embedding_table(transformer: Path) -> tuple[str, int]:
-    """(the name of the embedding table's parameter in the bare encoder, its number of rows)."""
-    from transformers import AutoConfig
-
-    with torch.device("meta"), encoder.quiet():
-        model = AutoModel.from_config(AutoConfig.from_pretrained(transformer, trust_remote_code=False))
-    table: Any = model.get_input_embeddings().weight
-    return next(name for name, parameter in model.named_parameters() if parameter is table), int(
-        table.shape[0]
-    )
 
 
 def _config(config: dict[str, Any], old_ids: np.ndarray) -> dict[str, Any]:
@@ -287,32 +235,47 @@ def _config(config: dict[str, Any], old_ids: np.ndarray) -> dict[str, Any]:
 
 
 def _difference(
-    before: Path,
-    after: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    trimmed: trim_tokenizer.TrimmedTokenizer,
-    max_tokens: int,
+    before: tuple[PreTrainedTokenizerBase, Any], after: Path, texts: list[str], max_tokens: int
 ) -> float:
-    """The largest difference of a token embedding between the two folders, as transformers opens them, over
-    unchanged texts.
+    """The largest difference of a token embedding between a tokenizer and model and those in a folder, as
+    transformers opens them.
 
     Each text is encoded in a batch of its own.
     """
-    opened = AutoTokenizer.from_pretrained(after, trust_remote_code=False)
     with encoder.quiet(), torch.inference_mode():
-        models = [
-            AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
-            for folder in (before, after)
-        ]
+        options: dict[str, Any] = {"trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(after, **options)
+        model = AutoModel.from_pretrained(after, dtype=torch.float32, **options).eval()
         differences = [torch.zeros(())]
-        for text in trimmed.examples:
+        for text in texts:
             outputs = []
-            for each, model in zip((tokenizer, opened), models, strict=True):
-                ids = torch.from_numpy(
-                    tokenizer_files.encode_ids(each, [text], max_tokens)[0].astype(np.int64)
-                )[None]
-                outputs.append(model(input_ids=ids, attention_mask=torch.ones_like(ids))[0])
+            for words, network in (before, (tokenizer, model)):
+                ids = tokenizer_files.encode_ids(words, [text], max_tokens)[0].astype(np.int64)
+                given = torch.from_numpy(ids)[None]
+                outputs.append(network(input_ids=given, attention_mask=torch.ones_like(given))[0])
             if outputs[0].shape != outputs[1].shape:
                 return float("inf")
             differences.append((outputs[0] - outputs[1]).abs().max())
     return float(torch.stack(differences).max())  # keeps NaN, which Python's max() may drop
+
+
+def summary(report: dict[str, Any]) -> str:
+    """The report on a trimmed model: a line of totals, then one line per file."""
+    tokens, size = report["tokens"], report["size_bytes"]
+    lines = [
+        f"{tokens['after']:,} of {tokens['before']:,} tokens; {size['after'] / 1e6:.1f} of "
+        f"{size['before'] / 1e6:.1f} MB; "
+        f"token embeddings of {report['compared']} unchanged texts differ by {report['max_difference']:.1e} "
+        "at most"
+    ]
+    for source in report["sources"]:
+        changed = source["changed"]
+        text = (
+            f"{source['name']}: {source['texts']:,} texts, {source['identical'] or 0:.2%} tokenized as before"
+        )
+        if changed["texts"]:
+            mean, unknown = changed["tokens_mean"], changed["unknown"]
+            text += f"; the other {changed['texts']:,}: {mean['before']:.1f} → {mean['after']:.1f} tokens, "
+            text += f"unknown {unknown['before']:.2%} → {unknown['after']:.2%}"
+        lines.append(text)
+    return "\n".join(lines)

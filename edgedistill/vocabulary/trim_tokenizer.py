@@ -1,11 +1,11 @@
 """Trim a tokenizer to the tokens that texts use and those they depend on, so that texts of these tokens are
-tokenized as before."""
+tokenized as before; and report what that changes for all others."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,29 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from edgedistill.data.corpus import Corpus
 from edgedistill.errors import UserError, unknown_name
 from edgedistill.vocabulary.required_tokens import REQUIRED, byte_tokens, merged, merges, required
-from edgedistill.vocabulary.trim_report import CHUNK, NamedTexts, chunks, compare
 
+CHUNK = 8_192  # texts tokenized at a time
+EXAMPLES = 16  # unchanged texts of each source that are returned, to compare embeddings on
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
+class NamedTexts(NamedTuple):
+    """A source of texts, which can be read more than once."""
+
+    name: str
+    read: Callable[[], Iterator[str]]
+
+
+def chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, CHUNK at a time."""
+    rest = iter(texts)
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        yield chunk
+
+
 class TrimmedTokenizer(NamedTuple):
-    """A smaller tokenizer. `old_ids` (V,): the old id of each of its tokens; `report`: what changed;
-    `examples`: unchanged texts."""
+    """A smaller tokenizer. `old_ids` (V,) holds the old id of each of its tokens, `report` says what changed,
+    and `examples` are unchanged texts."""
 
     tokenizer: PreTrainedTokenizerBase
     old_ids: np.ndarray
@@ -41,12 +56,10 @@ def trimmed(
     `report_texts`.
 
     Always kept: added tokens, the unknown token, byte tokens, the characters of kept tokens, the old ids
-        `keep_ids`, and whatever
-    the tokenizer's model must still find to tokenize texts of kept tokens as before (see `required_tokens`).
-    Ids keep their order.
-    Raises UserError: a model other than WordPiece, Unigram or BPE, an unknown or padding token that the
-        tokenizer lacks, no texts,
-    no token used often enough.
+    `keep_ids`, and whatever the tokenizer's model must still find to tokenize texts of kept tokens as before
+    (see `required_tokens`). Ids keep their order. Raises UserError for a model other than WordPiece, Unigram
+    or BPE, for an unknown or padding token that the tokenizer lacks, and where there are no texts or no token
+    is used often enough.
     """
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model = data["model"]
@@ -65,21 +78,29 @@ def trimmed(
             f"min_count: no token occurs {min_count:,} times in the corpus; lower it, or add texts"
         )
     unknown = _unknown_token(model)
-    always = (
-        added
-        | special
-        | {tokens[number] for number in keep_ids}
-        | ({unknown} if unknown is not None else set())
-    )
+    always = added | special | {tokens[number] for number in keep_ids}
+    if unknown is not None:
+        always.add(unknown)
     old_ids = _order(model, ids, required(model, used, failed) | byte_tokens(data) | always)
     expected = {tokens[old]: new for new, old in enumerate(old_ids.tolist())}
     smaller = _tokenizer(tokenizer, _reduced(data, old_ids, ids), expected)
-    sources, examples = compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
+    sources, examples = _compare(tokenizer, smaller, old_ids, [*texts, *report_texts])
     return TrimmedTokenizer(
         smaller,
         old_ids,
         {"tokens": {"before": len(ids), "after": len(old_ids)}, "sources": sources},
         examples,
+    )
+
+
+def summary_line(report: dict[str, Any]) -> str:
+    """The report on a tokenizer in one line."""
+    tokens = report["tokens"]
+    shares = (
+        f"{source['identical']:.1%} of {source['name']}" for source in report["sources"] if source["texts"]
+    )
+    return (
+        f"{tokens['after']:,} of {tokens['before']:,} tokens kept; tokenized as before: {', '.join(shares)}"
     )
 
 
@@ -93,6 +114,59 @@ def corpus_texts(corpus: Corpus, prefix: str = "") -> tuple[NamedTexts, NamedTex
     return NamedTexts(f"{prefix}trained on", lambda: rows(0, trained)), NamedTexts(
         f"{prefix}held out", lambda: rows(trained, size)
     )
+
+
+def _compare(
+    before: PreTrainedTokenizerBase,
+    after: PreTrainedTokenizerBase,
+    old_ids: np.ndarray,
+    sources: list[NamedTexts],
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """For each source, the share of texts tokenized as before, and token counts of the changed ones.
+
+    `old_ids` (V,) holds the id in `before` of each token of `after`. Also returns some unchanged texts.
+    Raises RuntimeError where a text of kept tokens is tokenized otherwise than before: a bug in the trimming.
+    """
+    new_ids = [-1] * (max(before.get_vocab().values()) + 1)
+    for new, old in enumerate(old_ids.tolist()):
+        new_ids[old] = new
+    unknown = [-1 if each.unk_token_id is None else int(each.unk_token_id) for each in (before, after)]
+    reports, examples = [], list[str]()
+    for name, read in sources:
+        # of changed texts: how many, their tokens before and after, the unknown ones among them
+        texts, counted, shown = 0, np.zeros(5, np.int64), 0
+        for chunk in chunks(read()):
+            texts += len(chunk)
+            encoded = [
+                [encoding.ids for encoding in each.backend_tokenizer.encode_batch_fast(chunk)]
+                for each in (before, after)
+            ]
+            for text, old, new in zip(chunk, *encoded, strict=True):
+                expected = [new_ids[token] for token in old]
+                if expected != new and -1 not in expected:
+                    raise RuntimeError(
+                        f"a text of kept tokens is tokenized otherwise than before: {text[:200]!r}"
+                    )
+                if expected != new:
+                    counted += (1, len(old), len(new), old.count(unknown[0]), new.count(unknown[1]))
+                elif shown < EXAMPLES:
+                    examples.append(text)
+                    shown += 1
+        count, *tokens = counted[:3].tolist()
+        mean = [_share(each, count, 3) for each in tokens]
+        shares = [_share(each, of, 6) for each, of in zip(counted[3:].tolist(), tokens, strict=True)]
+        changed = {
+            "texts": count,
+            "tokens_mean": {"before": mean[0], "after": mean[1]},
+            "unknown": {"before": shares[0], "after": shares[1]},
+        }
+        identical = _share(texts - count, texts, 6)
+        reports.append({"name": name, "texts": texts, "identical": identical, "changed": changed})
+    return reports, examples
+
+
+def _share(count: int, of: int, digits: int) -> float | None:
+    return round(count / of, digits) if of else None
 
 
 def _check_special(

@@ -150,13 +150,13 @@ def test_the_pair_head_by_hand() -> None:
 def test_the_papers_sizes() -> None:
     """§3.4: with the pair head of three labels 4,908,035 beside the word table, with a single one of two
     4,317,954."""
-    from edgedistill.students import bilstm
+    from edgedistill.students import bilstm, kinds
 
     spec = recipe.BiLSTM(kind="bilstm")
     encoder = bilstm.build(bilstm.shape(spec, 10, 0, 768))
     for labels, is_pair, total in ((3, True, 4_908_035), (2, False, 4_317_954)):
         counted = classifier.parameters(
-            bilstm.parameters(encoder), Classifier(encoder, 768, labels, is_pair, 256)
+            kinds.parameters(encoder), Classifier(encoder, 768, labels, is_pair, 256)
         )
         assert counted["encoder"] + counted["head"] == total
         assert counted["total"] == total + 10 * 300

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from edgedistill.errors import CheckFailed
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import convert, convert_except, dequantize, w8
-from edgedistill.students import graph, kinds, weights_in_graph
+from edgedistill.students import graph, kinds
 from edgedistill.students.output import Output
 from tests.students.test_graph import run, spread
 
@@ -34,28 +34,6 @@ BERT = {
     "head": {"dims": 24, "bias": True},
     "tanh": False,
 }
-ROPES = {
-    "full_attention": {"rope_theta": 1_000.0},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-}
-MODERNBERT: dict[str, Any] = {
-    **BERT,
-    "config": {
-        "vocab_size": TOKENS,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 42,
-        "pad_token_id": 0,
-        "model_type": "modernbert",
-        "local_attention": 8,
-        "rope_parameters": ROPES,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "attention_norms": [True, False, True],
-    },
-}
-BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), True)
 RECURRENT = {**BERT, "kind": "recurrent", "times": 3, "positions": "pad", "pad": 1}
 TABLE = {"pieces": TOKENS, "pad": 0, "width": 40, "codes": None, "head": {"dims": 24, "bias": False}}
 BILSTM = {
@@ -77,11 +55,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "bert of no layers": {**BERT, "config": {**BERT["config"], "num_hidden_layers": 0}},  # type: ignore[dict-item]
     "bert in blocks": {**BERT, "blocks": [(16, 0.75), (8, 0.25)]},
     "bert with a relative bias": {**BERT, "relative_bias": 32, "positions": "pad", "pad": 1},
-    "modernbert": {
-        **MODERNBERT,
-        "codes": 8,
-        "config": {**MODERNBERT["config"], **BIASES, "hidden_activation": "relu"},
-    },
     "recurrent": RECURRENT,
     "recurrent once": {**RECURRENT, "times": 1},
     "recurrent, one layer": {
@@ -132,7 +105,7 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     written = graph.build(student)
     for precision in PRECISIONS:
         model = convert(written, precision, SAMPLES)
-        again = make(shape, weights_in_graph.read(dequantize.constants(model), shape, "x"))
+        again = make(shape, graph.read_back(dequantize.constants(model), shape, "x"))
         exact = precision in ("fp32", "fp16")
         cosines = (run(model, IDS, MASK) * embed(again)).sum(1)
         assert (
@@ -145,12 +118,12 @@ def test_the_student_comes_back_in_every_precision(name: str) -> None:
     assert (rows @ rows.T)[~np.eye(len(rows), dtype=bool)].max() < 0.999  # texts differ
 
 
-@pytest.mark.parametrize("name", ["bert", "bert with a relative bias", "modernbert", "recurrent", "bilstm"])
+@pytest.mark.parametrize("name", ["bert", "bert with a relative bias", "recurrent", "bilstm"])
 def test_what_comes_back_gives_the_same_graph_again(name: str) -> None:
     """Written, read back, written: the same constants, though the student's own weights may differ."""
     shape = SHAPES[name]
     written = graph.build(make(shape))
-    again = graph.build(make(shape, weights_in_graph.read(dequantize.constants(written), shape, "x")))
+    again = graph.build(make(shape, graph.read_back(dequantize.constants(written), shape, "x")))
     for before, after in zip(written.graph.initializer, again.graph.initializer, strict=True):
         assert before.name == after.name
         assert np.allclose(numpy_helper.to_array(before), numpy_helper.to_array(after), atol=1e-5)
@@ -185,7 +158,7 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
     mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
-    again = make(BERT, weights_in_graph.read(dequantize.constants(mixed), BERT, "x"))
+    again = make(BERT, graph.read_back(dequantize.constants(mixed), BERT, "x"))
     assert (run(mixed, IDS, MASK) * embed(again)).sum(1).min() > 0.999
 
 

@@ -3,6 +3,7 @@ batch."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from edgedistill.quantization import embedding_tables, int8
 from edgedistill.quantization.graph_editor import check_count
 from edgedistill.students import graph
 from edgedistill.students.graph_writer import GraphWriter, finish
-from edgedistill.students.graph_writer import pool_nodes as pool
+from edgedistill.students.pooling import pool_nodes as pool
 from tests.students.test_graph import (
     PIECES,
     make_bert,
@@ -231,7 +232,7 @@ def test_int8_measures_channels_where_outliers_are() -> None:
     product = writer.add(
         "MatMul", norm, writer.constant(random.normal(size=(32, 16)) / large[:, None], "weight")
     )
-    fp32 = finish(writer, pool(writer, product, "mean"), [], 16, None)
+    fp32 = finish(writer, pool(writer, product, "mean"), SimpleNamespace(dims=16, layers_after_pooling=[]))
     inputs = some_ids(8, 20)
     expected = run(fp32, *inputs)
     by_row, by_channel = (

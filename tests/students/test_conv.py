@@ -22,9 +22,9 @@ from edgedistill.recipe import reading as recipe_reading
 from edgedistill.runtime import bundle, verify
 from edgedistill.session import Session
 from edgedistill.students import embedding_tables, head, kinds
-from edgedistill.students.kind import Kind, Start, build_to_train
+from edgedistill.students.head import Headed
+from edgedistill.students.kind import Kind, Size, Start, TableShape, build_to_train, table_shape
 from edgedistill.students.pooling import pool
-from edgedistill.students.shape_fields import Size, TableShape
 from edgedistill.training import student_embeddings, train
 from tests.conftest import World, sentences
 
@@ -43,60 +43,36 @@ class ConvShape(TableShape):
     channels: Size
 
 
-class ConvStudent(nn.Module):
+class ConvStudent(Headed):
     """`forward(input_ids, attention_mask) -> (B, d)`."""
 
     def __init__(self, embedding: Any, channels: int, head: nn.Linear | None, tanh: bool) -> None:
         super().__init__()
-        self.embedding, self.head, self.tanh = embedding, head, tanh
+        self.embedding, self.head, self.tanh, self.pooled_dims = embedding, head, tanh, channels
         self.conv = nn.Conv1d(embedding.embedding_dim, channels, 3, padding=1)
-
-    @property
-    def dims(self) -> int:
-        return self.head.out_features if self.head is not None else self.conv.out_channels
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         tokens = self.embedding(input_ids) * attention_mask.unsqueeze(
             -1
         )  # padding is what the convolution's own padding is
         states = self.conv(tokens.transpose(1, 2)).relu().transpose(1, 2)
-        embeddings = pool(states, attention_mask, "mean")
-        embeddings = embeddings if self.head is None else self.head(embeddings)
-        return embeddings.tanh() if self.tanh else embeddings
+        return self.through_head(pool(states, attention_mask, "mean"))
 
 
 def build(shape: dict[str, Any]) -> ConvStudent:
-    embedding = nn.Embedding(shape["pieces"], shape["width"], padding_idx=shape["pad"])
+    embedding = embedding_tables.build(shape, shape["pieces"], shape["width"], shape["pad"])
     return ConvStudent(embedding, shape["channels"], head.build(shape, shape["channels"]), shape["tanh"])
 
 
 def initial(spec: Conv, start: Start) -> tuple[ConvStudent, dict[str, Any]]:
-    sizes = {
-        "pieces": start.vocabulary_size,
-        "pad": start.pad_id,
-        "width": spec.width,
-        "channels": spec.channels,
-    }
-    shape = {"kind": "conv", **sizes, **head.shape(spec, start.dims), "max_tokens": spec.max_tokens}
+    shape = {**table_shape(spec, start.vocabulary_size, start.pad_id, start.dims), "channels": spec.channels}
     student: ConvStudent = build_to_train(build, shape)
     if start.embeddings is not None:
-        embedding_tables.initialize(
-            student.embedding,
-            embedding_tables.reduce_width(start.embeddings, spec.width, start.token_weights),
-        )
+        embedding_tables.initialize(student.embedding, start.embeddings, start.token_weights)
     return student, shape
 
 
-def parameters(student: ConvStudent) -> dict[str, int]:
-    counts = {
-        "embedding": head.count(student.embedding),
-        "encoder": head.count(student.conv),
-        "head": head.count(student.head),
-    }
-    return {**counts, "total": sum(counts.values())}
-
-
-KIND = Kind(ConvStudent, ConvShape, initial, build, parameters)
+KIND = Kind(ConvStudent, ConvShape, initial, build)
 
 
 class ConvRecipe(experiment.Recipe):

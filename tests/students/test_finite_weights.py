@@ -169,13 +169,16 @@ def test_a_bundle_with_a_row_that_no_golden_text_meets(tmp_path: Path) -> None:
 
 
 def test_buffers_may_mask() -> None:
+    def problem(parameter: torch.Tensor | None = None, **buffers: torch.Tensor) -> str | None:
+        module = torch.nn.Module()
+        if parameter is not None:
+            module.mask = torch.nn.Parameter(parameter)
+        for name, tensor in buffers.items():
+            module.register_buffer(name, tensor)
+        return finite_weights.problem(module)
+
     mask = torch.full((4, 4), float("-inf")).triu(1)
-    assert finite_weights.problem([], [("mask", mask)]) is None
-    assert finite_weights.problem([("mask", mask)]) == "mask holds -inf in row 0"
-    assert finite_weights.problem([], [("mask", mask * 0)]) == "mask holds nan in row 0"
-    assert (
-        finite_weights.problem(
-            [("ids", torch.arange(3)), ("none", torch.zeros(0, 3)), ("half", torch.ones(2).half())]
-        )
-        is None
-    )
+    assert problem(mask=mask) is None
+    assert problem(mask) == "mask holds -inf in row 0"
+    assert problem(mask=mask * 0) == "mask holds nan in row 0"
+    assert problem(ids=torch.arange(3), none=torch.zeros(0, 3), halved=torch.ones(2).half()) is None

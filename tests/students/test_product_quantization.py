@@ -7,18 +7,18 @@ import torch
 
 from edgedistill import recipe
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bilstm, head, product_quantization, static
+from edgedistill.students import bert, bilstm, embedding_tables, head, kind, static
 from edgedistill.training import optimizers
 
 
 def made(
     vocabulary_size: int, width: int, blocks: int, centroids: int = 256
-) -> product_quantization.ProductQuantizedEmbedding:
+) -> embedding_tables.ProductQuantizedEmbedding:
     torch.manual_seed(0)
-    return product_quantization.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
+    return embedding_tables.ProductQuantizedEmbedding(vocabulary_size, width, blocks, centroids)
 
 
-def error(table: product_quantization.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
+def error(table: embedding_tables.ProductQuantizedEmbedding, words: torch.Tensor) -> torch.Tensor:
     """Of each row, squared."""
     return (table.weight.detach() - words).square().sum(1)
 
@@ -113,7 +113,7 @@ def test_a_code_counts_as_a_number() -> None:
         bert.build(bert.shape(spec.model_copy(update={"pq_centroids": 1024}), 30_522, 0, 384, None))
     )
     assert more["embedding"] == counted["embedding"] + (1024 - 256) * 384
-    still = static.build(static.shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
+    still = static.build(kind.table_shape(recipe.Static(kind="static", width=256, pq_bytes=64), 1000, 0, 384))
     assert static.parameters(still)["total"] == 1000 * 64 + 256 * 256 + 1000
 
 
@@ -137,7 +137,7 @@ def test_codes_that_do_not_divide_the_width() -> None:
             recipe.Bert(kind="bert", layers=1, width=24, heads=2, pq_bytes=5), 300, 0, 384, None
         ),
         lambda: bilstm.shape(recipe.BiLSTM(kind="bilstm", width=24, pq_bytes=48), 300, 0, 384),
-        lambda: static.shape(recipe.Static(kind="static", width=24, pq_bytes=7), 300, 0, 384),
+        lambda: kind.table_shape(recipe.Static(kind="static", width=24, pq_bytes=7), 300, 0, 384),
     )
     for shape in shapes:
         with pytest.raises(

@@ -37,7 +37,6 @@ from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram, wordpiece
 KINDS = {
     "bert": wordpiece,
     "distilbert": wordpiece,
-    "modernbert": byte_bpe,
     "mpnet": unigram,
     "roberta": byte_bpe,
     "xlm-roberta": unigram,
@@ -59,11 +58,6 @@ def encoder(folder: Path, kind: str, words: Any = None, **sizes: Any) -> Path:
     words = words or KINDS[kind]()
     layers = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
     own = {"dim": WIDTH, "n_layers": 3, "n_heads": 4, "hidden_dim": 48} if kind == "distilbert" else layers
-    if kind == "modernbert":
-        own |= {"local_attention": 16, "global_attn_every_n_layers": 2} | dict.fromkeys(
-            ("cls_token_id", "bos_token_id"), 0
-        )
-        own |= dict.fromkeys(("sep_token_id", "eos_token_id"), 2)
     given = {
         "vocab_size": len(words),
         "pad_token_id": words.pad_token_id,
@@ -166,14 +160,10 @@ def graph_runner(model: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chosen_layers_are_those_layers(world: World, sources: Any, kind: str) -> None:
-    """The third, then the first; of a ModernBERT each with its own reach, and a norm in front or none."""
+    """The third, then the first."""
     started, (model, tokenizer) = Started(world, sources(kind), layers=[2, 0]), opened(sources(kind))
-    owner, name = {
-        "distilbert": (getattr(model, "transformer", None), "layer"),
-        "modernbert": (model, "layers"),
-    }.get(kind, (getattr(model, "encoder", None), "layer"))
-    layers = getattr(owner, name)
-    setattr(owner, name, nn.ModuleList([layers[2], layers[0]]))
+    owner = model.transformer if kind == "distilbert" else model.encoder
+    owner.layer = nn.ModuleList([owner.layer[2], owner.layer[0]])
     assert least_cosine(started.embed(), pooled(model, tokenizer)) > 0.999999
     assert graph.compare(started.module, graph.build(started.module), 180, len(tokenizer)) > 0.99999
 
@@ -212,11 +202,8 @@ def test_int8_finds_all_products_and_fixed_scales(world: World, sources: Any, ki
     found = quantization.convert(model, "int8", samples)
     constants = {constant.name: constant for constant in found.graph.initializer}
     products = [node for node in found.graph.node if node.op_type == "MatMulIntegerToFloat"]
-    assert (
-        len(products) == (7 if kind == "modernbert" else 6) * 3 + 2
-    )  # and the head, on tokens and on their mean
+    assert len(products) == 6 * 3 + 2  # and the head, on tokens and on their mean
     scales = [node.input[1] for node in found.graph.node if node.op_type == "QuantizeLinear"]
-    # a ModernBERT's last norm is read by the head; elsewhere it is the last layer's output
     assert sum(name in constants for name in scales) >= 9
     expected = graph_runner(model)(*batch(started.tokenizer))
     assert least_cosine(graph_runner(found)(*batch(started.tokenizer)), expected) > 0.98
@@ -312,24 +299,12 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"layers": 4},
         "student.layers: 4 layers from weights that have 3; ask for 3 or fewer",
     ),
-    "width": (
-        "modernbert",
-        {"width": 20},
-        "student.width: layers of ModernBERT cannot be projected, only those of BERT, CamemBERT, DistilBERT, "
-        "MPNet, RoBERTa, XLM-R; "
-        "leave it out",
-    ),
     "heads": (
         "mpnet",
         {"width": 30},
         "student.heads: 3 of 4 heads, each of which has its own relative attention bias; give a width that "
         "is a multiple of 4, and leave "
         "heads out",
-    ),
-    "positions": (
-        "modernbert",
-        {"max_positions": 50},
-        "student.max_positions: ModernBERT's positions are rotary and have no table; leave it out",
     ),
     "pooler": (
         "distilbert",
@@ -350,13 +325,6 @@ ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         "from; or go on from the bundle as "
         "a whole: student: {{weights: nano}}",
     ),
-    "recurrent": (
-        "modernbert",
-        {"kind": "recurrent", "layers": 1},
-        "student.weights: {folder} is modernbert, and layers can be taken from BERT, CamemBERT, DistilBERT, "
-        "MPNet, RoBERTa, XLM-R; choose "
-        "one of these",
-    ),
 }
 
 
@@ -371,7 +339,7 @@ def test_what_cannot_be(world: World, sources: Any, name: str) -> None:
 def test_an_unknown_architecture_names_the_known(world: World, tmp_path: Path) -> None:
     """As a folder, and as the teacher."""
     folder = encoder(tmp_path / "albert", "albert", wordpiece(), embedding_size=16)
-    known = "BERT, CamemBERT, DistilBERT, MPNet, ModernBERT, RoBERTa, XLM-R"
+    known = "BERT, CamemBERT, DistilBERT, MPNet, RoBERTa, XLM-R"
     with pytest.raises(UserError) as caught:
         Started(world, folder)
     way_out = "choose one of these, or use `weights: random`"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgedistill import recipe
-from edgedistill.students import bert, bilstm, embedding_tables, static
+from edgedistill.students import bert, bilstm, embedding_tables, kind, kinds, static
 from edgedistill.students.pooling import pool
 
 PIECES = 30_522
@@ -55,23 +55,23 @@ def test_bottleneck_counts() -> None:
 def test_sra_counts() -> None:
     """§3.4: BiLSTM 300 → 512×2, FC 1024 → 768 without bias: 4,120,576 without the embedding table."""
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=512, dims=768)
-    counted = bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 768)))
+    counted = kinds.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 768)))
     assert (counted["encoder"], counted["head"]) == (3_334_144, 786_432)
     assert counted["encoder"] + counted["head"] == 4_120_576
     spec = recipe.BiLSTM(kind="bilstm", width=300, hidden=300, dims=400, head_bias=True)
-    assert bilstm.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 400)))["encoder"] == 2 * (
+    assert kinds.parameters(bilstm.build(bilstm.shape(spec, PIECES, 0, 400)))["encoder"] == 2 * (
         4 * 300 * 600 + 8 * 300
     )
 
 
 def test_static_counts() -> None:
     spec = recipe.Static(kind="static", width=64)
-    counted = static.parameters(static.build(static.shape(spec, PIECES, 0, 384)))
+    counted = static.parameters(static.build(kind.table_shape(spec, PIECES, 0, 384)))
     assert counted == {"embedding": PIECES * 65, "encoder": 0, "head": 0, "total": PIECES * 65}
     spec = recipe.Static(kind="static", width=64, head="linear")
-    assert static.parameters(static.build(static.shape(spec, PIECES, 0, 384)))["head"] == 64 * 384
+    assert static.parameters(static.build(kind.table_shape(spec, PIECES, 0, 384)))["head"] == 64 * 384
     spec = recipe.Static(kind="static", width=64, head="linear", head_kept=False)
-    assert static.build(static.shape(spec, PIECES, 0, 384)).dims == 64
+    assert static.build(kind.table_shape(spec, PIECES, 0, 384)).dims == 64
 
 
 def make_static() -> static.StaticStudent:
@@ -120,7 +120,7 @@ def test_a_static_head_leads_reduced_rows_back() -> None:
     torch.manual_seed(0)
     words = torch.randn(30, 3) @ torch.randn(3, 8) + 2.0
     spec = recipe.Static(kind="static", width=3, head="linear", head_bias=True)
-    student = static.build(static.shape(spec, 30, 0, 8))
+    student = static.build(kind.table_shape(spec, 30, 0, 8))
     static.initialize(student, words, outputs=True)
     one = student(torch.arange(1, 30)[:, None], torch.ones(29, 1, dtype=torch.long))
     assert torch.allclose(one, (words - words.mean(0))[1:], atol=1e-4)
@@ -142,7 +142,7 @@ def test_factorised_table_is_the_best_of_its_rank() -> None:
     words = torch.randn(50, 12) @ torch.diag(torch.linspace(3, 0.01, 12))
     spec = recipe.Bert(kind="bert", layers=1, width=12, heads=2, intermediate=12, bottleneck=5)
     student = bert.build(bert.shape(spec, 50, 0, 12, None))
-    bert.initialize(student, None, None, words)
+    embedding_tables.initialize(student.model.get_input_embeddings(), words)
     error = torch.linalg.matrix_norm(words - student.model.embeddings.word_embeddings.weight)
     assert error.item() == pytest.approx(
         torch.linalg.svdvals(words)[5:].square().sum().sqrt().item(), rel=1e-4

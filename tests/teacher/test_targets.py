@@ -20,7 +20,7 @@ from edgedistill.export import bundle_writer
 from edgedistill.runtime import bundle
 from edgedistill.runtime.similarity import unit_rows
 from edgedistill.session import QUIET, Session
-from edgedistill.students import affine
+from edgedistill.students import output
 from edgedistill.teacher import encoder, precomputed_embeddings, targets
 from edgedistill.teacher.dimension_reduction import (
     cca,
@@ -346,8 +346,8 @@ def test_targets_outlive_a_kill(world: World, tmp_path: Path) -> None:
     partial = resolve.unfinished_run(tmp_path / "a")
     partial.mkdir()
     (partial / "recipe.yaml").write_text(recipe.dump(spec), encoding="utf-8")
-    kept = affine.Affine(np.eye(32, 16), np.full(16, 0.5))
-    affine.write_maps(partial / "targets", [kept], {"kind": "one"})
+    kept = output.Affine(np.eye(32, 16), np.full(16, 0.5))
+    output.write_maps(partial / "targets", [kept], {"kind": "one"})
     train.train(spec, tmp_path / "a", Session(data=world.data, log=lambda line: None), resume=True)
     assert torch.equal(load_file(tmp_path / "a/targets/targets.safetensors")["0.weight"], torch.eye(32, 16))
 

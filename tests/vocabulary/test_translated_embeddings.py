@@ -18,7 +18,7 @@ from edgedistill.errors import UserError
 from edgedistill.session import QUIET, Session
 from edgedistill.training.initial_student import initial_weights, student_tokenizer
 from edgedistill.training.load_models import Models, open_teacher
-from edgedistill.vocabulary import initial_embeddings, translated_embeddings
+from edgedistill.vocabulary import initial_embeddings
 from tests.conftest import WORDS, World
 from tests.training.test_multi_stage import BOTH, data, quiet, written  # noqa: F401 (a fixture)
 
@@ -59,10 +59,9 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
         (pairs.target_side, words, len(own), 1),
     ]
     held_counts = [
-        translated_embeddings.token_counts(side, each, pieces)[index[:, at]]
-        for side, each, pieces, at in held
+        initial_embeddings.token_counts(side, each, pieces)[index[:, at]] for side, each, pieces, at in held
     ]
-    found = torch.from_numpy(translated_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
+    found = torch.from_numpy(initial_embeddings.associated_rows(own.numpy(), known.numpy(), *held_counts))
     texts = [
         (pairs.source_side[first], pairs.target_side[second])
         for first, second in pairs.index[: pairs.training_count]
@@ -81,7 +80,7 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
     )
     led = 0
     for piece in range(len(words)):
-        if second[piece] < translated_embeddings.MIN_PAIRS:
+        if second[piece] < initial_embeddings.MIN_PAIRS:
             assert torch.equal(found[piece], own[piece]), (
                 "a piece of no or of one translation is what its text message"
             )
@@ -91,8 +90,8 @@ def test_rows_follow_the_formula(world: World, data: Path) -> None:  # noqa: F81
             for (seen, other), n in together.items()
             if seen == piece
         }
-        least = sorted(score.values())[-translated_embeddings.ASSOCIATES :][0]
-        if sum(value >= least * (1 - 1e-6) for value in score.values()) > translated_embeddings.ASSOCIATES:
+        least = sorted(score.values())[-initial_embeddings.ASSOCIATES :][0]
+        if sum(value >= least * (1 - 1e-6) for value in score.values()) > initial_embeddings.ASSOCIATES:
             continue  # several as good as the last of the best
         best = {other: value for other, value in score.items() if value >= least}
         mean = sum(value * known[other] for other, value in best.items())
@@ -119,12 +118,10 @@ def test_rows_are_fitted_together() -> None:
     mine, theirs = texts.toarray(), english.toarray()
     lengths, others = np.maximum(mine.sum(1), 1), np.maximum(theirs.sum(1), 1)
     means, wanted = mine / lengths[:, None], theirs / others[:, None] @ rows
-    left = means.T @ (lengths[:, None] * means) + translated_embeddings.RIDGE * np.eye(20)
-    expected = np.linalg.solve(
-        left, means.T @ (lengths[:, None] * wanted) + translated_embeddings.RIDGE * begun
-    )
-    assert np.allclose(translated_embeddings.fitted_rows(begun, rows, texts, english), expected, atol=1e-3)
-    same = translated_embeddings.fitted_rows(
+    left = means.T @ (lengths[:, None] * means) + initial_embeddings.RIDGE * np.eye(20)
+    expected = np.linalg.solve(left, means.T @ (lengths[:, None] * wanted) + initial_embeddings.RIDGE * begun)
+    assert np.allclose(initial_embeddings.fitted_rows(begun, rows, texts, english), expected, atol=1e-3)
+    same = initial_embeddings.fitted_rows(
         np.zeros((15, 70), np.float32), rows, vstack([english] * 40).tocsr(), vstack([english] * 40).tocsr()
     )
     assert np.abs(same - rows).max() < 0.05

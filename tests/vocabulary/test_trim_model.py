@@ -16,7 +16,7 @@ from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.session import Session
 from edgedistill.teacher import encoder as teachers
-from edgedistill.vocabulary import trim_model, trim_report
+from edgedistill.vocabulary import trim_model
 from tests.conftest import World, sentences
 from tests.students.test_graph import spread
 from tests.vocabulary.test_trim_tokenizer import byte_bpe, unigram
@@ -71,9 +71,9 @@ def test_a_sentence_transformers_folder(world: World, texts: Path, tmp_path: Pat
         *{path.name for path in world.teacher.rglob("*") if path.is_file()},
         *{"special_tokens_map.json", "trim.json"},
     }
-    assert "of 200 tokens" in trim_report.summary(
+    assert "of 200 tokens" in trim_model.summary(found) and "others.tsv:de: 30 texts, " in trim_model.summary(
         found
-    ) and "others.tsv:de: 30 texts, " in trim_report.summary(found)
+    )
 
 
 def test_others_open_it(world: World, texts: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_what_is_refused_and_that_nothing_is_left(
     monkeypatch.setattr(
         trim_model,
         "_trimmed_tensors",
-        lambda folder, transformer, ids: encoder_tensors(transformer, len(ids)),
+        lambda transformer, model, ids: encoder_tensors(transformer, len(ids)),
     )
     refused("was not written: token embeddings of an unchanged text differ by", kind=CheckFailed)
 
@@ -209,7 +209,7 @@ def test_runs_and_bundles_are_refused_with_a_way_out(world: World, texts: Path, 
 def encoder_tensors(transformer: Path, rows: int) -> dict[str, torch.Tensor]:
     """The first rows of the embedding table in place of the kept ones."""
     tensors = load_file(transformer / "model.safetensors")
-    name, _ = trim_model._embedding_table(transformer)
+    name = "embeddings.word_embeddings.weight"
     return {**tensors, name: tensors[name][:rows].clone()}
 
 
@@ -221,23 +221,23 @@ def test_weights_that_are_not_there(world: World, texts: Path, tmp_path: Path) -
         trim_model.trim(str(source), KEPT, tmp_path / "x", Session(data=texts, log=quiet))
 
 
-def test_files_are_found_from_here_and_many_are_reported_together(
+def test_files_are_found_from_here_and_those_of_a_pattern_reported_together(
     world: World, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a data folder, as adapt and fit do; and one line for a pattern, not one a file."""
+    """Without a data folder, as adapt and fit do; and one line for a pattern."""
     monkeypatch.chdir(texts)
     (texts / "many").mkdir()
-    for number, text in enumerate(sentences(trim_model.MOST_NAMED + 5, seed=4)):
+    for number, text in enumerate(sentences(25, seed=4)):
         (texts / "many" / f"{number}.txt").write_text(text, encoding="utf-8")
     lines: list[str] = []
     corpus = trim_model.TrimCorpus(["*.txt", "others.tsv:de"], ["many/*.txt"])
     found = trim_model.trim(str(world.teacher), corpus, tmp_path / "small", Session(log=lines.append))
     assert [source["name"] for source in found["sources"]] == [
-        "kept.txt",
+        "*.txt",
         "others.tsv:de",
-        "many/*.txt (25 files)",
+        "many/*.txt",
     ]
-    assert found["sources"][2]["texts"] == 25 and trim_report.summary(found).count("\n") == 3
+    assert found["sources"][2]["texts"] == 25 and trim_model.summary(found).count("\n") == 3
     assert lines == [f"{world.teacher}: counting the tokens of 2 file(s)"]
 
 

@@ -21,7 +21,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from edgedistill.errors import UserError
-from edgedistill.vocabulary import trim_report, trim_tokenizer
+from edgedistill.vocabulary import trim_tokenizer
 from tests.conftest import make_tokenizer, sentences
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -105,8 +105,8 @@ MAKE = {
 }
 
 
-def source(name: str, texts: list[str]) -> trim_report.NamedTexts:
-    return trim_report.NamedTexts(name, lambda: iter(texts))
+def source(name: str, texts: list[str]) -> trim_tokenizer.NamedTexts:
+    return trim_tokenizer.NamedTexts(name, lambda: iter(texts))
 
 
 def scrambled(count: int, seed: int) -> list[str]:
@@ -137,7 +137,7 @@ def test_kept_texts_are_tokenized_as_before(name: str, min_count: int) -> None:
         assert same or min_count > 1 or text in others
     chosen, rest = made.report["sources"]
     assert round(chosen["identical"] * len(texts) + rest["identical"] * len(others)) == identical > 0
-    assert rest["dropped"]["texts"] > 0
+    assert rest["changed"]["texts"] > 0
     assert made.report["tokens"] == {"before": len(old), "after": len(new)}
 
 
@@ -183,8 +183,7 @@ def test_bytes_stay_so_that_nothing_becomes_unknown() -> None:
             tokenizer, [source("chosen", ["the cat"])], [source("odd", ["жир 🙂 ß"])]
         )
         odd = made.report["sources"][1]
-        assert odd["kept"]["unknown"]["after"] in (0, None)
-        assert odd["dropped"]["unknown"]["after"] in (0, None)
+        assert odd["changed"]["unknown"]["after"] in (0, None)
 
 
 def plain(model: Any, split: Any = None) -> Any:
@@ -251,21 +250,16 @@ def test_the_numbers_of_the_report_by_hand() -> None:
     )
     assert made.report["tokens"] == {"before": 7, "after": 5}  # q and ab go; ##b stays, as b does
     chosen, others = made.report["sources"]
-    assert (chosen["texts"], chosen["identical"], chosen["dropped"]["texts"]) == (3, 1.0, 0)
+    assert (chosen["texts"], chosen["identical"], chosen["changed"]["texts"]) == (3, 1.0, 0)
     assert others["identical"] == 0.5
-    assert others["kept"] == {
-        "texts": 2,
-        "tokens_mean": {"before": 1.0, "after": 1.0},
-        "unknown": {"before": 0.5, "after": 0.5},
-    }
-    assert others["dropped"] == {
+    assert others["changed"] == {
         "texts": 2,
         "tokens_mean": {"before": 1.5, "after": 2.0},
         "unknown": {"before": 0.0, "after": 0.25},
     }
     assert made.examples == ["a b", "a", "a b", "a z", ""]
     assert (
-        trim_report.summary_line(made.report)
+        trim_tokenizer.summary_line(made.report)
         == "5 of 7 tokens kept; tokenized as before: 100.0% of chosen, 50.0% of others"
     )
 

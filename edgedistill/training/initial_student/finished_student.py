@@ -21,8 +21,7 @@ from edgedistill.runtime.similarity import unit_rows
 from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.students.affine import Affine
-from edgedistill.students.output import own
+from edgedistill.students.output import Affine, own
 from edgedistill.teacher.dimension_reduction import ridge
 from edgedistill.teacher.targets import EmbeddingRows
 from edgedistill.training import student_embeddings
@@ -98,10 +97,7 @@ def _shape(student: recipe.Finished, source: run.Run) -> dict[str, Any]:
         rows = max(config.get("max_position_embeddings", 0), first + student.max_tokens)
         config["max_position_embeddings"] = rows
     if student.dropout is not None:
-        names = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
-        if config.get("model_type") == "modernbert":
-            names = [name for name in config if name.endswith("dropout")] or names
-        config |= dict.fromkeys(names, student.dropout)
+        config |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), student.dropout)
     if "config" in shape:
         shape["config"] = config
     elif student.dropout is not None:

@@ -30,7 +30,7 @@ from edgedistill.training.initial_student.prepared_student import (
 )
 from edgedistill.training.initial_student.weight_source import WeightSource
 from edgedistill.training.load_models import Models, with_weights
-from edgedistill.vocabulary import initial_embeddings, translated_embeddings
+from edgedistill.vocabulary import initial_embeddings
 
 SAMPLE = 512  # texts of the corpus that narrow layers are fitted to
 SAMPLE_TOKENS = 32  # tokens of each that are used
@@ -190,7 +190,7 @@ def _token_embeddings(
         f"fitting {len(tokenizer):,} token embeddings to {pairs.training_count:,} translation pairs; "
         "minutes for millions of pairs"
     )
-    return translated_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
+    return initial_embeddings.from_translations(rows, tokenizer, source_tokenizer, table, pairs)
 
 
 def _outputs(teacher: TeacherEncoder, tokenizer: PreTrainedTokenizerBase, session: Session) -> np.ndarray:

@@ -16,7 +16,7 @@ from edgedistill.session import Session
 from edgedistill.teacher import tokenizer_files
 from edgedistill.training.initial_student.prepared_student import corpora_of
 from edgedistill.training.load_models import Models, with_weights
-from edgedistill.vocabulary import learn_tokenizer, trim_report, trim_tokenizer
+from edgedistill.vocabulary import learn_tokenizer, trim_tokenizer
 
 # The options that read the corpus, and what they do with it.
 OF_THE_CORPUS = {
@@ -77,7 +77,7 @@ def _new(
     sources = [trim_tokenizer.corpus_texts(each, name) for each, name in zip(corpora, names, strict=True)]
     trained, held_out = [trained for trained, _ in sources], [held for _, held in sources]
     found = trim_tokenizer.trimmed(tokenizer, trained, held_out, student.trim.min_count)
-    session.log(f"student.trim: {trim_report.summary_line(found.report)}")
+    session.log(f"student.trim: {trim_tokenizer.summary_line(found.report)}")
     return found.tokenizer, found.report
 
 

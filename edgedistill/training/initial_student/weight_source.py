@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from edgedistill import recipe, run
 from edgedistill.errors import UserError
-from edgedistill.students import bert, bert_layers, model_folder, modernbert, recurrent, sentence_transformer
+from edgedistill.students import bert, bert_layers, model_folder, recurrent, sentence_transformer
 from edgedistill.students.bert_layers import EncoderLayers
 from edgedistill.students.output import own
 from edgedistill.teacher import assistant as assistants
@@ -97,7 +97,7 @@ def _of_folder(
     """The encoder of a model folder or hub id."""
     opened = model_folder.read(folder)
     model_type = str(opened.config.get("model_type"))
-    if model_type not in [known for known, _ in _known(student).values()]:
+    if model_type not in [known for known, _ in bert_layers.ARCHITECTURES.values()]:
         raise _unknown(student, str(folder), model_type)
     options = {} if student.pooling == "cls_pooler" else sentence_transformer.without_pooler(opened)
     model = sentence_transformer.load_model(opened, dtype=torch.float32, **options)
@@ -113,21 +113,17 @@ def _of_folder(
     return WeightSource(layers, of_weights)
 
 
-def _known(student: recipe.Bert | recipe.Recurrent) -> dict[str, tuple[str, str]]:
-    """The architectures that the student's layers can be taken from: class, (model_type, name)."""
-    return bert_layers.ARCHITECTURES | (modernbert.ARCHITECTURE if isinstance(student, recipe.Bert) else {})
-
-
 def _layers(student: recipe.Bert | recipe.Recurrent, model: Any, name: str) -> EncoderLayers:
     """The layers of an encoder, which errors call `name`. Raises UserError for an architecture that the
     student cannot start from."""
-    if type(model).__name__ not in _known(student):
+    layers = bert_layers.convert(model)
+    if layers is None:
         raise _unknown(student, name, type(model).__name__)
-    return bert_layers.convert(model) or EncoderLayers(model)
+    return layers
 
 
 def _unknown(student: recipe.Bert | recipe.Recurrent, name: str, found: str) -> UserError:
-    known = ", ".join(sorted(name for _, name in _known(student).values()))
+    known = ", ".join(sorted(name for _, name in bert_layers.ARCHITECTURES.values()))
     way_out = "choose one of these"
     if isinstance(student, recipe.Bert):
         way_out += ", or use `weights: random`"

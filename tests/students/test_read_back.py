@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import graph, weights_in_graph
+from edgedistill.students import graph
 from tests.students.test_graph import make_bert
 
 SIZES = {
@@ -38,7 +38,7 @@ def constants(student: Any) -> dict[str, np.ndarray]:
 
 def test_a_graph_that_names_no_weights_is_refused() -> None:
     with pytest.raises(UserError) as caught:
-        weights_in_graph.read({"parameter_1": np.zeros((90, 32), np.float32)}, SHAPE, "bundles/x")
+        graph.read_back({"parameter_1": np.zeros((90, 32), np.float32)}, SHAPE, "bundles/x")
     fact = "its graph has no model.embeddings.word_embeddings.weight, so its weights cannot be read back"
     assert caught.value.problems == (f"bundles/x: {fact}; give the run it was exported from",)
 
@@ -46,7 +46,7 @@ def test_a_graph_that_names_no_weights_is_refused() -> None:
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     parts = {"x.weight[0].T": np.zeros((4, 2), np.float32), "x.weight[1].T": np.zeros((4, 2, 1), np.float32)}
     with pytest.raises(CheckFailed, match="its constants do not fit together"):
-        weights_in_graph.read(parts, SHAPE, "bundles/x")
+        graph.read_back(parts, SHAPE, "bundles/x")
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
 )
 def test_constants_of_other_sizes_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckFailed) as caught:
-        weights_in_graph.read(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
+        graph.read_back(constants(make_bert()), {**SHAPE, **change}, "bundles/x")
     assert str(caught.value) == f"bundles/x: {says}; {GET_AGAIN}"
 
 
 def test_a_layer_too_many_is_not_there() -> None:
     with pytest.raises(UserError, match="cannot be read back"):
-        weights_in_graph.read(
+        graph.read_back(
             constants(make_bert()),
             {**SHAPE, "config": {**SHAPE["config"], "num_hidden_layers": 3}},
             "bundles/x",
