@@ -19,8 +19,7 @@ pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]"
 from edgedistill import files, load
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.mobile import package
-from edgedistill.mobile.graph_session import open_session, strings
-from edgedistill.mobile.usability_report import gist
+from edgedistill.mobile.string_graph import open_session, strings
 from tests.runtime.conftest import rewrite
 
 TEXTS = [
@@ -196,35 +195,3 @@ def test_what_is_no_package_is_not_replaced(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="no precision"):
         package.write(folder, tmp_path / "p", "int3", quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
-
-
-def test_the_gist_of_a_usability_report() -> None:
-    report = "\n".join(
-        [
-            "1 partitions with a total of 1/59 nodes can be handled by the NNAPI EP.",
-            "Model should perform well with NNAPI as is: NO",
-            "2 partitions with a total of 50/59 nodes can be handled by the NNAPI EP.",
-            "Model should perform well with NNAPI if modified to have fixed input shapes: MAYBE",
-            "1 partitions with a total of 59/59 nodes can be handled by the CoreML MLProgram EP.",
-            "Model should perform well with CoreML MLProgram as is: YES",
-            "CoreML NeuralNetwork cannot run any nodes in this model.",
-            "Model should perform well with CoreML NeuralNetwork as is: NO",
-        ]
-    )
-    assert gist(report) == {
-        "NNAPI": {"partitions": 2, "nodes": 50, "of": 59, "with_fixed_shapes": True, "verdict": "MAYBE"},
-        "CoreML MLProgram": {
-            "partitions": 1,
-            "nodes": 59,
-            "of": 59,
-            "with_fixed_shapes": False,
-            "verdict": "YES",
-        },
-        "CoreML NeuralNetwork": {
-            "partitions": 0,
-            "nodes": 0,
-            "of": 0,
-            "with_fixed_shapes": False,
-            "verdict": "NO",
-        },
-    }

@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
 
 from edgedistill.mobile.character_classes import character_classes
-from edgedistill.mobile.graph_session import open_session, strings
-from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph
+from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph, open_session, strings
 from edgedistill.mobile.tokenizer_equality import first_difference
 from edgedistill.mobile.tokenizer_graph import TextTokenizer, tokenizer_graph, tokenizer_model
 
