@@ -15,7 +15,7 @@ from edgedistill import files, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
+from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
 from edgedistill.runtime.manifest import SCHEMA, digest
@@ -231,7 +231,7 @@ def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
 
 
 def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:
-    if found := graph_facts.not_finite(model):
+    if found := graph_editor.not_finite(model):
         raise CheckFailed(f"the {precision} graph's {found}; {PRECISIONS[precision].remedy}")
     name = PRECISIONS[precision].file
     path = folder / name
@@ -258,7 +258,7 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
 def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:
     """What to add to a precision's description where some products stay in float32. Raises CheckFailed where
     nearly all of them do."""
-    left, share = graph_facts.left_in_float32(fp32, quantized)
+    left, share = graph_editor.left_in_float32(fp32, quantized)
     if precision == "fp32":
         return ""
     names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (

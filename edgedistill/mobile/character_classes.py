@@ -111,8 +111,9 @@ def _parts(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]:
     found = {}
     for at, character in enumerate(characters):
         place = 2 * at + 1
-        alone = word.get(place) == (place, place + 1)
-        found[character] = f" {character} " if alone else (character if place in word else " ")
+        found[character] = character if place in word else " "
+        if word.get(place) == (place, place + 1):
+            found[character] = f" {character} "
     return found
 
 

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import int8, w4, w8
 from edgedistill.quantization.four_bits import GROUP
-from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.graph_editor import GraphFacts
 from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.trust import GET_AGAIN
 

@@ -10,17 +10,14 @@ gives where all of it is rounded to float16, `simulated` shows.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization.embedding_tables import SMALLEST
-from edgedistill.quantization.graph_editor import GraphEditor
-from edgedistill.quantization.sample_batches import TokenIds, values_of
-from edgedistill.quantization.skipping import Converter, is_skipped
-from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.quantization.conversion import Converter, is_skipped
+from edgedistill.quantization.eight_bits import SMALLEST
+from edgedistill.quantization.graph_editor import GraphEditor, is_product
+from edgedistill.quantization.sample_texts import TokenIds, opened_at, values_of
 
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denormals
@@ -53,21 +50,11 @@ IN_FLOAT16 = (
 Largest = dict[str, float]  # what the absolute value of a float32 value may come to, by its name
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """The graph in float16. samples: token ids of texts to measure activations on; without them only weights
-    decide what stays float32."""
-    return converter(model, samples)(model)
-
-
 def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with activations measured only once."""
-    return partial(convert_measured, largest=measure(model, samples))
-
-
-def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
-    hidden."""
-    return _Float16(model, largest).convert()
+    """The graph -> the graph in float16, with activations measured on token ids of texts; without them only
+    weights decide what stays float32."""
+    largest = measure(model, samples)
+    return lambda graph: _Float16(graph, largest).convert()
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
@@ -90,7 +77,7 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
             found |= {f"length {name}": 0.0 for name in node.input[:2]}
     for output in found:
         watched.graph.node.extend(_measuring(output))
-    for values in values_of(watched, list(found), samples):
+    for _, values in values_of(watched, list(found), samples):
         found = {
             output: float(np.maximum(most, values[output])) for output, most in found.items()
         }  # keeps NaN
@@ -187,7 +174,7 @@ class _Float16:
         computed = [name for name in read if name not in constants]
         if node.op_type not in IN_FLOAT16 or not read or not all(map(self._fits, [*read, *node.output])):
             return False
-        if self.editor.is_product(node):
+        if is_product(node, self.editor.constants):
             return True
         if node.op_type in ATTENTION:
             return all(name in self.half for name in computed[:1])
@@ -294,10 +281,6 @@ def _constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
     """The names of all values that nodes compute in a type; onnxruntime infers the types, those of its own
     operators too."""
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
     names = {name for node in model.graph.node for name in node.output if name}
-    del watched.graph.output[:]
-    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(names))
-    session = open_in_memory(watched.SerializeToString(), optimized=False)
+    session = opened_at(model, sorted(names), optimized=False)
     return {value.name for value in session.get_outputs() if value.type == kind}

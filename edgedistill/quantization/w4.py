@@ -12,8 +12,8 @@ import onnx
 from onnx import TensorProto, helper
 from threadpoolctl import threadpool_limits
 
-from edgedistill.quantization import lstm
-from edgedistill.quantization.embedding_tables import SMALLEST, table
+from edgedistill.quantization import eight_bits
+from edgedistill.quantization.conversion import Converter, is_skipped
 from edgedistill.quantization.four_bits import (
     GROUP,
     HIGHEST,
@@ -25,10 +25,8 @@ from edgedistill.quantization.four_bits import (
     quantize_groups,
 )
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds, activations
-from edgedistill.quantization.skipping import Converter, is_skipped
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, check_count, is_product
+from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
 # rounded (Frantar et al. 2023,
@@ -44,7 +42,22 @@ Moments = dict[
 ]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """`convert`, with the moments measured on token ids of some hundred texts.
+
+    With them the weights of products are rounded with error feedback, which halves the loss; without, each
+    weight is rounded to the nearest.
+    """
+    moments: Moments = {}
+    if len(samples):
+        with threadpool_limits(
+            1
+        ):  # more threads add in another order, and the same graph gives the same bytes
+            moments = second_moments(model, samples)
+    return partial(convert, moments=moments)
+
+
+def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
     both.
 
@@ -52,33 +65,12 @@ def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     bits, PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
     onnxruntime must fold their Casts, as it does unless all its graph optimizations are switched off.
 
-    samples: token ids of some hundred texts. With them the weights of products are rounded with error
-        feedback, which halves the
-    loss; without, each weight is rounded to the nearest.
+    `moments` may have been measured on the same graph before some of its constants were hidden.
     """
-    return converter(model, samples)(model)
-
-
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with activations measured only once."""
-    return partial(convert_measured, moments=measure(model, samples))
-
-
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Moments:
-    """What `convert_measured` takes; empty without samples."""
-    with threadpool_limits(
-        1
-    ):  # more threads add in another order, and the same graph must give the same bytes
-        return second_moments(model, samples) if len(samples) else {}
-
-
-def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
-    hidden."""
     editor, products = GraphEditor(model), GraphFacts(model).products
     editor.rewrite(_gather)
-    editor.rewrite(table)
-    editor.rewrite(_lstm)
+    editor.rewrite(eight_bits.table)
+    editor.rewrite(partial(eight_bits.lstm, stored=_unpacked))  # there is no LSTM of 4-bit weights
     with threadpool_limits(1):
         editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
     _halve_floats(editor)
@@ -89,19 +81,10 @@ def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProt
 
 def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
-    found = editor.array(node.input[0]) if node.op_type == "Gather" else None
-    if (
-        found is None
-        or found.ndim != 2
-        or found.size < SMALLEST
-        or any(a.name == "axis" and a.i != 0 for a in node.attribute)
-    ):
+    array = eight_bits.looked_up(editor, node)
+    if array is None:
         return None
-    return _rows(editor, found, node.input[0], node.input[1], node.output[0])
-
-
-def _rows(editor: GraphEditor, array: np.ndarray, name: str, ids: str, out: str) -> list[onnx.NodeProto]:
-    """The rows `ids` of an array (V, H), stored in 4 bits."""
+    name, ids, out = node.input[0], node.input[1], node.output[0]
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:
         check_range(array, name)
@@ -125,11 +108,6 @@ def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
     return helper.make_node(
         "Cast", [editor.constant(scale, name)], [f"{name}_float"], name=f"{name}_cast", to=TensorProto.FLOAT
     )
-
-
-def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """LSTM weights W and R: 4 bits on disk, float32 once opened, since there is no LSTM of 4-bit weights."""
-    return lstm.stored(editor, node, _unpacked)
 
 
 def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
@@ -178,7 +156,7 @@ def _matmul_n_bits(
 ) -> list[onnx.NodeProto] | None:
     """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes
     activations per row and group."""
-    if not editor.is_product(node):
+    if not is_product(node, editor.constants):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
     assert weight is not None

@@ -7,12 +7,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgedistill.quantization import lstm
-from edgedistill.quantization.embedding_tables import gather, quantize_rows, table
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import Converter
+from edgedistill.quantization import eight_bits
+from edgedistill.quantization.conversion import Converter
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, check_count, is_product
+from edgedistill.quantization.sample_texts import TokenIds
 
 BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
@@ -25,9 +23,7 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
 
 def convert(model: onnx.ModelProto) -> onnx.ModelProto:
     editor, products = GraphEditor(model), GraphFacts(model).products
-    editor.rewrite(gather)
-    editor.rewrite(table)
-    editor.rewrite(lstm.stored_in_8_bits)
+    eight_bits.store(editor)
     editor.rewrite(_matmul_n_bits)
     quantized = editor.finish()
     check_count(quantized, "MatMulNBits", len(products))
@@ -37,7 +33,7 @@ def convert(model: onnx.ModelProto) -> onnx.ModelProto:
 def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes
     activations per row and block."""
-    if not editor.is_product(node):
+    if not is_product(node, editor.constants):
         return None
     weight, name = editor.array(node.input[1]), node.input[1]
     assert weight is not None
@@ -45,7 +41,7 @@ def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeP
     blocks = -(-inputs // BLOCK)
     padded = np.zeros((outputs, blocks * BLOCK), np.float32)
     padded[:, :inputs] = weight.T
-    values, scale = quantize_rows(padded.reshape(-1, BLOCK))
+    values, scale = eight_bits.quantize_rows(padded.reshape(-1, BLOCK))
     packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(outputs, blocks, BLOCK)
     names = [editor.constant(packed, f"{name}_w8"), editor.constant(scale.reshape(-1), f"{name}_w8_scale")]
     shape = {"K": inputs, "N": outputs, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}

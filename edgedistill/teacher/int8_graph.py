@@ -16,8 +16,7 @@ from edgedistill.data.cached_folder import cached_folder
 from edgedistill.errors import CheckFailed, UserError, quote
 from edgedistill.precisions import PRECISIONS
 from edgedistill.quantization import mixed_precision
-from edgedistill.quantization.sample_texts import Reader, samples
-from edgedistill.quantization.sensitivity import cosines
+from edgedistill.quantization.sample_texts import Reader, cosines, samples
 from edgedistill.runtime.onnx_session import RUN_OPTIONS, open_session
 from edgedistill.session import Session
 from edgedistill.students import graph

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill import quantization
 from edgedistill.errors import UserError
-from edgedistill.quantization import embedding_tables, int8
+from edgedistill.quantization import eight_bits, int8
 from edgedistill.quantization.graph_editor import check_count
 from edgedistill.students import graph
 from edgedistill.students.graph_writer import GraphWriter, finish
@@ -242,7 +242,7 @@ def test_int8_measures_channels_where_outliers_are() -> None:
 
 
 def test_rows_by_hand() -> None:
-    values, scale = embedding_tables.quantize_rows(
+    values, scale = eight_bits.quantize_rows(
         np.array([[1.27, -0.635, 0.0], [0, 0, 0], [-254, 2, 127]], np.float32)
     )
     assert values.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 1, 64]]

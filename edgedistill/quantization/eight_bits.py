@@ -1,6 +1,8 @@
-"""Embedding tables and other constants in 8 bits, a scale for every row."""
+"""Constants in 8 bits, a scale for every row: embedding tables, position tables, PQ codebooks, LSTMs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -18,28 +20,32 @@ def quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.round(table / scale).astype(np.int8), scale.astype(np.float32)
 
 
+def store(editor: GraphEditor) -> None:
+    """Store all that is not the weight of a product."""
+    for rule in (gather, table, lstm):
+        editor.rewrite(rule)
+
+
+def looked_up(editor: GraphEditor, node: onnx.NodeProto) -> np.ndarray | None:
+    """The values of an embedding table that a node looks up rows of; None for other nodes and small
+    tables."""
+    found = editor.array(node.input[0]) if node.op_type == "Gather" else None
+    if found is None or found.ndim != 2 or found.size < SMALLEST:
+        return None
+    return None if any(a.name == "axis" and a.i != 0 for a in node.attribute) else found
+
+
 def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> Gather of int8 rows and of their scales, in standard operators."""
-    table = editor.array(node.input[0]) if node.op_type == "Gather" else None
-    if (
-        table is None
-        or table.ndim != 2
-        or table.size < SMALLEST
-        or any(a.name == "axis" and a.i != 0 for a in node.attribute)
-    ):
+    table = looked_up(editor, node)
+    if table is None:
         return None
     name, out, ids = node.input[0], node.output[0], node.input[1]
     values, scale = quantize_rows(table)
+    rows, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
     return [
-        helper.make_node(
-            "Gather", [editor.constant(values, f"{name}_int8"), ids], [f"{out}_int8"], name=f"{out}_rows"
-        ),
-        helper.make_node(
-            "Gather",
-            [editor.constant(scale, f"{name}_scale"), ids],
-            [f"{out}_row_scale"],
-            name=f"{out}_row_scales",
-        ),
+        helper.make_node("Gather", [rows, ids], [f"{out}_int8"], name=f"{out}_rows"),
+        helper.make_node("Gather", [scales, ids], [f"{out}_row_scale"], name=f"{out}_row_scales"),
         helper.make_node("Cast", [f"{out}_int8"], [f"{out}_float"], name=f"{out}_cast", to=TensorProto.FLOAT),
         helper.make_node("Mul", [f"{out}_float", f"{out}_row_scale"], [out], name=f"{out}_scaled"),
     ]
@@ -55,20 +61,11 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     assert array is not None
     values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
     values, scale = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
+    stored, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
+    cast, out = f"{name}_cast", f"{name}_float"
     return [
-        helper.make_node(
-            "Cast",
-            [editor.constant(values, f"{name}_int8")],
-            [f"{name}_cast"],
-            name=f"{name}_cast",
-            to=TensorProto.FLOAT,
-        ),
-        helper.make_node(
-            "Mul",
-            [f"{name}_cast", editor.constant(scale, f"{name}_scale")],
-            [f"{name}_float"],
-            name=f"{name}_float",
-        ),
+        helper.make_node("Cast", [stored], [cast], name=cast, to=TensorProto.FLOAT),
+        helper.make_node("Mul", [cast, scales], [out], name=out),
     ]
 
 
@@ -79,4 +76,23 @@ def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | N
         return None
     nodes = constant_in_8_bits(editor, node.input[0])
     node.input[0] = nodes[-1].output[0]
+    return [*nodes, node]
+
+
+def lstm(
+    editor: GraphEditor,
+    node: onnx.NodeProto,
+    stored: Callable[[GraphEditor, str], list[onnx.NodeProto]] = constant_in_8_bits,
+) -> list[onnx.NodeProto] | None:
+    """W and R of an LSTM in few bits on disk, float32 once opened.
+
+    `stored` gives the nodes that restore a constant, its output last. The recurrence runs in float32:
+    onnxruntime's own int8 LSTM scales activations over the whole batch.
+    """
+    if node.op_type != "LSTM" or editor.array(node.input[1]) is None:  # skipped, see conversion
+        return None
+    nodes = []
+    for at in (1, 2):
+        nodes += stored(editor, node.input[at])
+        node.input[at] = nodes[-1].output[0]
     return [*nodes, node]
