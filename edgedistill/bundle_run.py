@@ -7,7 +7,6 @@ nothing of it is used before the runtime's checks, and its student's shape is ch
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -21,20 +20,19 @@ from edgedistill.quantization import dequantize
 from edgedistill.resolve import BundleFolder, ModelFolder, RunFolder, resolve
 from edgedistill.runtime import bundle, manifest
 from edgedistill.runtime.trust import GET_AGAIN
-from edgedistill.students import finite_weights, graph, kinds, modernbert, weights_in_graph
+from edgedistill.students import finite_weights, graph, kinds, weights_in_graph
 from edgedistill.students.output import Output
 
-LEAST_AGREEMENT = (
-    0.9  # cosine of the student read back to its graph, which quantizes activations too, on random ids
-)
+# cosine of the student read back to its graph, which quantizes activations too, on random ids
+LEAST_AGREEMENT = 0.9
 LONGEST_TOKEN = 100  # characters of a special token
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKEN_NAMES = ("bos_token", "cls_token", "eos_token", "mask_token", "pad_token", "sep_token", "unk_token")
 
 
 class BundleRun(run.Run):
-    """A bundle's student as a finished run; `folder` is the bundle's. precision: which one its weights are
-    read from."""
+    """A bundle's student as a finished run; `folder` is the bundle's, and its weights are read from the
+    graph in `precision`."""
 
     def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: dict[str, Any]) -> None:
         info = {"dims": opened.dims[0], "parameters": opened.manifest.get("parameters", {})}
@@ -57,7 +55,13 @@ class BundleRun(run.Run):
 
         Raises UserError for more tokens than the student has embeddings of.
         """
-        names = _special_tokens(self.folder / TOKENIZER_CONFIG)
+        config = files.read_json_object(self.folder / TOKENIZER_CONFIG, "copy the bundle again")
+        names = {}
+        for name in TOKEN_NAMES:
+            token = config.get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and len(text) <= LONGEST_TOKEN:
+                names[name] = text
         loaded: Any = PreTrainedTokenizerFast(
             tokenizer_file=str(self.folder / "tokenizer.json"), model_max_length=self.max_tokens, **names
         )
@@ -79,9 +83,8 @@ class BundleRun(run.Run):
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = weights_in_graph.read(
-            dequantize.constants(model), self.shape, str(self.folder)
-        )  # first: sizes are checked here
+        # first: sizes are checked here
+        weights = weights_in_graph.read(dequantize.constants(model), self.shape, str(self.folder))
         module = kinds.KINDS[self.kind].build(self.shape)
         module.load_state_dict(weights)
         if self.shape.get("blocks"):
@@ -99,11 +102,11 @@ class BundleRun(run.Run):
 
 
 def open_finished(name: str, place: str) -> run.Run:
-    """A finished student: the folder of a run, or the name or folder of a bundle. place: the recipe's field
-    that names it.
+    """A finished student: the folder of a run, or the name or folder of a bundle, which the recipe's field
+    `place` names.
 
-    Raises UserError where it is neither, or a classifier or a teacher; CheckFailed for a bundle that fails
-    the runtime's checks.
+    Raises UserError where it is neither, or a classifier or a teacher, or where its shape is none that a
+    graph holds whole; CheckFailed for a bundle that fails the runtime's checks.
     """
     found = resolve(name)
     if isinstance(found, RunFolder):
@@ -131,49 +134,14 @@ def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
         raise UserError(f"{at} is a classifier, whose weights are not read back; give a student that embeds")
     if about["kind"] not in kinds.KINDS:
         raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
-    shape = about.get("student", {})
-    _check_layers(shape, at)
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    shape = kinds.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
+    shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, str(folder / "manifest.json"))
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
         raise UserError(
             f"{folder / 'manifest.json'}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}"
         )
     spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))
     return BundleRun(opened, spec, shape)
-
-
-def _check_layers(shape: dict[str, Any], at: str) -> None:
-    """Raise UserError for layers whose graphs are written, but not read back."""
-    config = shape.get("config")
-    if not isinstance(config, dict):
-        return
-    family, ropes, which = config.get("model_type", "bert"), config.get("rope_parameters"), ""
-    types = (
-        [each.get("rope_type", "default") for each in ropes.values() if isinstance(each, dict)]
-        if isinstance(ropes, dict)
-        else []
-    )
-    if family not in ("bert", modernbert.MODEL_TYPE):
-        which = f"layers ({ascii(family)[:40]})"
-    elif other := [each for each in types if each not in modernbert.STEADY_ROPE]:
-        which = f"rotary positions ({ascii(other[0])[:40]})"
-    if which:
-        raise UserError(
-            f"{at}: its {which} cannot be read back from a graph; give the run it was exported from"
-        )
-
-
-def _special_tokens(path: Path) -> dict[str, str]:
-    """{name: text} of the special tokens in a tokenizer_config.json, which writes some as mappings."""
-    config = files.read_json_object(path, "copy the bundle again")
-    found = {name: config.get(name) for name in TOKEN_NAMES}
-    texts = {
-        name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()
-    }
-    return {
-        name: text for name, text in texts.items() if isinstance(text, str) and len(text) <= LONGEST_TOKEN
-    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 
 from edgedistill import files, quantization
@@ -25,226 +25,162 @@ from edgedistill.students import classifier as classifiers
 from edgedistill.students import graph, model_folder
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
-
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
-
-Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
 
 def export(
-    source: str | Path,
-    precisions: list[str],
-    out: Path,
-    log: Log,
-    pooling: str | None = None,
-    revision: str | None = None,
-    remote_code: bool = False,
+    source: str | Path | model_source.Source, precisions: list[str], out: Path, log: Log
 ) -> dict[str, Any]:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
     of a classifier, labels in place of dims.
 
-    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling`, `revision` and
-        `remote_code`.
-    An existing bundle at `out` is replaced, anything else is not. Raises UserError: neither run nor model, an
-    unknown precision, the tokenizer of another student. Raises CheckFailed when a graph does not give what
-    torch gives: the bundle is written with the other precisions, or not at all where every precision failed.
+    `source` is a run's folder, or what `model_source.opened` takes as a model. An existing bundle at `out` is
+    replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
+    tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle
+    is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
-    with model_source.opened(str(source), pooling, revision, remote_code) as run:
-        content = _classifier(run, out) if run.labels else _encoder(run, precisions, log)
-        found, failed = _write(run, content, precisions, out, log)
+    with model_source.opened(source) as run:
+        writer = _opened(run, out, log)
+        found, failed = writer.write(precisions)
         if failed:
-            raise _incomplete(out, found, failed)
+            reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
+            raise CheckFailed(
+                f"{out} was written with {', '.join(found)}, {reasons}",
+                {"precisions": found} | _details(failed),
+            )
         about = {"labels": run.labels} if run.labels else {"dims": [run.dims, *run.matryoshka_dims]}
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
 
 
-class _Content(NamedTuple):
-    """What differs between the bundles of encoders and of classifiers.
+def _opened(run: Run, out: Path, log: Log) -> _Writer:
+    """A run with its fp32 graph. Raises CheckFailed where that gives other rows than torch on random ids."""
+    module: Any = run.classifier() if run.labels else run.student()
+    golden = parity.by_torch(run, module)
+    if run.labels:
+        tokenizer: Any = run.tokenizer()
+        fp32 = classifiers.write(module, tokenizer.pad_token_id or 0)
+        ids = [row for item in golden.ids for row in item]
+    else:
+        fp32, ids = graph.build(module), golden.ids
+        _check_operators(fp32, module)
+        _log_similarity(run, log)
+    writer = _Writer(run, out, log, module, golden, fp32, sample_texts.samples(parity.reader(run), ids))
+    worst, measure = writer.compared_on_random_ids(fp32), golden.measure
+    if fact := measure.problem(worst, measure.required(PRECISIONS["fp32"]), "fp32", " on random ids"):
+        raise CheckFailed(f"{out} was not written: its graph {fact}")
+    return writer
 
-    golden: what torch gives for the golden texts. fp32: the graph that precisions are converted from.
-    convert: a precision -> its graph, and what is added to the precision's description; raises CheckFailed.
-        write_files: writes tokenizer
-    and configuration into a folder. entries: of the manifest, besides those of every bundle. card: the final
-        manifest -> the model card.
-    """
 
+class _Writer(NamedTuple):
+    """A run that is written at `out`: its student or classifier in torch, what that gives for the golden
+    texts, its fp32 graph, and the token ids that activations are measured on."""
+
+    run: Run
+    out: Path
+    log: Log
+    module: Any
     golden: golden_file.Golden
     fp32: onnx.ModelProto
-    convert: Callable[[str], tuple[onnx.ModelProto, str]]
-    write_files: Callable[[Path], None]
-    entries: dict[str, Any]
-    card: Callable[[dict[str, Any]], str]
+    samples: TokenIds
 
+    def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
+        """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
+        why the others failed. Raises CheckFailed where all of them failed."""
+        found: dict[str, Any] = {}
+        failed: dict[str, CheckFailed] = {}
+        with files.new_folder(self.out) as folder:
+            library_files.write(folder, self.run, self.module, precisions)
+            for precision in precisions:
+                try:
+                    found[precision] = self._add(precision, folder)
+                except CheckFailed as error:
+                    failed[precision] = error
+                    (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
+            if not found:
+                reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
+                details = next(iter(failed.values())).details | _details(failed)
+                raise CheckFailed(f"{self.out} was not written: {reasons}", details)
+            limits = {name: self.golden.measure.required(PRECISIONS[name]) for name in found}
+            about = {"labels": self.run.labels} if self.run.labels else {"dims": self.run.dims}
+            content = golden_file.content(self.golden, about, self.run.max_tokens, limits)
+            files.write_json(folder / "parity.json", content, compact=True)
+            final = manifest(folder, self.run, found)
+            if self.run.labels:
+                card = model_card.classifier_card(final)
+            else:
+                card = model_card.encoder_card(final, library_files.libraries(self.module, list(found)))
+            files.write_text(folder / "README.md", card)
+            seal(folder, final)
+            if self.out.exists():
+                self.log(f"{self.out}: replaces the existing bundle")
+        return found, failed
 
-def _encoder(run: Run, precisions: list[str], log: Log) -> _Content:
-    student = run.student()
-    golden = parity.by_torch(run, student)
-    model, measured = graph.build(student), sample_texts.samples(parity.reader(run), golden.ids)
-    _check_operators(model, student)
-    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
-    if source and not source.is_unit and source.similarity != "cosine":
-        fact = (
-            f"the model's embeddings are of any length and compared by {source.similarity} "
-            "(similarity_fn_name)"
-        )
-        log(
-            f"{run.recipe.name}: {fact}; the bundle's have unit length, so they rank by cosine, perhaps in "
-            "another order"
-        )
+    def _add(self, precision: str, folder: Path) -> dict[str, Any]:
+        """Write and check the graph of a precision; returns its entry in the manifest."""
+        kept: list[str] = []
+        if precision == "int8" and not self.run.labels:
+            converted, kept = mixed_precision.int8_with_w8(self.fp32, self.samples, self.golden.ids)
+        else:
+            converted = quantization.convert(self.fp32, precision, self.samples)
+        # what few bits lose is judged on texts
+        if not np.isfinite(self.compared_on_random_ids(converted)):
+            raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")
+        device = quantization.simulated(converted, precision)
+        simulated = self._compared(precision, device, folder) if device is not None else {}
+        entry = self._compared(precision, converted, folder)
+        if simulated:  # what the device gives, not this CPU
+            entry |= {key: simulated[key] for key in ("parity", "drift")}
+        if kept:
+            self.log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
+            entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
+        entry["weights"] += self._left_in_float32(converted, precision)
+        self.log(parity.summary(precision, entry, self.golden))
+        return entry
 
-    def convert(precision: str) -> tuple[onnx.ModelProto, str]:
-        quantized, kept = _quantized(model, precision, measured, golden.ids)
-        worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
-        # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
-        if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
+    def compared_on_random_ids(self, model: onnx.ModelProto) -> float:
+        """The worst value of a graph's rows to torch's."""
+        encoder = self.module.encoder if self.run.labels else self.module
+        size = library_files.vocabulary_size(encoder)
+        return graph.compare(self.module, model, self.run.max_tokens, size)
+
+    def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
+        """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
+        row = PRECISIONS[precision]
+        if found := graph_editor.not_finite(model):
+            raise CheckFailed(f"the {precision} graph's {found}; {row.remedy}")
+        path = folder / row.file
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(model.SerializeToString())
+        entry = {
+            "file": row.file,
+            "sha256": files.sha256_file(path),
+            "size_bytes": path.stat().st_size,
+            "rank": row.rank._asdict(),
+            "weights": row.description,
+            "operators": _operators(model),
+        }
+        files.write_json(folder / "manifest.json", manifest(folder, self.run, {precision: entry}))
+        return entry | parity.compare(bundle.load(folder, precision=precision), self.golden)
+
+    def _left_in_float32(self, converted: onnx.ModelProto, precision: str) -> str:
+        """What to add to a precision's description where some products stay in float32. Raises CheckFailed
+        where nearly all of them do."""
+        left, share = graph_editor.left_in_float32(self.fp32, converted)
+        if precision == "fp32" or (share <= MOST_IN_FLOAT32 and not left):
+            return ""
+        names = [f"{layer} ({operator})" for layer, operator in left.items()]
+        shown = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+        fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {shown}"
+        if share > MOST_IN_FLOAT32:
+            reason = fact if left else "it converts nothing"
             raise CheckFailed(
-                f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})"
+                f"the graph would be {precision} in name only, since {reason}; leave {precision} out"
             )
-        if not kept:
-            return quantized, ""
-        log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-        return quantized, f"; {len(kept)} of the products in w8, which lose the most in int8"
-
-    return _Content(
-        golden,
-        model,
-        convert,
-        lambda folder: library_files.write(folder, run, student, precisions),
-        {},
-        lambda final: model_card.encoder_card(
-            final, library_files.libraries(student, list(final["precisions"]))
-        ),
-    )
-
-
-def _classifier(run: Run, out: Path) -> _Content:
-    """Raises CheckFailed where the fp32 graph does not give what torch gives."""
-    classifier = run.classifier()
-    golden = parity.by_torch(run, classifier)
-    tokenizer: Any = run.tokenizer()
-    model = classifiers.write(classifier, tokenizer.pad_token_id or 0)
-    measured = sample_texts.samples(parity.reader(run), [row for item in golden.ids for row in item])
-    worst = graph.compare(
-        classifier, model, run.max_tokens, library_files.vocabulary_size(classifier.encoder)
-    )
-    if not worst <= PRECISIONS["fp32"].probability_difference:
-        raise CheckFailed(
-            f"{out} was not written: the graph gives other probabilities than torch on random ids "
-            f"(difference {worst:.4f})"
-        )
-    return _Content(
-        golden,
-        model,
-        lambda precision: (quantization.convert(model, precision, measured), ""),
-        lambda folder: library_files.write_classifier(folder, run),
-        {"labels": run.labels, "inputs": bundle.INPUTS[: 4 if classifier.pair else 2], "output": "logits"},
-        model_card.classifier_card,
-    )
-
-
-def _write(
-    run: Run, content: _Content, precisions: list[str], out: Path, log: Log
-) -> tuple[Found, dict[str, CheckFailed]]:
-    """Write the bundle; returns the precisions that passed their checks, and why the others failed."""
-    with files.new_folder(out) as folder:
-        content.write_files(folder)
-
-        def compared(precision: str, quantized: onnx.ModelProto) -> dict[str, Any]:
-            entry = _write_graph(folder, quantized, precision)
-            files.write_json(
-                folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries
-            )
-            return entry | parity.compare(bundle.load(folder, precision=precision), content.golden)
-
-        def checked(precision: str) -> dict[str, Any]:
-            quantized, addition = content.convert(precision)
-            device = quantization.simulated(quantized, precision)
-            simulated = compared(precision, device) if device is not None else {}
-            entry = compared(precision, quantized)
-            entry |= {
-                key: simulated[key] for key in ("parity", "drift") if key in simulated
-            }  # what the device gives, not this CPU
-            entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
-            log(parity.summary(precision, entry, content.golden))
-            return entry
-
-        found, failed = _each(precisions, checked, folder, out)
-        limits = {precision: content.golden.measure.required(PRECISIONS[precision]) for precision in found}
-        about = {"labels": run.labels} if run.labels else {"dims": run.dims}
-        files.write_json(
-            folder / "parity.json",
-            golden_file.content(content.golden, about, run.max_tokens, limits),
-            compact=True,
-        )
-        final = manifest(folder, run, found) | content.entries
-        files.write_text(folder / "README.md", content.card(final))
-        seal(folder, final)
-        _log_replaced(out, log)
-    return found, failed
-
-
-def _quantized(
-    model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds
-) -> tuple[onnx.ModelProto, list[str]]:
-    """An encoder's graph in a precision, and of int8 the layers that stay in w8."""
-    if precision != "int8":
-        return quantization.convert(model, precision, samples), []
-    return mixed_precision.int8_with_w8(model, samples, golden)
-
-
-def _each(
-    precisions: list[str], checked: Callable[[str], dict[str, Any]], folder: Path, out: Path
-) -> tuple[Found, dict[str, CheckFailed]]:
-    """Write and check every precision; the graph of one that fails is removed. Raises CheckFailed where all
-    of them fail."""
-    found: Found = {}
-    failed: dict[str, CheckFailed] = {}
-    for precision in precisions:
-        try:
-            found[precision] = checked(precision)
-        except CheckFailed as error:
-            failed[precision] = error
-            (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
-    if not found:
-        reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
-        raise CheckFailed(
-            f"{out} was not written: {reasons}", next(iter(failed.values())).details | _details(failed)
-        )
-    return found, failed
-
-
-def _incomplete(out: Path, found: Found, failed: dict[str, CheckFailed]) -> CheckFailed:
-    """The error of an export that wrote some of its precisions."""
-    reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
-    return CheckFailed(
-        f"{out} was written with {', '.join(found)}, {reasons}", {"precisions": found} | _details(failed)
-    )
-
-
-def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
-    return {
-        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
-    }
-
-
-def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:
-    if found := graph_editor.not_finite(model):
-        raise CheckFailed(f"the {precision} graph's {found}; {PRECISIONS[precision].remedy}")
-    name = PRECISIONS[precision].file
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(model.SerializeToString())
-    return {
-        "file": name,
-        "sha256": files.sha256_file(path),
-        "size_bytes": path.stat().st_size,
-        "rank": PRECISIONS[precision].rank._asdict(),
-        "weights": PRECISIONS[precision].description,
-        "operators": _operators(model),
-    }
+        self.log(f"{precision}: {fact}")
+        return f"; {len(left)} products in float32"
 
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
@@ -255,26 +191,15 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
         raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
 
 
-def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:
-    """What to add to a precision's description where some products stay in float32. Raises CheckFailed where
-    nearly all of them do."""
-    left, share = graph_editor.left_in_float32(fp32, quantized)
-    if precision == "fp32":
-        return ""
-    names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (
-        ", …" if len(left) > 3 else ""
-    )
-    if share > MOST_IN_FLOAT32:
-        fact = (
-            f"{len(left)} products with {share:.0%} of their weights stay in float32: {names}"
-            if left
-            else "it converts nothing"
+def _log_similarity(run: Run, log: Log) -> None:
+    """Report a model whose embeddings another similarity compares than the cosine of a bundle's."""
+    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    if source and not source.is_unit and source.similarity != "cosine":
+        log(
+            f"{run.recipe.name}: the model's embeddings are of any length and compared by "
+            f"{source.similarity} (similarity_fn_name); the bundle's have unit length, so they rank by "
+            "cosine, perhaps in another order"
         )
-        raise CheckFailed(f"the graph would be {precision} in name only, since {fact}; leave {precision} out")
-    if not left:
-        return ""
-    log(f"{precision}: {len(left)} products with {share:.1%} of their weights stay in float32: {names}")
-    return f"; {len(left)} products in float32"
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:
@@ -285,15 +210,17 @@ def _operators(model: onnx.ModelProto) -> list[str]:
     )
 
 
-def _log_replaced(out: Path, log: Log) -> None:
-    if out.exists():
-        log(f"{out}: replaces the existing bundle")
+def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
+    return {
+        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
+    }
 
 
 def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity,
-    drift} of each precision."""
+    """The manifest of the files that are in the folder now. `precisions` has {file, sha256, size_bytes,
+    parity, drift} of each precision."""
     tokenizer: Any = run.tokenizer()
+    task = run.task or {"pair": False}
     return {
         "schema": SCHEMA,
         "name": run.recipe.name,
@@ -310,11 +237,12 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "pad_id": tokenizer.pad_token_id or 0,
         "parameters": run.parameters,
         "precisions": precisions,
-        "inputs": ["input_ids", "attention_mask"],
-        "output": "sentence_embedding",
+        "inputs": bundle.INPUTS[: 4 if task["pair"] else 2],
+        "output": "logits" if run.labels else "sentence_embedding",
         "files": _hashes(folder),
         "versions": versions(PACKAGES),
         "run": run.info,
+        **({"labels": run.labels} if run.labels else {}),
     }
 
 

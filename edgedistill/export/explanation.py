@@ -11,7 +11,7 @@ from rich.table import Table
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
-from edgedistill.export import model_source, parity
+from edgedistill.export import parity
 from edgedistill.precisions import known_precisions
 from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
@@ -26,14 +26,6 @@ class Cost(NamedTuple):
     cosine_mean: float
     cosine_min: float
     saved_bytes: int
-
-
-def of(
-    source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None
-) -> dict[str, Any]:
-    """`explain` of a run or a model, as `bundle_writer.export` takes it."""
-    with model_source.opened(source, pooling, revision, session.remote_code) as run:
-        return explain(run, precision, session)
 
 
 def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:

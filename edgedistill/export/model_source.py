@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from torch import nn
 from transformers.models.auto import modeling_auto
@@ -47,18 +47,25 @@ class ModelRun(run.Run):
         return self._teacher.module
 
 
-@contextmanager
-def opened(
-    source: str, pooling: str | None = None, revision: str | None = None, remote_code: bool = False
-) -> Iterator[run.Run]:
-    """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
+class Source(NamedTuple):
+    """The name of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
     packaged:NAME, or a hub id.
 
-    pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
-    remote_code: whether Python code that comes with the model may run.
-    Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or
-        pooling.
+    A plain transformers model does not name its own `pooling`; a hub id needs a `revision`. `remote_code`
+    lets Python code that comes with the model run.
     """
+
+    name: str
+    pooling: str | None = None
+    revision: str | None = None
+    remote_code: bool = False
+
+
+@contextmanager
+def opened(given: str | Path | Source) -> Iterator[run.Run]:
+    """The run of a source. Raises UserError: neither a run nor a model, a bundle or its name, a decoder, no
+    tokenizer, no weights, an unknown module or pooling."""
+    source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     found = resolve.resolve(source)

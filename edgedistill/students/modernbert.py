@@ -31,7 +31,6 @@ from edgedistill.students.graph_writer import (
 from edgedistill.students.shape_fields import Fields, Layers, Share, Size
 
 MODEL_TYPE = "modernbert"
-STEADY_ROPE = ("default",)  # types of rotary positions that are known from their base alone
 CHANGING = ("dynamic", "longrope")  # rotary positions whose angles depend on the length of the text
 NO_TOKENS = dict.fromkeys(
     ("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")
