@@ -724,7 +724,7 @@ def mobile(
     require("onnxruntime_extensions", "mobile", "mobile")
     from edgedistill.mobile import package
 
-    found = package.write(name, out, None, log, "ids" if ids else "texts")
+    found = package.write(name, out, None, log, ids)
     print_result({"package": str(out), **found}, as_json, str(out))
 
 

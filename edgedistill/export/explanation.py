@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import onnx
@@ -55,14 +54,7 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     session.log(
         f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers"
     )
-
-    def tracked(names: list[str]) -> Iterator[str]:
-        with progress_bar(len(names), session.progress, "quantizing", "layers") as advance:
-            for name in names:
-                yield name
-                advance(1)
-
-    whole, alone = costs(model, converter(model, precision, measured), ids, tracked)
+    whole, alone = costs(model, converter(model, precision, measured), ids, session.progress)
     lost = sum(1 - cost.cosine_mean for cost in alone.values()) or 1.0
     readers = {name: node for node in reversed(model.graph.node) for name in node.input}
     shapes = {constant.name: tuple(constant.dims) for constant in model.graph.initializer}
@@ -77,16 +69,12 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
 
 
 def costs(
-    model: onnx.ModelProto,
-    convert: Converter,
-    ids: sample_texts.TokenIds,
-    track: Callable[[list[str]], Iterable[str]] = iter,
+    model: onnx.ModelProto, convert: Converter, ids: sample_texts.TokenIds, progress: bool = False
 ) -> tuple[Cost, dict[str, Cost]]:
     """The cost of converting an fp32 graph, and of each weight that this converts, by itself.
 
-    `ids` are the token ids of texts. An LSTM is one layer, under the name of its W. `track` iterates over the
-    names, and may report progress. The graph is opened and run once for each layer, once converted and once
-    as it is.
+    `ids` are the token ids of texts. An LSTM is one layer, under the name of its W. The graph is opened and
+    run once for each layer, once converted and once as it is.
     """
     quantized, expected = convert(model), sample_texts.embeddings(model, ids)
     names = converted(model, quantized)
@@ -94,10 +82,11 @@ def costs(
     def cost(changed: onnx.ModelProto) -> Cost:
         return Cost(*sample_texts.agreement(changed, expected, ids), model.ByteSize() - changed.ByteSize())
 
-    alone = {
-        name: cost(convert_except(convert, model, [each for each in names if each != name]))
-        for name in track(names)
-    }
+    alone = {}
+    with progress_bar(len(names), progress, "quantizing", "layers") as advance:
+        for name in names:
+            alone[name] = cost(convert_except(convert, model, [each for each in names if each != name]))
+            advance(1)
     return cost(quantized), alone
 
 

@@ -30,11 +30,6 @@ class CharacterClasses:
         """The classes where some characters, none of them replaced, stay as they are."""
         return replace(self, removed=self.removed - set(characters))
 
-    def unchanged(self, character: str) -> bool:
-        return not any(
-            character in group for group in (self.removed, self.spaces, self.isolated, self.replaced)
-        )
-
 
 def character_classes(tokenizer: Tokenizer) -> CharacterClasses:
     """The classes of a tokenizer, as if it treated each character without its neighbours; whether it does is

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from edgedistill import files
-from edgedistill.errors import CheckFailed, UserError, quote, require, unknown_name
+from edgedistill.errors import CheckFailed, UserError, quote, require
 from edgedistill.mobile import ort_format, tokenizer_equality
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, open_session, strings
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, joined, tokenizer_graph
@@ -22,20 +22,19 @@ from edgedistill.session import Log
 
 SCHEMA = 1
 MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md")
-INPUTS = ("texts", "ids")
 SAME_COSINE = 0.9999  # a graph in the package and the bundle's own, for the same text
 SMALL_TYPES = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"}
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"
 
 
 def write(
-    bundle: str | Path, out: Path, precision: str | None, log: Log, takes: str = "texts"
+    bundle: str | Path, out: Path, precision: str | None, log: Log, ids: bool = False
 ) -> dict[str, Any]:
     """Write a mobile package of one precision of a bundle at `out`, atomically. Returns its mobile.json.
 
-    With `takes="texts"` the package has a graph with the tokenizer in it, in ONNX and in the ORT format. With
-    "ids" it has the bundle's own graph only, in the ORT format, which needs a tokenizer on the phone. An
-    existing package at `out` is replaced, anything else is not.
+    The package has a graph with the tokenizer in it, in ONNX and in the ORT format. With `ids` it has the
+    bundle's own graph only, in the ORT format, which needs a tokenizer on the phone. An existing package at
+    `out` is replaced, anything else is not.
 
     Raises UserError where onnxruntime-extensions is missing, for a classifier, and where there is no such
     bundle or precision. Raises CheckFailed, and leaves nothing at `out`, where the graph gives other token
@@ -43,8 +42,6 @@ def write(
     bundle's.
     """
     require("onnxruntime_extensions", "mobile", "mobile")
-    if takes not in INPUTS:
-        raise UserError(f"takes: {unknown_name('input', takes, INPUTS)}")
     if out.exists() and not (out / MANIFEST).exists():
         raise UserError(f"{out}: already exists and is not a mobile package; choose another name")
     opened = bundles.load(bundle, precision)
@@ -53,7 +50,7 @@ def write(
             f"{opened.manifest['name']}: a classifier; only encoders can be made into a mobile package"
         )
     with files.new_folder(out) as folder:
-        found = _Package(opened, folder, out, log).write(takes)
+        found = _Package(opened, folder, out, log).write(ids)
     return found
 
 
@@ -66,13 +63,13 @@ class _Package:
     out: Path
     log: Log
 
-    def write(self, takes: str) -> dict[str, Any]:
+    def write(self, ids: bool) -> dict[str, Any]:
         about = self.opened.manifest
         source = self.opened.folder / about["precisions"][self.opened.precision]["file"]
         encoder = onnx.load(source)
         self._refuse_small_types(encoder)
         (self.folder / IDS_MODEL).write_bytes(source.read_bytes())
-        tokenizer = self._add_tokenizer(encoder) if takes == "texts" else None
+        tokenizer = None if ids else self._add_tokenizer(encoder)
         ort_format.convert(sorted(self.folder.glob("*.onnx")), self.folder)
         ort_format.write_usability(self.folder / IDS_MODEL)
         (self.folder / IDS_MODEL).unlink()  # it is the bundle's own
@@ -82,7 +79,7 @@ class _Package:
             "pad_id": about.get("pad_id", 0),
             "precision": self.opened.precision,
             "bundle": about.get("digest"),
-            "takes": takes,
+            "takes": "ids" if ids else "texts",
             "versions": {
                 name: require(name, "mobile", "mobile").__version__
                 for name in ("onnxruntime", "onnxruntime_extensions")

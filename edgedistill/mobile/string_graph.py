@@ -53,9 +53,9 @@ class StringGraph:
         """The places (k) where a mask (n) is true."""
         return self("Reshape", self("NonZero", mask), self.integers([-1]))
 
-    def count(self, mask: str, **how: Any) -> str:
-        """At each place of a mask (n), how many are true up to there; with `exclusive=1`, before it."""
-        return self("CumSum", self("Cast", mask, to=TensorProto.INT64), self.integers(0), **how)
+    def count(self, mask: str) -> str:
+        """At each place of a mask (n), how many are true up to there."""
+        return self("CumSum", self("Cast", mask, to=TensorProto.INT64), self.integers(0))
 
     def integers(self, values: Any) -> str:
         """An int64 constant."""

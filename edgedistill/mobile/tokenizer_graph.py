@@ -207,50 +207,29 @@ def _quoted(text: str) -> str:
 def _padded_batch(graph: StringGraph, flat: str, end_of_text: int, text: TextTokenizer) -> None:
     """Add the nodes that make `input_ids` and `attention_mask`, int64 (batch, sequence).
 
-    flat: (n) int64, the ids of all texts of the batch, `end_of_text` after each text.
+    `flat` (n) int64 holds the ids of all texts of the batch, `end_of_text` after each text.
     """
     before, after = _template(text.tokenizer)
-    room = text.max_tokens - len(before) - len(after)
-    zero, one, end = graph.integers(0), graph.integers(1), graph.integers([-1])
-    is_end = graph("Equal", flat, graph.integers(end_of_text))
-    row_of_each = graph.count(is_end, exclusive=1)
-    tokens = graph.where(graph("Not", is_end))
-    ids, rows = graph("Gather", flat, tokens), graph("Gather", row_of_each, tokens)
-    texts = graph("Reshape", graph("Shape", INPUT), graph.integers([]))
-    numbers = graph("Unsqueeze", graph("Range", zero, texts, one), graph.integers([1]))  # (batch, 1)
-    belongs = graph(
-        "Cast", graph("Equal", graph("Unsqueeze", rows, graph.integers([0])), numbers), to=TensorProto.INT64
-    )  # (batch, n)
-    counts = graph("ReduceSum", belongs, graph.integers([1]), keepdims=0)
-    starts = graph("CumSum", counts, zero, exclusive=1)
-    total = graph("Reshape", graph("Shape", ids), graph.integers([]))
-    places = graph("Sub", graph("Range", zero, total, one), graph("Gather", starts, rows))
-    kept = graph.where(graph("Less", places, graph.integers(room)))
-    ids, rows, places = (graph("Gather", each, kept) for each in (ids, rows, places))
-    lengths = graph(
-        "Unsqueeze", graph("Min", counts, graph.integers(room)), graph.integers([1])
-    )  # (batch, 1), without the template
-    longest = graph("ReduceMax", lengths, keepdims=0)
-    width = graph("Add", longest, graph.integers(len(before) + len(after)))
-    columns = graph("Range", zero, graph("Reshape", width, graph.integers([])), one)
-    columns = graph("Unsqueeze", columns, graph.integers([0]))  # (1, sequence)
-    where = graph(
-        "Concat",
-        *(
-            graph("Unsqueeze", each, end)
-            for each in (rows, graph("Add", places, graph.integers(len(before))))
-        ),
-        axis=1,
-    )
-    shape = graph("Concat", graph("Shape", INPUT), graph("Reshape", width, end), axis=0)
-    batch = graph("ScatterND", graph("Expand", graph.integers(text.pad_id), shape), where, ids)
+    added = len(before) + len(after)
+    zero, one, axis = graph.integers(0), graph.integers(1), graph.integers([1])
+    ends = graph.where(graph("Equal", flat, graph.integers(end_of_text)))  # (batch)
+    starts = graph("Concat", graph.integers([0]), graph("Add", ends, one), axis=0)
+    starts = graph("Slice", starts, graph.integers([0]), graph.integers([-1]))
+    counts = graph("Min", graph("Sub", ends, starts), graph.integers(text.max_tokens - added))
+    counts, starts = graph("Unsqueeze", counts, axis), graph("Unsqueeze", starts, axis)  # (batch, 1)
+    lengths = graph("Add", counts, graph.integers(added))
+    width = graph("ReduceMax", lengths, keepdims=0)
+    columns = graph("Unsqueeze", graph("Range", zero, width, one), graph.integers([0]))  # (1, sequence)
+    places = graph("Add", starts, graph("Sub", columns, graph.integers(len(before))))
+    places = graph("Min", graph("Max", places, zero), graph("Sub", graph("Shape", flat), one))
+    batch = graph("Gather", flat, places)
     for column, token in enumerate(before):
         batch = graph("Where", graph("Equal", columns, graph.integers(column)), graph.integers(token), batch)
     for offset, token in enumerate(after):
-        last = graph("Add", lengths, graph.integers(len(before) + offset))
+        last = graph("Add", counts, graph.integers(len(before) + offset))
         batch = graph("Where", graph("Equal", columns, last), graph.integers(token), batch)
-    inside = graph("Less", columns, graph("Add", lengths, graph.integers(len(before) + len(after))))
-    graph.output("input_ids", batch)
+    inside = graph("Less", columns, lengths)
+    graph.output("input_ids", graph("Where", inside, batch, graph.integers(text.pad_id)))
     graph.output("attention_mask", graph("Cast", inside, to=TensorProto.INT64))
 
 

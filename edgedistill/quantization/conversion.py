@@ -13,7 +13,6 @@ from onnx import helper
 from edgedistill.precisions import known_precisions
 from edgedistill.quantization.sample_texts import TokenIds
 
-SUFFIX = "_skipped"
 READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
 
 Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
@@ -48,29 +47,32 @@ def _module(precision: str) -> Any:
     return importlib.import_module(f"edgedistill.quantization.{precision}")
 
 
-def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str] = ()) -> onnx.ModelProto:
+def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str]) -> onnx.ModelProto:
     """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
 
-    Converters look for constants, so these are hidden behind an Identity while a converter runs. An LSTM has
-    two matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that
-    is no constant of the graph.
+    Converters look for constants, so these are inputs of the graph while a converter runs. An LSTM has two
+    matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
+    constant of the graph.
     """
-    names = set(skip)
-    if not names:
-        return convert(model)
-    converted = convert(_hidden(model, names))
-    nodes = [node for node in converted.graph.node if not is_skipped(node)]
-    for node in nodes:
-        node.input[:] = [name.removesuffix(SUFFIX) for name in node.input]
-    del converted.graph.node[:]
-    converted.graph.node.extend(nodes)
-    return converted
-
-
-def is_skipped(node: onnx.NodeProto) -> bool:
-    """Whether a node is such an Identity; a converter that changes constants wherever they are read has to
-    leave it alone."""
-    return node.op_type == "Identity" and node.output[0].endswith(SUFFIX)
+    names, constants = set(skip), {constant.name: constant for constant in model.graph.initializer}
+    if unknown := names - constants.keys():
+        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
+    for node in model.graph.node:
+        if node.op_type == "LSTM" and names & set(node.input[1:3]):
+            names |= set(node.input[1:3])
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(model)
+    for name in sorted(names):
+        hidden.graph.initializer.remove(constants[name])
+        hidden.graph.input.append(
+            helper.make_tensor_value_info(name, constants[name].data_type, constants[name].dims)
+        )
+    made = convert(hidden)
+    inputs = [each for each in made.graph.input if each.name not in names]
+    del made.graph.input[:]
+    made.graph.input.extend(inputs)
+    made.graph.initializer.extend(constants[name] for name in sorted(names))
+    return made
 
 
 def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
@@ -80,23 +82,3 @@ def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
     # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
     read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
     return [name for name in dict.fromkeys(read) if name in changed]
-
-
-def _hidden(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy whose nodes read these constants through an Identity."""
-    if unknown := names - {constant.name for constant in model.graph.initializer}:
-        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
-    for node in copied.graph.node:
-        if node.op_type == "LSTM" and names & set(node.input[1:3]):
-            names = names | set(node.input[1:3])
-    for node in copied.graph.node:
-        node.input[:] = [name + SUFFIX if name in names else name for name in node.input]
-    identities = [
-        helper.make_node("Identity", [name], [name + SUFFIX], name=name + SUFFIX) for name in sorted(names)
-    ]
-    nodes = [*identities, *copied.graph.node]
-    del copied.graph.node[:]
-    copied.graph.node.extend(nodes)
-    return copied

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization.conversion import Converter, is_skipped
+from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.eight_bits import SMALLEST
 from edgedistill.quantization.graph_editor import GraphEditor, is_product
 from edgedistill.quantization.sample_texts import TokenIds, opened_at, values_of
@@ -145,7 +145,10 @@ class _Float16:
 
     def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
-        self.floats = _constants(model).keys() | _values_of_type(model, "tensor(float)")
+        inputs = {
+            each.name for each in model.graph.input if each.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
+        self.floats = inputs | _constants(model).keys() | _values_of_type(model, "tensor(float)")
         self.largest = largest
         self.half: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
@@ -155,9 +158,7 @@ class _Float16:
         graph = self.editor.model.graph
         outputs = {output.name for output in graph.output}
         for node in graph.node:
-            if is_skipped(node):
-                self.nodes.append(node)
-            elif self._is_half(node):
+            if self._is_half(node):
                 self._add_half(node, outputs)
             else:
                 node.input[:] = [self._as_float(name) for name in node.input]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 MICROSOFT = "com.microsoft"
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -130,6 +130,10 @@ class GraphEditor:
             return None
         return numpy_helper.to_array(constant)
 
+    def weight(self, node: onnx.NodeProto) -> np.ndarray | None:
+        """The constant matrix (K, N) that a node multiplies by; None for anything else."""
+        return self.array(node.input[1]) if is_product(node, self.constants) else None
+
     def constant(self, array: np.ndarray, name: str) -> str:
         """Write a constant; returns its name, another than this where the graph has other values under it.
 
@@ -169,12 +173,15 @@ class GraphEditor:
         return self.model
 
 
-def check_count(model: onnx.ModelProto, op: str, expected: int) -> None:
-    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not
-    recognize."""
-    found = sum(node.op_type == op for node in model.graph.node)
-    if found != expected:
-        raise RuntimeError(f"{expected} nodes should have become {op}, {found} did")
+def product_in_blocks(
+    node: onnx.NodeProto, names: list[str], weight: np.ndarray, bits: int
+) -> onnx.NodeProto:
+    """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
+    activations per row and block. `names` are those of x, of the packed weights and of their scales."""
+    shape = {"K": weight.shape[0], "N": weight.shape[1], "bits": bits, "block_size": 32, "accuracy_level": 4}
+    return helper.make_node(
+        "MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape
+    )
 
 
 def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[dict[str, str], float]:
@@ -184,31 +191,27 @@ def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[
     Products are all operators whose weights a precision should convert, not only those that the converters
     know. The share is 1 where there are none, and no constant was converted either.
     """
-    sizes = {
-        each.name: math.prod(each.dims)
-        for each in fp32.graph.initializer
-        if each.data_type == TensorProto.FLOAT and len(each.dims) > 1
-    }
-    operators = {
-        name: node.op_type
-        for node in fp32.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]
-        if name in sizes
-    }
+    matrices = [
+        each for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and each.dims[1:]
+    ]
+    sizes = {each.name: math.prod(each.dims) for each in matrices}
+    operators = {name: operator for name, operator in _read(fp32) if name in sizes}
+    if not operators:
+        before, after = ({each.name for each in model.graph.initializer} for model in (fp32, quantized))
+        return {}, float(before == after)
+    # a matrix that was restored before it is multiplied with; those of an LSTM always are
     read = {
-        name.removesuffix("_float") if node.op_type not in RECURRENT else name
-        for node in quantized.graph.node
-        if node.op_type in PRODUCTS
-        for name in node.input[:3]  # what comes behind is a bias
+        name if operator in RECURRENT else name.removesuffix("_float") for name, operator in _read(quantized)
     }
     left = {name: operator for name, operator in operators.items() if name in read}
-    if not operators:
-        return {}, float(
-            {each.name for each in fp32.graph.initializer}
-            == {each.name for each in quantized.graph.initializer}
-        )
     return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
+
+
+def _read(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """What products read, and the operator of each; the inputs behind the third are biases."""
+    for node in model.graph.node:
+        if node.op_type in PRODUCTS:
+            yield from ((name, node.op_type) for name in node.input[:3])
 
 
 def not_finite(model: onnx.ModelProto) -> str | None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from threadpoolctl import threadpool_limits
 
 from edgedistill.quantization import eight_bits
-from edgedistill.quantization.conversion import Converter, is_skipped
+from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.four_bits import (
     GROUP,
     HIGHEST,
@@ -25,21 +25,19 @@ from edgedistill.quantization.four_bits import (
     quantize_groups,
 )
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, check_count, is_product
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, product_in_blocks
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
-# rounded (Frantar et al. 2023,
-# GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that of the weights; it needs E[x
-# xᵀ] of the product's inputs.
+# rounded (Frantar et al. 2023, GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that
+# of the weights; it needs E[x xᵀ] of the product's inputs.
 DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few, and other texts come
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
-Moments = dict[
-    str, np.ndarray
-]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+# E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+Moments = dict[str, np.ndarray]
 
 
 def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
@@ -50,9 +48,7 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
     """
     moments: Moments = {}
     if len(samples):
-        with threadpool_limits(
-            1
-        ):  # more threads add in another order, and the same graph gives the same bytes
+        with threadpool_limits(1):  # more threads add in another order, which would give other bytes
             moments = second_moments(model, samples)
     return partial(convert, moments=moments)
 
@@ -67,16 +63,14 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
 
     `moments` may have been measured on the same graph before some of its constants were hidden.
     """
-    editor, products = GraphEditor(model), GraphFacts(model).products
+    editor = GraphEditor(model)
     editor.rewrite(_gather)
     editor.rewrite(eight_bits.table)
     editor.rewrite(partial(eight_bits.lstm, stored=_unpacked))  # there is no LSTM of 4-bit weights
     with threadpool_limits(1):
         editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
     _halve_floats(editor)
-    quantized = editor.finish()
-    check_count(quantized, "MatMulNBits", len(products))
-    return quantized
+    return editor.finish()
 
 
 def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -154,27 +148,21 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
 def _matmul_n_bits(
     editor: GraphEditor, node: onnx.NodeProto, moments: Moments
 ) -> list[onnx.NodeProto] | None:
-    """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes
-    activations per row and group."""
-    if not is_product(node, editor.constants):
+    """x · W -> MatMulNBits of 4 bits."""
+    weight = editor.weight(node)
+    if weight is None:
         return None
-    weight, name = editor.array(node.input[1]), node.input[1]
-    assert weight is not None
-    inputs, outputs = weight.shape
+    name = node.input[1]
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
-        values, scale = (
-            quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
-        )
+        values, scale = quantize_groups(weight.T)
+        if name in moments:
+            values, scale = quantize_with_feedback(weight, moments[name])
         editor.constant(packed(in_groups(values), ZERO), bits)
         nodes.append(_scale(editor, scale.reshape(-1), scales))
-    shape = {"K": inputs, "N": outputs, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
     names = [node.input[0], bits, f"{scales}_float"]
-    return [
-        *nodes,
-        helper.make_node("MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape),
-    ]
+    return [*nodes, product_in_blocks(node, names, weight, 4)]
 
 
 def _halve_floats(editor: GraphEditor) -> None:
@@ -182,14 +170,11 @@ def _halve_floats(editor: GraphEditor) -> None:
     name."""
     graph = editor.model.graph
     casts = []
-    for name in dict.fromkeys(name for node in graph.node if not is_skipped(node) for name in node.input):
+    for name in dict.fromkeys(name for node in graph.node for name in node.input):
         array = editor.array(name)
         largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
-        if (
-            array is None
-            or array.size < SMALLEST_HALVED
-            or not (largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST)
-        ):
+        exact = largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST
+        if array is None or array.size < SMALLEST_HALVED or not exact:
             continue
         del editor.constants[name]
         half = editor.constant(array.astype(np.float16), f"{name}_fp16")
@@ -202,9 +187,8 @@ def _halve_floats(editor: GraphEditor) -> None:
 def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
-    ids: the token ids of texts that this graph may meet; the rest of the moments comes from random tokens up
-        to the largest of these ids,
-    in texts of the same lengths. A graph of pairs gets each text twice.
+    `ids` are the token ids of texts that this graph may meet; the rest of the moments comes from random
+    tokens up to the largest of these ids, in texts of the same lengths.
     """
     products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
     if not products:
