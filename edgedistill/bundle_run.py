@@ -83,8 +83,12 @@ class BundleRun(run.Run):
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
         model = onnx.load(self.folder / self._entry["file"])
+        try:
+            constants = dequantize.constants(model)
+        except (KeyError, IndexError, ValueError):
+            raise CheckFailed(f"{self.folder}: its constants do not fit together; {GET_AGAIN}") from None
         # first: sizes are checked here
-        weights = weights_in_graph.read(dequantize.constants(model), self.shape, str(self.folder))
+        weights = weights_in_graph.read(constants, self.shape, str(self.folder))
         module = kinds.KINDS[self.kind].build(self.shape)
         module.load_state_dict(weights)
         if self.shape.get("blocks"):
@@ -111,15 +115,12 @@ def open_finished(name: str, place: str) -> run.Run:
     found = resolve(name)
     if isinstance(found, RunFolder):
         opened = run.open_run(found.folder, place)
-        if opened.task is not None:
-            raise UserError(
-                f"{place}: {name} is a classifier ({', '.join(opened.labels)}); give a student that embeds"
-            )
-        if opened.kind not in kinds.KINDS:
-            raise UserError(f"{place}: {name} is the run of a teacher, not of a student; give a student's")
+        _check_student(f"{place}: {name}", opened.kind, opened.labels)
         return opened
     if isinstance(found, BundleFolder):
-        return _open_bundle(found, place)
+        about = manifest.read(found.folder)
+        _check_student(f"{place}: {found.name}", about["kind"], about.get("labels", []))
+        return _open_bundle(found, about)
     if isinstance(found, ModelFolder):
         way_out = "a student with a `kind`, such as bert, can start from a model's layers"
         raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
@@ -127,21 +128,20 @@ def open_finished(name: str, place: str) -> run.Run:
     raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
 
 
-def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
-    folder, about = found.folder, manifest.read(found.folder)
-    at = f"{place}: {found.name}"
-    if about.get("labels"):
-        raise UserError(f"{at} is a classifier, whose weights are not read back; give a student that embeds")
-    if about["kind"] not in kinds.KINDS:
-        raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
+def _check_student(at: str, kind: str, labels: list[str]) -> None:
+    if labels:
+        raise UserError(f"{at} is a classifier ({', '.join(labels)}); give a student that embeds")
+    if kind not in kinds.KINDS:
+        raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
+
+
+def _open_bundle(found: BundleFolder, about: dict[str, Any]) -> BundleRun:
+    folder, place = found.folder, str(found.folder / "manifest.json")
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, str(folder / "manifest.json"))
+    shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
-        raise UserError(
-            f"{folder / 'manifest.json'}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}"
-        )
-    spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))
-    return BundleRun(opened, spec, shape)
+        raise UserError(f"{place}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
+    return BundleRun(opened, recipe.parse(opened.manifest.get("recipe", {}), place), shape)

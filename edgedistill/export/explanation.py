@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 from rich import box
@@ -11,20 +11,13 @@ from rich.table import Table
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import parity
-from edgedistill.precisions import known_precisions
 from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
 from edgedistill.runtime.progress import progress_bar
 from edgedistill.session import Session
 from edgedistill.students import graph
 
-
-class Cost(NamedTuple):
-    """The cosines of embeddings to fp32's, over all texts, and the bytes that quantizing saves."""
-
-    cosine_mean: float
-    cosine_min: float
-    saved_bytes: int
+Cost = dict[str, Any]  # {cosine_mean, cosine_min, saved_bytes}: of embeddings to fp32's, over all texts
 
 
 def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
@@ -36,7 +29,6 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     different layers are nearly independent, so they add up. The layer that loses most comes first. Nothing is
     written. Raises UserError for an unknown precision, for fp32 and for a classifier.
     """
-    known_precisions([precision])
     if precision == "fp32":
         raise UserError(
             "--precision: fp32 converts nothing, so there is nothing to explain; choose another precision"
@@ -55,17 +47,17 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
         f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers"
     )
     whole, alone = costs(model, converter(model, precision, measured), ids, session.progress)
-    lost = sum(1 - cost.cosine_mean for cost in alone.values()) or 1.0
+    lost = sum(1 - cost["cosine_mean"] for cost in alone.values()) or 1.0
     readers = {name: node for node in reversed(model.graph.node) for name in node.input}
     shapes = {constant.name: tuple(constant.dims) for constant in model.graph.initializer}
     layers = [
         {"name": name, "operator": readers[name].op_type, "shape": shapes[name]}
-        | _rounded(cost)
-        | {"share": round((1 - cost.cosine_mean) / lost, 4)}
-        for name, cost in sorted(alone.items(), key=lambda item: (item[1].cosine_mean, item[0]))
+        | cost
+        | {"share": round((1 - cost["cosine_mean"]) / lost, 4)}
+        for name, cost in sorted(alone.items(), key=lambda item: (item[1]["cosine_mean"], item[0]))
     ]
     about = {"name": run.recipe.name, "precision": precision, "texts": len(ids)}
-    return about | _rounded(whole) | {"layers": layers}
+    return about | whole | {"layers": layers}
 
 
 def costs(
@@ -80,7 +72,9 @@ def costs(
     names = converted(model, quantized)
 
     def cost(changed: onnx.ModelProto) -> Cost:
-        return Cost(*sample_texts.agreement(changed, expected, ids), model.ByteSize() - changed.ByteSize())
+        mean, least = (round(each, 6) for each in sample_texts.agreement(changed, expected, ids))
+        saved = model.ByteSize() - changed.ByteSize()
+        return {"cosine_mean": mean, "cosine_min": least, "saved_bytes": saved}
 
     alone = {}
     with progress_bar(len(names), progress, "quantizing", "layers") as advance:
@@ -88,11 +82,6 @@ def costs(
             alone[name] = cost(convert_except(convert, model, [each for each in names if each != name]))
             advance(1)
     return cost(quantized), alone
-
-
-def _rounded(cost: Cost) -> dict[str, Any]:
-    mean, least = round(cost.cosine_mean, 6), round(cost.cosine_min, 6)
-    return {"cosine_mean": mean, "cosine_min": least, "saved_bytes": cost.saved_bytes}
 
 
 def table(found: dict[str, Any]) -> str:

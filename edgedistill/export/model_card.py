@@ -30,19 +30,18 @@ def encoder_card(manifest: dict[str, Any], libraries: list[str]) -> str:
     """The card of an encoder as Markdown. `libraries` are the other libraries that open the bundle, as
     `library_files.libraries` names them."""
     return _filled(
-        "encoder.md",
+        "encoder.md.jinja",
         manifest,
         libraries=libraries,
         dtypes=DTYPES,
         ranked=partial(fastest_first, manifest["precisions"]),
-        teachers=_teacher_names(manifest),
         sources=_sources(manifest),
     )
 
 
 def classifier_card(manifest: dict[str, Any]) -> str:
     """The card of a classifier as Markdown."""
-    return _filled("classifier.md", manifest)
+    return _filled("classifier.md.jinja", manifest)
 
 
 def _filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
@@ -58,14 +57,6 @@ def _filled(template: str, manifest: dict[str, Any], **values: Any) -> str:
 def _cell(text: str) -> str:
     """A text on one line, and within its column."""
     return " ".join(str(text).split()).replace("|", "\\|")
-
-
-def _teacher_names(manifest: dict[str, Any]) -> str:
-    """The teachers whose embeddings the student matched: "`x@1`", or "`x@1` and `y`"."""
-    matched = [each for each in manifest["run"].get("teachers", []) if each.get("weight")]
-    names = ["@".join(filter(None, (each["name"], each.get("revision")))) for each in matched]
-    *first, last = [f"`{each}`" for each in names or [manifest["teacher"]]]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:

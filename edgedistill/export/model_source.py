@@ -79,7 +79,10 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
         return
     if revision is None and isinstance(found, resolve.HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
-    spec = _recipe(source, pooling, revision)
+    teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
+    teacher = {key: value for key, value in teacher.items() if value is not None}
+    content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}
+    spec = recipe.parse(content, f"export {source}")
     folder = resolve.model_files(found, revision, "export.model")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
@@ -87,10 +90,8 @@ def opened(given: str | Path | Source) -> Iterator[run.Run]:
 
 
 def name_of(source: str) -> str:
-    """What a bundle of this source is called: a run's folder, or the last part of a model's name in the
-    letters of a recipe's name."""
-    if resolve.is_run(source):
-        return Path(source).resolve().name
+    """What a bundle of this model is called: the last part of its name, in the letters of a recipe's
+    name."""
     last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
 
@@ -103,14 +104,6 @@ def _is_model(found: resolve.Resolved) -> bool:
             (found.folder / name).exists() for name in ("modules.json", "config.json", "adapter_config.json")
         )
     return isinstance(found, resolve.Packaged) or (isinstance(found, resolve.HubId) and found.possible)
-
-
-def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Recipe:
-    teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
-    given = {key: value for key, value in teacher.items() if value is not None}
-    return recipe.parse(
-        {"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}"
-    )
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:

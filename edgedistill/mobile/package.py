@@ -21,7 +21,7 @@ from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.session import Log
 
 SCHEMA = 1
-MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md")
+MANIFEST, README = "mobile.json", Path(__file__).with_name("readme.md.jinja")
 SAME_COSINE = 0.9999  # a graph in the package and the bundle's own, for the same text
 SMALL_TYPES = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"}
 TEXTS_MODEL, IDS_MODEL = "model_with_tokenizer.onnx", "model.onnx"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, compose, helper
 from tokenizers import Tokenizer
 
 from edgedistill.mobile.character_classes import (
@@ -233,41 +233,20 @@ def _padded_batch(graph: StringGraph, flat: str, end_of_text: int, text: TextTok
     graph.output("attention_mask", graph("Cast", inside, to=TensorProto.INT64))
 
 
-def tokenizer_model(graph: StringGraph, opset: int = 17) -> onnx.ModelProto:
+def tokenizer_model(graph: StringGraph) -> onnx.ModelProto:
     """A graph of its own: texts to token ids."""
+    texts = helper.make_tensor_value_info(INPUT, TensorProto.STRING, ["batch"])
     batch = [
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
         for name in ("input_ids", "attention_mask")
     ]
-    made = helper.make_graph(graph.nodes, "tokenizer", [_texts()], batch, list(graph.constants.values()))
-    return _with_extensions(
-        helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    )
+    constants = list(graph.constants.values())
+    opsets = [helper.make_opsetid(*each) for each in (("", 17), (EXTENSIONS, 1), ("com.microsoft", 1))]
+    made = helper.make_graph(graph.nodes, "tokenizer", [texts], batch, constants)
+    return helper.make_model(made, opset_imports=opsets, ir_version=8)
 
 
 def joined(graph: StringGraph, encoder: onnx.ModelProto, output: str) -> onnx.ModelProto:
     """The encoder behind its tokenizer: from texts, (batch) strings, to `output`."""
-    model = onnx.ModelProto()
-    model.CopyFrom(encoder)
-    nodes = list(model.graph.node)
-    for field in ("node", "input"):
-        model.graph.ClearField(field)
-    model.graph.node.extend([*graph.nodes, *nodes])
-    model.graph.initializer.extend(graph.constants.values())
-    model.graph.input.append(_texts())
-    kept = [each for each in model.graph.output if each.name == output]
-    model.graph.ClearField("output")
-    model.graph.output.extend(kept)
-    return _with_extensions(model)
-
-
-def _texts() -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(INPUT, TensorProto.STRING, ["batch"])
-
-
-def _with_extensions(model: onnx.ModelProto) -> onnx.ModelProto:
-    known = {each.domain for each in model.opset_import}
-    model.opset_import.extend(
-        helper.make_opsetid(domain, 1) for domain in (EXTENSIONS, "com.microsoft") if domain not in known
-    )
-    return model
+    names = [(name, name) for name in ("input_ids", "attention_mask")]
+    return compose.merge_models(tokenizer_model(graph), encoder, io_map=names, outputs=[output])

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import int8, w4, w8
 from edgedistill.quantization.four_bits import GROUP
-from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.trust import GET_AGAIN
 
-# how graphs restore constants when they are opened
-RESTORING = ("Cast", "Mul", "Sub", "Mod", "BitShift", "Concat", "Reshape", "Slice")
 ZEROS = {"_int8": 0, "_uint8": int8.ZERO}  # what is subtracted from 8-bit values, by the end of their name
 
 Arrays = dict[str, np.ndarray]
@@ -33,9 +30,9 @@ def constants(model: onnx.ModelProto) -> Arrays:
     have the size they claim.
     """
     stored = {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
-    stored |= _restored(model, stored)
     found = {
-        name.removesuffix("_fp16").removesuffix("_float"): _float32(array) for name, array in stored.items()
+        name.removesuffix("_fp16"): array.astype(np.float32) if array.dtype.kind == "f" else array
+        for name, array in stored.items()
     }
     # scales first: of int8 with w8 they are in 8 bits too
     for name in sorted(stored, key=lambda name: "_scale_" not in name):
@@ -45,45 +42,30 @@ def constants(model: onnx.ModelProto) -> Arrays:
                 found[before] = (stored[name].astype(np.float32) - zero) * found[f"{before}_scale"]
     divided = set[str]()
     for node in model.graph.node:
-        if node.op_type == "MatMulIntegerToFloat":
+        of_lstm = node.output[0].removesuffix("_float")
+        if node.op_type == "Slice" and f"{of_lstm}_w4" in stored:
+            bits = stored[f"{of_lstm}_w4"]
+            values = np.concatenate([bits & 15, bits >> 4], -1).astype(np.float32) - w4.ZERO
+            groups = values * found[f"{of_lstm}_w4_scale"]
+            found[of_lstm] = groups.reshape(*groups.shape[:-2], -1)[..., : int(stored[node.input[2]][0])]
+        elif node.op_type == "MatMulIntegerToFloat":
             name, x = node.input[1].removesuffix("_int8"), node.input[0].removesuffix("_uint8")
             if name in found and f"{x}_factors" in found and name not in divided:
                 divided.add(name)  # several products may read it
                 found[name] = found[name] * found[f"{x}_factors"][:, None]
         elif node.op_type == "MatMulNBits":
-            found[node.input[1].removesuffix("_w8").removesuffix("_w4")] = _blocks(node, stored)
+            found[node.input[1].removesuffix("_w8").removesuffix("_w4")] = _blocks(node, stored, found)
         elif node.op_type == "GatherBlockQuantized":
-            found[node.input[0].removesuffix("_w4")] = _rows(stored[node.input[0]], stored[node.input[2]])
+            found[node.input[0].removesuffix("_w4")] = _rows(
+                stored[node.input[0]], found[node.input[2].removesuffix("_float")]
+            )
     return found
 
 
-def _float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
-
-
-def _restored(model: onnx.ModelProto, stored: Arrays) -> Arrays:
-    """The values that the graph itself computes from constants alone, by onnxruntime."""
-    known, nodes = set(stored), []
-    for node in model.graph.node:
-        if node.op_type in RESTORING and all(name in known for name in node.input):
-            nodes.append(node)
-            known |= set(node.output)
-    if not nodes:
-        return {}
-    read = {name for node in nodes for name in node.input}
-    initializers = [constant for constant in model.graph.initializer if constant.name in read]
-    names = [name for node in nodes for name in node.output]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in names]
-    graph = helper.make_graph(nodes, "constants", [], outputs, initializers)
-    whole = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    values = open_in_memory(whole.SerializeToString()).run(names, {})
-    return dict(zip(names, values, strict=True))
-
-
-def _blocks(node: onnx.NodeProto, stored: Arrays) -> np.ndarray:
+def _blocks(node: onnx.NodeProto, stored: Arrays, found: Arrays) -> np.ndarray:
     """The weight (K, N) of a MatMulNBits of 8 or 4 bits: symmetric, in groups along K that share a scale."""
     about = {attribute.name: attribute.i for attribute in node.attribute}
-    packed, scales = stored[node.input[1]].reshape(-1), stored[node.input[2]]
+    packed, scales = stored[node.input[1]].reshape(-1), found[node.input[2].removesuffix("_float")]
     values = packed.astype(np.int16) - w8.ZERO
     if about["bits"] == 4:  # the lower 4 bits of each byte come first
         values = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int16) - w4.ZERO
@@ -98,5 +80,4 @@ def _blocks(node: onnx.NodeProto, stored: Arrays) -> np.ndarray:
 
 def _rows(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """A matrix (V, H), whose groups of 32 along H share a scale (V, ⌈H / 32⌉)."""
-    each = np.repeat(scales.astype(np.float32), GROUP, axis=1)
-    return values.astype(np.float32) * each[:, : values.shape[1]]
+    return values.astype(np.float32) * np.repeat(scales, GROUP, axis=1)[:, : values.shape[1]]

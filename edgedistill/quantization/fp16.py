@@ -24,28 +24,11 @@ SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denor
 HEADROOM = 2.0  # over what was measured: other texts come
 LEAST_KEPT = 2.0**-8  # of a weight's norm may be lost: eight times what rounding to 11 bits takes
 ATTENTION = ("MultiHeadAttention", "Attention")
-ELEMENTWISE = (
-    "Add",
-    "Sub",
-    "Mul",
-    "Relu",
-    "Gelu",
-    "BiasGelu",
-    "FastGelu",
-    "QuickGelu",
-    "Tanh",
-    "Sigmoid",
-    "Erf",
-    "Where",
-    "Identity",
-)
+ACTIVATIONS = ("Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Sigmoid", "Erf")
+ELEMENTWISE = ("Add", "Sub", "Mul", *ACTIVATIONS, "Where", "Identity")
 MOVING = ("Split", "Reshape", "Transpose", "Concat", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand")
-IN_FLOAT16 = (
-    "MatMul",
-    *ATTENTION,
-    *ELEMENTWISE,
-    *MOVING,
-)  # where all that they read is float16; anything else is float32
+# where all that they read is float16; anything else is float32
+IN_FLOAT16 = ("MatMul", *ATTENTION, *ELEMENTWISE, *MOVING)
 
 Largest = dict[str, float]  # what the absolute value of a float32 value may come to, by its name
 
@@ -95,28 +78,26 @@ def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
     Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet;
     these do not.
     """
-    half, whole = _values_of_type(model, "tensor(float16)"), onnx.ModelProto()
-    whole.CopyFrom(model)
-    del whole.graph.node[:], whole.graph.initializer[:], whole.graph.value_info[:]
-    for constant in model.graph.initializer:
+    half, editor = _values_of_type(model, "tensor(float16)"), GraphEditor(model)
+    del editor.model.graph.value_info[:]
+    for name, constant in editor.constants.items():
         if constant.data_type == TensorProto.FLOAT16:
-            constant = numpy_helper.from_array(flushed(numpy_helper.to_array(constant)), constant.name)
-        whole.graph.initializer.append(constant)
-    for node in model.graph.node:
-        copied = whole.graph.node.add()
-        copied.CopyFrom(node)
+            editor.replace(name, flushed(numpy_helper.to_array(constant)))
+
+    def rounded(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        nodes = [node]
         if node.op_type == "Cast" and node.output[0] in half:
-            copied.attribute[0].i = TensorProto.FLOAT
+            node.attribute[0].i = TensorProto.FLOAT
         for at, name in enumerate(node.output):
             if name in half:
-                copied.output[at] = f"{name}_exact"
-                whole.graph.node.append(
-                    helper.make_node("Cast", [f"{name}_exact"], [f"{name}_rounded"], to=TensorProto.FLOAT16)
-                )
-                whole.graph.node.append(
-                    helper.make_node("Cast", [f"{name}_rounded"], [name], to=TensorProto.FLOAT)
-                )
-    return whole
+                exact, short = f"{name}_exact", f"{name}_rounded"
+                node.output[at] = exact
+                nodes.append(helper.make_node("Cast", [exact], [short], to=TensorProto.FLOAT16))
+                nodes.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
+        return nodes
+
+    editor.rewrite(rounded)
+    return editor.finish()
 
 
 def flushed(array: np.ndarray) -> np.ndarray:
@@ -151,21 +132,22 @@ class _Float16:
         self.floats = inputs | _constants(model).keys() | _values_of_type(model, "tensor(float)")
         self.largest = largest
         self.half: set[str] = set()
-        self.nodes: list[onnx.NodeProto] = []
+        self.outputs = {output.name for output in model.graph.output}
+        self.nodes: list[onnx.NodeProto] = []  # that take the place of the node at hand
         self.casts: set[str] = set()
 
     def convert(self) -> onnx.ModelProto:
-        graph = self.editor.model.graph
-        outputs = {output.name for output in graph.output}
-        for node in graph.node:
-            if self._is_half(node):
-                self._add_half(node, outputs)
-            else:
-                node.input[:] = [self._as_float(name) for name in node.input]
-                self.nodes.append(node)
-        del graph.node[:]
-        graph.node.extend(self.nodes)
+        self.editor.rewrite(self._rewrite)
         return self.editor.finish()
+
+    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        self.nodes = []
+        if self._is_half(node):
+            self._add_half(node)
+        else:
+            node.input[:] = [self._as_float(name) for name in node.input]
+            self.nodes.append(node)
+        return self.nodes
 
     def _is_half(self, node: onnx.NodeProto) -> bool:
         """A product with a matrix, a lookup in a table, or a node that reads nothing but float16; float16
@@ -185,35 +167,30 @@ class _Float16:
         array = self.editor.array(name)
         if array is None:
             return self.largest.get(name, 0.0) * HEADROOM <= LARGEST
-        return (
-            holds(array) if array.ndim > 1 else bool(np.abs(array).max(initial=0) <= LARGEST)
-        )  # a small bias is lost in its sum anyway
+        if array.ndim > 1:
+            return holds(array)
+        return bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
 
-    def _add_half(self, node: onnx.NodeProto, outputs: set[str]) -> None:
+    def _add_half(self, node: onnx.NodeProto) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
         self.nodes.append(node)
         for at, name in enumerate(node.output):
             if name not in self.floats:
                 continue
-            if name in outputs:
-                node.output[at] = f"{name}_half"
-                self.nodes.append(
-                    helper.make_node(
-                        "Cast", [f"{name}_half"], [name], name=f"{name}_cast", to=TensorProto.FLOAT
-                    )
-                )
-            else:
+            if name not in self.outputs:
                 self.half.add(name)
+                continue
+            node.output[at] = half = f"{name}_half"
+            cast = helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT)
+            self.nodes.append(cast)
 
     def _as_half(self, name: str) -> str:
         array = self.editor.array(name)
         if array is not None:
             return self._constant(name, array)
-        return (
-            name
-            if name in self.half or name not in self.floats
-            else self._cast(name, f"{name}_half", TensorProto.FLOAT16)
-        )
+        if name in self.half or name not in self.floats:
+            return name
+        return self._cast(name, f"{name}_half", TensorProto.FLOAT16)
 
     def _as_float(self, name: str) -> str:
         """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the
@@ -241,12 +218,10 @@ def _measuring(output: str) -> list[onnx.NodeProto]:
     """Nodes that give `largest x`, the largest absolute value of x, or of its rows the largest `length x` or
     `sum x` of absolute values."""
     kind, name = output.split(" ", 1)
-    if kind == "largest":
-        first = helper.make_node("Abs", [name], [f"{output} all"])
-    else:
-        first = helper.make_node(
-            {"length": "ReduceL2", "sum": "ReduceL1"}[kind], [name], [f"{output} all"], axes=[-1], keepdims=0
-        )
+    first = helper.make_node("Abs", [name], [f"{output} all"])
+    if kind != "largest":
+        operator = {"length": "ReduceL2", "sum": "ReduceL1"}[kind]
+        first = helper.make_node(operator, [name], [f"{output} all"], axes=[-1], keepdims=0)
     return [first, helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0)]
 
 

@@ -218,9 +218,7 @@ class _Products:
         self.editor = editor
         self.facts = facts
         self.channels = channels
-        self.products = {node.output[0] for node in facts.products}
         self.inputs: dict[str, _Input] = {}
-        self.weights: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.zeros: dict[tuple[str, int], str] = {}
         self.absorbed: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
@@ -228,7 +226,8 @@ class _Products:
     def rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.output[0] in self.absorbed:
             return []
-        if node.output[0] not in self.products:
+        weight = editor.weight(node)
+        if weight is None:
             return None
         self.nodes = []
         x, name = node.input
@@ -236,12 +235,8 @@ class _Products:
             self.inputs[x] = self._quantize(x, int(self.facts.constants[name].dims[0]))
         source = self.inputs[x]
         # a shared layer's weight is read by several products, whose inputs share their factors
-        if name not in self.weights:
-            weight = editor.array(name)
-            assert weight is not None
-            factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
-            self.weights[name] = quantize_weights(weight * factors)
-        values, scale = self.weights[name]
+        factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
+        values, scale = quantize_weights(weight * factors)
         operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
         operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
         if source.rows is None:
