@@ -4,7 +4,6 @@ is put into it as JSON.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from edgedistill import files
+from edgedistill.evaluation import page
 from edgedistill.fitting import record
 from edgedistill.fitting.candidates import Choice
 from edgedistill.fitting.plan import Fit
 from edgedistill.fitting.request import Budget
 from edgedistill.fitting.student_cost import Cost
 
-PAGE, TEMPLATE, PLACE = "fit.html", Path(__file__).with_name("fit.html"), "{{ data }}"
+PAGE, TEMPLATE = "fit.html", Path(__file__).with_name("fit.html")
 
 
 def write(fit: Fit, winner: dict[str, Any] | None = None) -> None:
@@ -31,10 +31,7 @@ def write(fit: Fit, winner: dict[str, Any] | None = None) -> None:
         "winner": winner,
         "recipe": (fit.folder / record.RECIPE).read_text(encoding="utf-8") if winner else "",
     }
-    data = json.dumps(found, ensure_ascii=False).replace(
-        "<", "\\u003c"
-    )  # so that no text of it ends the script
-    files.write_text(fit.folder / PAGE, TEMPLATE.read_text(encoding="utf-8").replace(PLACE, data))
+    files.write_text(fit.folder / PAGE, page.filled(TEMPLATE, found))
 
 
 def standings(study: optuna.Study) -> list[dict[str, Any]]:
