@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
 from torch import nn
 
 from edgedistill import files
@@ -111,12 +112,8 @@ def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[s
     """The content of a bundle's tokenizer.json, from a tokenizer's folder; `side` is the end of a long text
     that is cut off."""
     raw = files.read_json(folder / "tokenizer.json")
-    return {**raw, "truncation": _truncation(max_tokens, side), "padding": None}
-
-
-def _truncation(max_tokens: int, side: str = "right") -> dict[str, Any]:
-    """The entry `truncation` of a tokenizer.json; `side` is the end of a long text that is cut off."""
-    return {"direction": side.capitalize(), "max_length": max_tokens, "strategy": "LongestFirst", "stride": 0}
+    truncation = {"direction": side.capitalize(), "max_length": max_tokens}
+    return {**raw, "truncation": {**truncation, "strategy": "LongestFirst", "stride": 0}, "padding": None}
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
@@ -222,18 +219,22 @@ def _static(folder: Path, run: Run, student: StaticStudent) -> None:
     zeros), with a special token spelt out, and, in model2vec, with unknown tokens, which it leaves out.
     """
     tokenizer: Any = run.tokenizer()
-    raw = files.read_json(run.tokenizer_folder / "tokenizer.json")
+    inner: Any = Tokenizer.from_file(str(run.tokenizer_folder / "tokenizer.json"))
     table = _rows(student)[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
     added = list(tokenizer("", truncation=True, max_length=run.max_tokens)["input_ids"])
     limit = run.max_tokens - len(added)
     if added:
         table, limit = torch.cat([table, table[added].sum(0, keepdim=True)]), limit + 1
-        raw = _with_mark(raw, len(table) - 1)
+        inner.add_tokens([AddedToken(MARK)])
+        # the token's own text goes through the normalizers too, hence "unless it is there"
+        front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
+        inner.normalizer = normalizers.Sequence([each for each in (inner.normalizer, front) if each])
+    inner.enable_truncation(limit)
+    inner.no_padding()
     _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])
     (folder / STATIC).mkdir()
     save_file({"embedding.weight": table.contiguous()}, folder / STATIC / "model.safetensors")
-    raw |= {"truncation": _truncation(limit), "padding": None}
-    files.write_json(folder / STATIC / "tokenizer.json", raw, compact=True)
+    files.write_text(folder / STATIC / "tokenizer.json", inner.to_str())
     settings = {"normalize": True, "max_length": limit}  # what model2vec reads
     files.write_json(folder / "config_sentence_transformers.json", {**_sentence_settings(run), **settings})
 
@@ -245,14 +246,3 @@ def _rows(student: StaticStudent) -> torch.Tensor:
     with torch.inference_mode():
         rows = student.embedding(ids) * student.weights.unsqueeze(-1)
         return rows if student.head is None else student.head(rows)
-
-
-def _with_mark(raw: dict[str, Any], number: int) -> dict[str, Any]:
-    """A tokenizer.json that puts MARK, the token of that id, in front of every text."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
-    token = {"id": number, "content": MARK, **flags, "normalized": True}
-    # the token's own text goes through the normalizers too, hence "unless it is there"
-    front = {"type": "Replace", "pattern": {"Regex": rf"\A(?!{MARK})"}, "content": MARK}
-    normalizers = [raw["normalizer"], front] if raw.get("normalizer") else [front]
-    added = [*(raw.get("added_tokens") or []), token]
-    return {**raw, "added_tokens": added, "normalizer": {"type": "Sequence", "normalizers": normalizers}}
