@@ -107,10 +107,8 @@ def _is_model(found: resolve.Resolved) -> bool:
 
 
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
-    """Raise UserError for a model that is no encoder, and for a plain model without a pooling.
-
-    purpose: what only encoders can do, for the error.
-    """
+    """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
+    names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
     found = _decoder(opened.config)
     if found:

@@ -15,12 +15,7 @@ import onnx
 from onnx import TensorProto, compose, helper
 from tokenizers import Tokenizer
 
-from edgedistill.mobile.character_classes import (
-    CharacterClasses,
-    character_classes,
-    regex_class,
-    without_unknown,
-)
+from edgedistill.mobile.character_classes import changed_characters, regex_class
 from edgedistill.mobile.string_graph import EXTENSIONS, NoSuchGraph, StringGraph
 
 INPUT = "texts"
@@ -57,8 +52,8 @@ def tokenizer_graph(text: TextTokenizer) -> StringGraph:
             "a tokenizer that keeps the end of a long text (truncation: Left); the graph keeps its start"
         )
     added = _added_tokens(settings)
-    classes = character_classes(text.tokenizer)
-    lines = _VocabularyLines(settings, _marks(classes, len(added) + 3), added)
+    changed = changed_characters(text.tokenizer)
+    lines = _VocabularyLines(settings, _marks(changed, len(added) + 3), added)
     graph = StringGraph()
     # where text would end: U+0000
     value = graph.split_and_join(INPUT, lines.substitute, separators=[regex_class(["\0", *lines.marks])])
@@ -68,7 +63,8 @@ def tokenizer_graph(text: TextTokenizer) -> StringGraph:
         value = graph.replace(value, _quoted(token), f" {mark} ")
     value = graph.replace(value, "$", f" {lines.end_of_text}")
     value = graph.strings("StringJoin", value, graph.text(" "), graph.integers([0]))
-    value = _split_into_words(graph, value, without_unknown(classes.without(lines.marks), lines.alphabet))
+    kept = {each: result for each, result in changed.items() if each not in lines.marks}
+    value = _split_into_words(graph, value, kept, lines.alphabet)
     value = graph.replace(value, " *([^ ]+) *", f"\\1 {lines.end_of_word} ")
     ids = _look_up(graph, value, lines, settings["model"])
     _padded_batch(graph, ids, lines.end_of_text_id, text)
@@ -79,8 +75,8 @@ class _VocabularyLines:
     """The tokens by id, where characters of their own stand for the added tokens, the end of a word and the
     end of a text.
 
-    marks: these characters, which are in no text when they come in: `substitute` takes their place, which the
-        tokenizer treats alike.
+    No text holds these marks when it comes in: `substitute` takes their place, which the tokenizer treats
+    alike.
     """
 
     def __init__(self, settings: dict[str, Any], marks: list[str], added: dict[str, int]) -> None:
@@ -102,15 +98,13 @@ class _VocabularyLines:
         ]
 
 
-def _marks(classes: CharacterClasses, count: int) -> list[str]:
+def _marks(changed: dict[str, str], count: int) -> list[str]:
     """Control characters that the tokenizer removes from texts, as it does U+0000."""
-    free = [chr(code) for code in range(1, 32) if chr(code) in classes.removed]
-    if "\0" not in classes.removed or len(free) < count:
-        fact = (
-            "U+0000 to U+001F are parts of words"
-            if "\0" not in classes.removed
-            else f"{count - 3} added tokens, too many"
-        )
+    zero, *free = [chr(code) for code in range(32) if changed.get(chr(code)) == ""] or [""]
+    if zero != "\0" or len(free) < count:
+        fact = f"{count - 3} added tokens, too many"
+        if zero != "\0":
+            fact = "U+0000 to U+001F are parts of words"
         raise NoSuchGraph(
             f"{fact}: a graph uses control characters that are removed from texts to mark what the tokenizer "
             "finds"
@@ -175,20 +169,33 @@ def _overlap(one: str, other: str) -> bool:
     return other in one or any(one.endswith(other[:length]) for length in range(1, len(other)))
 
 
-def _split_into_words(graph: StringGraph, text: str, classes: CharacterClasses) -> str:
-    """One string (1) of normalized words with spaces between them."""
-    if classes.removed:
-        text = graph.split_and_join(text, "", separators=[regex_class(classes.removed)])
-    alone = regex_class(classes.isolated)
-    inside = f"[^{regex_class(classes.isolated | classes.spaces)[1:-1]}]+"
-    text = graph.split_and_join(text, " ", tokenexp=f"{alone}|{inside}" if classes.isolated else inside)
-    if not classes.replaced:
-        return text
-    kept = regex_class(chr(code) for code in range(1, 128) if chr(code) not in classes.replaced)[1:-1]
-    parts = graph.split(text, tokenexp=f"[{kept}]+|[^{kept}]")
-    mapped = graph.strings(
-        "StringMapping", parts, map="\n".join(f"{each}\t{new}" for each, new in classes.replaced.items())
+def _split_into_words(graph: StringGraph, text: str, changed: dict[str, str], alphabet: str) -> str:
+    """One string (1) of normalized words with spaces between them.
+
+    A word with a character that is not in the `alphabet` of all tokens becomes the unknown token as a whole,
+    whichever character that is: what replaces it makes no difference.
+    """
+    removed = {each for each, result in changed.items() if not result}
+    spaces = {each for each, result in changed.items() if result.isspace()}
+    isolated = {each for each, result in changed.items() if result == f" {each} "}
+    known, others = set(alphabet), changed.keys() - removed - spaces - isolated
+    replaced = {
+        each: result
+        for each, result in changed.items()
+        if each in others and (each in known or " " in result or set(result) <= known)
+    }
+    if removed:
+        text = graph.split_and_join(text, "", separators=[regex_class(removed)])
+    inside = f"[^{regex_class(isolated | spaces)[1:-1]}]+"
+    text = graph.split_and_join(
+        text, " ", tokenexp=f"{regex_class(isolated)}|{inside}" if isolated else inside
     )
+    if not replaced:
+        return text
+    kept = regex_class(chr(code) for code in range(1, 128) if chr(code) not in replaced)[1:-1]
+    parts = graph.split(text, tokenexp=f"[{kept}]+|[^{kept}]")
+    mapping = "\n".join(f"{each}\t{new}" for each, new in replaced.items())
+    mapped = graph.strings("StringMapping", parts, map=mapping)
     return graph.strings("StringJoin", mapped, graph.text(""), graph.integers([1]))
 
 

@@ -111,7 +111,7 @@ def holds(array: np.ndarray, axis: int | None = None) -> bool:
     """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are
     below its start.
 
-    axis: of the rows that matter each by itself; by default only the whole array does.
+    With an axis, each row along it matters by itself; otherwise only the whole array does.
     """
     largest = float(np.abs(array).max(initial=0))
     if not 0 < largest <= LARGEST:

@@ -350,8 +350,8 @@ class _Products:
 
 
 def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """(K,) what to divide each channel by. largest (K,): of the activations; weights: all that read them,
-    each (K, N).
+    """What to divide each channel by (K,), from the largest activations (K,) and from all weights that read
+    them, each (K, N).
 
     Xiao et al. 2023, SmoothQuant, equation 4.
     """

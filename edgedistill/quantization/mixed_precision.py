@@ -20,8 +20,7 @@ def int8_with_w8(
     """The graph in int8, and the names of its products that stay in w8: none where int8 keeps the cosine that
     its precision requires.
 
-    samples: token ids to measure activations on. ids: token ids of the texts whose cosine to float32 is
-        required.
+    Activations are measured on the token ids `samples`; the cosine to float32 is required of the texts `ids`.
     """
     required = PRECISIONS["int8"].single_cosine
     largest, expected = int8.measure(model, samples), embeddings(model, ids)

@@ -203,7 +203,7 @@ def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarra
         moments[name] = (1 - RANDOM_SHARE) * moments[name] + RANDOM_SHARE * scale * extra
     found: dict[str, np.ndarray] = {}
     for name, matrix in products:  # the matrices of a shared layer are multiplied with several inputs
-        found[matrix] = found[matrix] + moments[name] if matrix in found else moments[name]
+        found[matrix] = found.get(matrix, 0) + moments[name]
     return found
 
 
