@@ -64,12 +64,11 @@ def _sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[
     neither names licences nor adds texts."""
     found = (manifest["run"].get("corpus") or {}).get("sources", [])
     licences = (manifest["recipe"].get("corpus") or {}).get("licences") or {}
-    own = [each for each in found if each["name"] not in ADDED]
-    added = [each for each in found if each["name"] in ADDED]
+    own = [each for each in found if each["name"] not in ADDED]  # they come before what was added to them
     triples = recipe.triples_sources(manifest["recipe"].get("stages", []))
-    if not licences and not added and not triples:
+    if not licences and len(own) == len(found) and not triples:
         return None
     if not licences and len(own) > MOST_FILES:
         counts = [each["texts"] if "texts" in each else each["pairs"] for each in own]
-        own = [{"name": f"{len(own):,} files", "texts": sum(counts)}]
-    return [{**each, "licence": licences.get(each["name"])} for each in own + added], triples
+        found = [{"name": f"{len(own):,} files", "texts": sum(counts)}, *found[len(own) :]]
+    return [{**each, "licence": licences.get(each["name"])} for each in found], triples

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edgedistill.quantization.graph_editor import GraphEditor
+from edgedistill.quantization.graph_editor import GraphEditor, new_node
 
 SMALLEST = 1024  # elements; quantizing a smaller table adds more bytes in scales and nodes than it saves
 
@@ -26,10 +26,10 @@ def store(editor: GraphEditor) -> None:
         editor.rewrite(rule)
 
 
-def looked_up(editor: GraphEditor, node: onnx.NodeProto) -> np.ndarray | None:
-    """The values of an embedding table that a node looks up rows of; None for other nodes and small
-    tables."""
-    found = editor.array(node.input[0]) if node.op_type == "Gather" else None
+def large_table(editor: GraphEditor, node: onnx.NodeProto, *operators: str) -> np.ndarray | None:
+    """The values of a large table that a node with one of these operators reads; None for other nodes, and
+    where it looks up columns."""
+    found = editor.array(node.input[0]) if node.op_type in operators else None
     if found is None or found.ndim != 2 or found.size < SMALLEST:
         return None
     return None if any(a.name == "axis" and a.i != 0 for a in node.attribute) else found
@@ -37,7 +37,7 @@ def looked_up(editor: GraphEditor, node: onnx.NodeProto) -> np.ndarray | None:
 
 def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> Gather of int8 rows and of their scales, in standard operators."""
-    table = looked_up(editor, node)
+    table = large_table(editor, node, "Gather")
     if table is None:
         return None
     name, out, ids = node.input[0], node.output[0], node.input[1]
@@ -62,17 +62,15 @@ def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
     values, scale = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
     stored, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
-    cast, out = f"{name}_cast", f"{name}_float"
     return [
-        helper.make_node("Cast", [stored], [cast], name=cast, to=TensorProto.FLOAT),
-        helper.make_node("Mul", [cast, scales], [out], name=out),
+        new_node("Cast", [stored], f"{name}_cast", to=TensorProto.FLOAT),
+        new_node("Mul", [f"{name}_cast", scales], f"{name}_float"),
     ]
 
 
 def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Position tables (a Slice) and PQ codebooks (a Reshape): 8 bits on disk, float32 once opened."""
-    table = editor.array(node.input[0]) if node.op_type in ("Slice", "Reshape") else None
-    if table is None or table.ndim != 2 or table.size < SMALLEST:
+    if large_table(editor, node, "Slice", "Reshape") is None:
         return None
     nodes = constant_in_8_bits(editor, node.input[0])
     node.input[0] = nodes[-1].output[0]

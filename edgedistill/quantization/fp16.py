@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.eight_bits import SMALLEST
-from edgedistill.quantization.graph_editor import GraphEditor, is_product
+from edgedistill.quantization.graph_editor import GraphEditor, is_product, new_node
 from edgedistill.quantization.sample_texts import TokenIds, opened_at, values_of
 
 LARGEST = 65504.0
@@ -210,7 +210,7 @@ class _Float16:
     def _cast(self, name: str, out: str, to: int) -> str:
         if out not in self.casts:
             self.casts.add(out)
-            self.nodes.append(helper.make_node("Cast", [name], [out], name=out, to=to))
+            self.nodes.append(new_node("Cast", [name], out, to=to))
         return out
 
 

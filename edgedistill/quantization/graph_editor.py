@@ -6,6 +6,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -171,6 +172,11 @@ class GraphEditor:
         del graph.initializer[:]
         graph.initializer.extend(constant for name, constant in self.constants.items() if name in used)
         return self.model
+
+
+def new_node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    """A node of one output, by whose name it is called."""
+    return helper.make_node(operator, inputs, [output], name=output, **attributes)
 
 
 def product_in_blocks(

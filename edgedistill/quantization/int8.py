@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.quantization import eight_bits
 from edgedistill.quantization.conversion import Converter
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, is_product, new_node
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # A few channels of a transformer's activations are many times as large as the others. One scale for all of
@@ -199,7 +199,7 @@ def _fold_into_values(editor: GraphEditor, facts: GraphFacts, inputs: list[str],
             if not bias or value is None:
                 return False
             constants[bias] = slice(None)
-        if value.op_type != "MatMul" or not facts.is_matrix(value.input[1]):
+        if not is_product(value, facts.constants):
             return False
         constants[value.input[1]] = slice(None)
     for name, where in constants.items():
@@ -345,7 +345,7 @@ class _Products:
         return self.editor.constant(np.asarray(value), name)
 
     def _add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [output], name=output, domain=domain, **attributes))
+        self.nodes.append(new_node(op, inputs, output, domain=domain, **attributes))
         return output
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +24,13 @@ from edgedistill.quantization.four_bits import (
     quantize_groups,
 )
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, product_in_blocks
+from edgedistill.quantization.graph_editor import (
+    MICROSOFT,
+    GraphEditor,
+    GraphFacts,
+    new_node,
+    product_in_blocks,
+)
 from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
@@ -75,7 +80,7 @@ def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
 
 def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
-    array = eight_bits.looked_up(editor, node)
+    array = eight_bits.large_table(editor, node, "Gather")
     if array is None:
         return None
     name, ids, out = node.input[0], node.input[1], node.output[0]
@@ -126,22 +131,21 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
         editor.constant(np.array([each], np.int64), f"int_{each}")
         for each in (0, array.shape[-1], array.ndim - 1)
     ]
-
-    def add(op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
-        return helper.make_node(op, inputs, [out], name=out, **attributes)
-
+    sixteen = editor.constant(np.array(16, np.uint8), "sixteen")
+    four, eight = (
+        editor.constant(np.array(4, np.uint8), "four"),
+        editor.constant(np.array(ZERO, np.float32), "eight"),
+    )
     return [
-        add("Mod", [bits, editor.constant(np.array(16, np.uint8), "sixteen")], f"{half}_0"),
-        add(
-            "BitShift", [bits, editor.constant(np.array(4, np.uint8), "four")], f"{half}_1", direction="RIGHT"
-        ),
-        add("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
-        add("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
-        add("Sub", [f"{full}_float", editor.constant(np.array(ZERO, np.float32), "eight")], f"{full}_signed"),
+        new_node("Mod", [bits, sixteen], f"{half}_0"),
+        new_node("BitShift", [bits, four], f"{half}_1", direction="RIGHT"),
+        new_node("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
+        new_node("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
+        new_node("Sub", [f"{full}_float", eight], f"{full}_signed"),
         _scale(editor, scale[..., None], f"{name}_w4_scale"),
-        add("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
-        add("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
-        add("Slice", [f"{full}_rows", *ends], f"{name}_float"),
+        new_node("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
+        new_node("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
+        new_node("Slice", [f"{full}_rows", *ends], f"{name}_float"),
     ]
 
 
