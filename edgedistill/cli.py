@@ -279,7 +279,7 @@ def adapt(
         typer.Option(
             "--texts",
             metavar="GLOB",
-            help="Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable.",
+            help="Your texts, 50 or more: .txt .md .tsv .csv .jsonl .parquet, also .gz. Repeatable.",
         ),
     ],
     out: Annotated[
@@ -616,7 +616,7 @@ def embed(
         str,
         typer.Argument(
             metavar="FILE",
-            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+            help=".txt (one text per line), .md, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
             "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,

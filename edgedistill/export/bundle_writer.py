@@ -18,7 +18,7 @@ from edgedistill.precisions import PRECISIONS, known_precisions
 from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.manifest import SCHEMA, digest
+from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import classifier as classifiers
@@ -237,7 +237,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "pad_id": tokenizer.pad_token_id or 0,
         "parameters": run.parameters,
         "precisions": precisions,
-        "inputs": bundle.INPUTS[: 4 if task["pair"] else 2],
+        "inputs": INPUTS[: 4 if task["pair"] else 2],
         "output": "logits" if run.labels else "sentence_embedding",
         "files": _hashes(folder),
         "versions": versions(PACKAGES),

@@ -13,8 +13,7 @@ from edgedistill.evaluation.tables import plain
 from edgedistill.export import parity
 from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
-from edgedistill.runtime.progress import progress_bar
-from edgedistill.session import Session
+from edgedistill.session import Session, progress_bar
 from edgedistill.students import graph
 
 Cost = dict[str, Any]  # {cosine_mean, cosine_min, saved_bytes}: of embeddings to fp32's, over all texts

@@ -18,7 +18,7 @@ from edgedistill.fitting import student_cost
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
 from edgedistill.students import kinds
-from edgedistill.teacher import embedding_cache, token_batches
+from edgedistill.teacher import embedding_cache, tokenizer_files
 from edgedistill.teacher.encoder import TeacherEncoder, embed_in_batches
 from edgedistill.training.initial_student.prepared_student import PreparedStudent
 
@@ -69,7 +69,7 @@ class Judge:
         ]
         self.texts = corpus.texts(rows)
         self.embeddings = embedding_cache.embed_corpus(teacher, corpus, session)[rows]
-        ids = token_batches.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
+        ids = tokenizer_files.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
         self.lengths = np.array([len(row) for row in ids])
         self.suite = suite
         self.suite_score = (
@@ -112,7 +112,7 @@ def encoder(student: PreparedStudent, precision: str) -> Encode:
         )[0]
 
     def encode(texts: list[str]) -> np.ndarray:
-        ids = token_batches.encode_ids(
+        ids = tokenizer_files.encode_ids(
             student.tokenizer, [student.prompt + text for text in texts], student.max_tokens
         )
         return embed_in_batches(

@@ -12,7 +12,7 @@ import onnxruntime
 from onnx import helper
 
 from edgedistill import files, machine
-from edgedistill.runtime.golden_texts import golden_texts
+from edgedistill.runtime.golden_file import golden_texts
 from edgedistill.runtime.onnx_session import open_in_memory
 
 SENTENCES = Path(__file__).with_name("sample_sentences.txt")  # written for this purpose, in no data set
