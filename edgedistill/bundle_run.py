@@ -7,7 +7,6 @@ nothing of it is used before the runtime's checks, and its student's shape is ch
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -24,17 +23,16 @@ from edgedistill.runtime.trust import GET_AGAIN
 from edgedistill.students import finite_weights, graph, kinds
 from edgedistill.students.output import Output
 
-LEAST_AGREEMENT = (
-    0.9  # cosine of the student read back to its graph, which quantizes activations too, on random ids
-)
+# cosine of the student read back to its graph, which quantizes activations too, on random ids
+LEAST_AGREEMENT = 0.9
 LONGEST_TOKEN = 100  # characters of a special token
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKEN_NAMES = ("bos_token", "cls_token", "eos_token", "mask_token", "pad_token", "sep_token", "unk_token")
 
 
 class BundleRun(run.Run):
-    """A bundle's student as a finished run; `folder` is the bundle's. precision: which one its weights are
-    read from."""
+    """A bundle's student as a finished run; `folder` is the bundle's, and its weights are read from the
+    graph in `precision`."""
 
     def __init__(self, opened: bundle.Bundle, spec: recipe.Recipe, shape: dict[str, Any]) -> None:
         info = {"dims": opened.dims[0], "parameters": opened.manifest.get("parameters", {})}
@@ -47,13 +45,23 @@ class BundleRun(run.Run):
         """{bundle, precision, sha256 of the graph}."""
         return {"bundle": self.folder.name, "precision": self.precision, "sha256": self._entry["sha256"]}
 
+    @property
+    def task(self) -> None:
+        return None
+
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """From tokenizer.json alone, with the names of its special tokens: other settings could have it
         loaded by other code.
 
         Raises UserError for more tokens than the student has embeddings of.
         """
-        names = _special_tokens(self.folder / TOKENIZER_CONFIG)
+        config = files.read_json_object(self.folder / TOKENIZER_CONFIG, "copy the bundle again")
+        names = {}
+        for name in TOKEN_NAMES:
+            token = config.get(name)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str) and len(text) <= LONGEST_TOKEN:
+                names[name] = text
         loaded: Any = PreTrainedTokenizerFast(
             tokenizer_file=str(self.folder / "tokenizer.json"), model_max_length=self.max_tokens, **names
         )
@@ -75,9 +83,12 @@ class BundleRun(run.Run):
         """The weights read back. Raises UserError for a traced graph, CheckFailed for one that is not this
         student's."""
         model = onnx.load(self.folder / self._entry["file"])
-        weights = graph.read_back(
-            dequantize.constants(model), self.shape, str(self.folder)
-        )  # first: sizes are checked here
+        try:
+            constants = dequantize.constants(model)
+        except (KeyError, IndexError, ValueError):
+            raise CheckFailed(f"{self.folder}: its constants do not fit together; {GET_AGAIN}") from None
+        # first: sizes are checked here
+        weights = graph.read_back(constants, self.shape, str(self.folder))
         module = kinds.KINDS[self.kind].build(self.shape)
         module.load_state_dict(weights)
         if self.shape.get("blocks"):
@@ -95,24 +106,21 @@ class BundleRun(run.Run):
 
 
 def open_finished(name: str, place: str) -> run.Run:
-    """A finished student: the folder of a run, or the name or folder of a bundle. place: the recipe's field
-    that names it.
+    """A finished student: the folder of a run, or the name or folder of a bundle, which the recipe's field
+    `place` names.
 
-    Raises UserError where it is neither, or a classifier or a teacher; CheckFailed for a bundle that fails
-    the runtime's checks.
+    Raises UserError where it is neither, or a classifier or a teacher, or where its shape is none that a
+    graph holds whole; CheckFailed for a bundle that fails the runtime's checks.
     """
     found = resolve(name)
     if isinstance(found, RunFolder):
         opened = run.open_run(found.folder, place)
-        if opened.labels:
-            raise UserError(
-                f"{place}: {name} is a classifier ({', '.join(opened.labels)}); give a student that embeds"
-            )
-        if opened.kind not in kinds.KINDS:
-            raise UserError(f"{place}: {name} is the run of a teacher, not of a student; give a student's")
+        _check_student(f"{place}: {name}", opened.kind, opened.labels)
         return opened
     if isinstance(found, BundleFolder):
-        return _open_bundle(found, place)
+        about = manifest.read(found.folder)
+        _check_student(f"{place}: {found.name}", about["kind"], about.get("labels", []))
+        return _open_bundle(found, about)
     if isinstance(found, ModelFolder):
         way_out = "a student with a `kind`, such as bert, can start from a model's layers"
         raise UserError(f"{place}: the folder {name} is neither a bundle nor a run; {way_out}")
@@ -120,34 +128,20 @@ def open_finished(name: str, place: str) -> run.Run:
     raise UserError(f"{place}: {known}; or give the folder of a bundle or a run")
 
 
-def _open_bundle(found: BundleFolder, place: str) -> BundleRun:
-    folder, about = found.folder, manifest.read(found.folder)
-    at = f"{place}: {found.name}"
-    if about.get("labels"):
-        raise UserError(f"{at} is a classifier, whose weights are not read back; give a student that embeds")
-    if about["kind"] not in kinds.KINDS:
-        raise UserError(f"{at} is the bundle of a teacher, not of a student; give a student's")
-    shape = about.get("student", {})
+def _check_student(at: str, kind: str, labels: list[str]) -> None:
+    if labels:
+        raise UserError(f"{at} is a classifier ({', '.join(labels)}); give a student that embeds")
+    if kind not in kinds.KINDS:
+        raise UserError(f"{at} is a teacher, not a student; give a student's run or bundle")
+
+
+def _open_bundle(found: BundleFolder, about: dict[str, Any]) -> BundleRun:
+    folder, place = found.folder, str(found.folder / "manifest.json")
     precision = next((each for each in PRECISIONS if each in about["precisions"]), None)
     opened = bundle.load(folder, found.precision or precision, threads=1)
     if problems := manifest.changes(folder, opened.manifest, [TOKENIZER_CONFIG]):
         raise CheckFailed("\n".join(problems), {"problems": problems})
-    shape = kinds.checked({**shape, "kind": about["kind"]}, str(folder / "manifest.json"))
+    shape = kinds.checked({**about.get("student", {}), "kind": about["kind"]}, place)
     if shape.get("blocks") and sum(size for size, _ in shape["blocks"]) != opened.dims[0]:
-        raise UserError(
-            f"{folder / 'manifest.json'}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}"
-        )
-    spec = recipe.parse(opened.manifest.get("recipe", {}), str(folder / "manifest.json"))
-    return BundleRun(opened, spec, shape)
-
-
-def _special_tokens(path: Path) -> dict[str, str]:
-    """{name: text} of the special tokens in a tokenizer_config.json, which writes some as mappings."""
-    config = files.read_json_object(path, "copy the bundle again")
-    found = {name: config.get(name) for name in TOKEN_NAMES}
-    texts = {
-        name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()
-    }
-    return {
-        name: text for name, text in texts.items() if isinstance(text, str) and len(text) <= LONGEST_TOKEN
-    }
+        raise UserError(f"{place}: student.blocks: not of {opened.dims[0]} dimensions; {GET_AGAIN}")
+    return BundleRun(opened, recipe.parse(opened.manifest.get("recipe", {}), place), shape)

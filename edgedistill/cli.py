@@ -528,16 +528,16 @@ def export(
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
         _refuse_existing(str(out), "--out", overwrite)
     require("torch", "export", "train")
-    from edgedistill.export import bundle_writer, explanation
+    from edgedistill.export import bundle_writer, explanation, model_source
 
+    given = model_source.Source(source, pooling, revision, remote_code)
     if explain:
-        session = Session(log=log, progress=not as_json and sys.stderr.isatty(), remote_code=remote_code)
-        explained = explanation.of(
-            source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision
-        )
+        session = Session(log=log, progress=not as_json and sys.stderr.isatty())
+        with model_source.opened(given) as run:
+            explained = explanation.explain(run, precisions[0] if len(precisions) == 1 else "int8", session)
         print_result(explained, as_json, explanation.table(explained))
         return
-    found = bundle_writer.export(source, precisions, out, log, pooling, revision, remote_code)
+    found = bundle_writer.export(given, precisions, out, log)
     print_result({"bundle": str(out), **found}, as_json, str(out))
 
 
@@ -725,7 +725,7 @@ def mobile(
     require("onnxruntime_extensions", "mobile", "mobile")
     from edgedistill.mobile import package
 
-    found = package.write(name, out, None, log, "ids" if ids else "texts")
+    found = package.write(name, out, None, log, ids)
     print_result({"package": str(out), **found}, as_json, str(out))
 
 

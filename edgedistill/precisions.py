@@ -12,13 +12,8 @@ from typing import Any, NamedTuple
 
 from edgedistill.errors import UserError, unknown_name
 
-INT8_PRODUCTS = {
-    "avx_vnni",
-    "avx512_vnni",
-    "amx_int8",
-    "asimddp",
-    "i8mm",
-}  # instruction sets that multiply 8-bit integers
+# instruction sets that multiply 8-bit integers
+INT8_PRODUCTS = {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}
 
 
 class Rank(NamedTuple):
@@ -38,14 +33,11 @@ class Precision(NamedTuple):
     """A precision: its file in a bundle, its weights, its ranks, and the least agreement with torch that an
     export requires.
 
-    bits: the bits of a weight. bytes_per_weight: with its scales.
-    single_cosine: of a golden text's embedding to torch's, run by itself or in one padded batch with all
-        others.
-    batch_cosine: of the single to the batched embedding; the manifest's `drift`. probability_difference: the
-        largest of a classifier.
-    fallback: the precision to try where one of these is not reached. dtype: transformers.js's name for the
-        file, where it has one.
-    default: whether an export writes it where none is named.
+    A weight has so many bits, and with its scales so many bytes. `single_cosine` is that of a golden text's
+    embedding to torch's, run by itself or in one padded batch with all others; `batch_cosine` that of the
+    single to the batched embedding, the manifest's `drift`; `probability_difference` a classifier's largest.
+    `fallback` is the precision to try where one of these is not reached, `dtype` transformers.js's name for
+    the file, where it has one. An export that names no precision writes those that are `default`.
     """
 
     file: str
@@ -67,9 +59,8 @@ class Precision(NamedTuple):
 
 
 # The most exact weights first. The products of w8 and w4 are slower than float32's where the processor does
-# not multiply 8-bit integers.
-# A CPU only emulates float16. On cuda, w8 and w4 were not measured; int8 is last there, because its products
-# run on the CPU.
+# not multiply 8-bit integers. A CPU only emulates float16. On cuda, w8 and w4 were not measured; int8 is last
+# there, because its products run on the CPU.
 PRECISIONS: dict[str, Precision] = {
     "fp32": Precision(
         file="onnx/model.onnx",

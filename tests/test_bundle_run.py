@@ -150,9 +150,9 @@ def test_what_is_no_finished_student(made: Path, tmp_path: Path) -> None:
     [
         (
             {"labels": ["a", "b"], "precisions": {"fp32": {"file": "onnx/model.onnx"}}},
-            "is a classifier, whose weights are not read back; give a student that embeds",
+            "is a classifier (a, b); give a student that embeds",
         ),
-        ({"kind": "teacher"}, "is the bundle of a teacher, not of a student; give a student's"),
+        ({"kind": "teacher"}, "is a teacher, not a student; give a student's run or bundle"),
         ({"student": None}, "student: None, not a mapping"),
         ({"student": {"kind": "bert"}}, "student.head: Field required; " + GET_AGAIN),
     ],

@@ -20,6 +20,7 @@ from edgedistill.errors import UserError
 from edgedistill.evaluation.suites import labelled_task
 from edgedistill.evaluation.teacher_agreement import ReferenceEmbeddings
 from edgedistill.export import bundle_writer
+from edgedistill.export.model_source import Source
 from edgedistill.recipe import recorded
 from edgedistill.runtime import manifest
 from edgedistill.session import Session
@@ -83,7 +84,9 @@ def test_the_code_of_a_model_does_not_run(
         )
     elif way == "export":
         attempt(
-            lambda: bundle_writer.export(folder, ["fp32"], tmp_path / "b", lambda line: None, pooling="mean")
+            lambda: bundle_writer.export(
+                Source(str(folder), "mean"), ["fp32"], tmp_path / "b", lambda line: None
+            )
         )
     elif way == "trim":
         arguments = [

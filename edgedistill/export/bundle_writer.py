@@ -5,231 +5,213 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import onnx
 
 from edgedistill import files, quantization
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.export import library_files, model_card, model_source, parity
 from edgedistill.precisions import PRECISIONS, known_precisions
-from edgedistill.quantization import TokenIds, graph_facts, mixed_precision, sample_texts
+from edgedistill.quantization import TokenIds, graph_editor, mixed_precision, sample_texts
 from edgedistill.run import Run, versions
 from edgedistill.runtime import bundle, golden_file
-from edgedistill.runtime.manifest import SCHEMA, digest
+from edgedistill.runtime.manifest import INPUTS, SCHEMA, digest
 from edgedistill.runtime.trust import operators
 from edgedistill.session import Log
 from edgedistill.students import graph, model_folder
 
 PACKAGES = ("onnx", "onnxruntime", "torch", "transformers", "tokenizers", "numpy")
-
 MOST_IN_FLOAT32 = 0.9  # of the weights of products; a graph with more is in no other precision
-
-Found = dict[str, dict[str, Any]]  # precision -> its entry in the manifest
 
 
 def export(
-    source: str | Path,
-    precisions: list[str],
-    out: Path,
-    log: Log,
-    pooling: str | None = None,
-    revision: str | None = None,
-    remote_code: bool = False,
+    source: str | Path | model_source.Source, precisions: list[str], out: Path, log: Log
 ) -> dict[str, Any]:
     """Write a run or a model as a bundle at `out`, atomically. Returns {name, parameters, precisions, dims};
     of a classifier, labels in place of dims.
 
-    source: a run's folder, or what `model_source.opened` takes as a model, with its `pooling`, `revision` and
-        `remote_code`.
-    An existing bundle at `out` is replaced, anything else is not. Raises UserError: neither run nor model, an
-    unknown precision, the tokenizer of another student. Raises CheckFailed when a graph does not give what
-    torch gives: the bundle is written with the other precisions, or not at all where every precision failed.
+    `source` is a run's folder, or what `model_source.opened` takes as a model. An existing bundle at `out` is
+    replaced, anything else is not. Raises UserError: neither run nor model, an unknown precision, the
+    tokenizer of another student. Raises CheckFailed when a graph does not give what torch gives: the bundle
+    is written with the other precisions, or not at all where every precision failed.
     """
     precisions = known_precisions(precisions)
     if out.exists() and not (out / "manifest.json").exists():
         raise UserError(f"{out}: already exists and is not a bundle; choose another name")
-    with model_source.opened(str(source), pooling, revision, remote_code) as run:
-        content = _content(run, precisions, log)
-        found, failed = _write(run, content, precisions, out, log)
+    with model_source.opened(source) as run:
+        writer = _writer(run)(run, out, log)
+        found, failed = writer.write(precisions)
         if failed:
-            raise _incomplete(out, found, failed)
+            reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
+            raise CheckFailed(
+                f"{out} was written with {', '.join(found)}, {reasons}",
+                {"precisions": found} | _details(failed),
+            )
         dims = {"dims": [run.dims, *run.matryoshka_dims]}
-        about = content.about if run.labels else dims
+        about = writer.about if run.labels else dims
         return {"name": run.recipe.name, "parameters": run.parameters, "precisions": found, **about}
 
 
-class Content(NamedTuple):
-    """What differs between the bundles of encoders and of classifiers.
-
-    golden is what torch gives for the golden texts, and fp32 the graph that precisions are converted from.
-    convert gives the graph of a precision and what is added to the precision's description, or raises
-    CheckFailed. write_files writes tokenizer and configuration into a folder. about is in parity.json: the
-    dims, or the labels. entries go into the manifest, beside those of every bundle. card makes the model card
-    of the final manifest.
-    """
-
-    golden: golden_file.Golden
-    fp32: onnx.ModelProto
-    convert: Callable[[str], tuple[onnx.ModelProto, str]]
-    write_files: Callable[[Path], None]
-    about: dict[str, Any]
-    entries: dict[str, Any]
-    card: Callable[[dict[str, Any]], str]
-
-
-def _content(run: Run, precisions: list[str], log: Log) -> Content:
-    """What goes into the bundle of a run. A classifier has a room beside the line, which is entered here."""
+def _writer(run: Run) -> type[Writer]:
+    """What writes a run's bundle. Classifiers have a room beside the line, which is entered here."""
     if not run.labels:
-        return _encoder(run, precisions, log)
+        return Writer
     from edgedistill.classification import export
 
-    return export.content(run)
+    return export.ClassifierWriter
 
 
-def _encoder(run: Run, precisions: list[str], log: Log) -> Content:
-    student = run.student()
-    golden = parity.by_torch(run, student)
-    model, measured = graph.build(student), sample_texts.samples(parity.reader(run), golden.ids)
-    _check_operators(model, student)
-    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
-    if source and not source.is_unit and source.similarity != "cosine":
-        fact = (
-            f"the model's embeddings are of any length and compared by {source.similarity} "
-            "(similarity_fn_name)"
-        )
-        log(
-            f"{run.recipe.name}: {fact}; the bundle's have unit length, so they rank by cosine, perhaps in "
-            "another order"
-        )
+@dataclass
+class Content:
+    """What is written: a module in torch, what it gives for the golden texts, its fp32 graph, from which the
+    precisions are converted, and the token ids that activations are measured on."""
 
-    def convert(precision: str) -> tuple[onnx.ModelProto, str]:
-        quantized, kept = _quantized(model, precision, measured, golden.ids)
-        worst = graph.compare(student, quantized, run.max_tokens, library_files.vocabulary_size(student))
-        # random ids judge float32 only: what 8 bits lose is judged on texts. NaN is above nothing.
-        if not worst > (PRECISIONS["fp32"].single_cosine if precision == "fp32" else -1):
-            raise CheckFailed(
-                f"the {precision} graph gives other embeddings than torch on random ids (cosine {worst:.4f})"
-            )
-        if not kept:
-            return quantized, ""
-        log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
-        return quantized, f"; {len(kept)} of the products in w8, which lose the most in int8"
-
-    return Content(
-        golden,
-        model,
-        convert,
-        lambda folder: library_files.write(folder, run, student, precisions),
-        {"dims": run.dims},
-        {},
-        lambda final: model_card.encoder_card(
-            final, library_files.libraries(student, list(final["precisions"]))
-        ),
-    )
+    module: Any
+    golden: golden_file.Golden
+    fp32: onnx.ModelProto
+    samples: TokenIds
 
 
-def _write(
-    run: Run, content: Content, precisions: list[str], out: Path, log: Log
-) -> tuple[Found, dict[str, CheckFailed]]:
-    """Write the bundle; returns the precisions that passed their checks, and why the others failed."""
-    with files.new_folder(out) as folder:
-        content.write_files(folder)
+class Writer:
+    """Writes the bundle of a student that embeds. What is not the same for a classifier is a method."""
 
-        def compared(precision: str, quantized: onnx.ModelProto) -> dict[str, Any]:
-            entry = _write_graph(folder, quantized, precision)
-            files.write_json(
-                folder / "manifest.json", manifest(folder, run, {precision: entry}) | content.entries
-            )
-            return entry | parity.compare(bundle.load(folder, precision=precision), content.golden)
+    def __init__(self, run: Run, out: Path, log: Log) -> None:
+        self.run, self.out, self.log = run, out, log
+        self.content = self.opened()
 
-        def checked(precision: str) -> dict[str, Any]:
-            quantized, addition = content.convert(precision)
-            device = quantization.simulated(quantized, precision)
-            simulated = compared(precision, device) if device is not None else {}
-            entry = compared(precision, quantized)
-            entry |= {
-                key: simulated[key] for key in ("parity", "drift") if key in simulated
-            }  # what the device gives, not this CPU
-            entry["weights"] += addition + _left_in_float32(content.fp32, quantized, precision, log)
-            log(parity.summary(precision, entry, content.golden))
-            return entry
+    def opened(self) -> Content:
+        """The student with its fp32 graph. Raises CheckFailed where that gives other embeddings than torch on
+        random ids."""
+        run, student = self.run, self.run.student()
+        golden, fp32 = parity.by_torch(run, student), graph.build(student)
+        _check_operators(fp32, student)
+        _log_similarity(run, self.log)
+        content = Content(student, golden, fp32, sample_texts.samples(parity.reader(run), golden.ids))
+        worst, measure = self._on_random_ids(content, fp32), golden.measure
+        if fact := measure.problem(worst, measure.required(PRECISIONS["fp32"]), "fp32", " on random ids"):
+            raise CheckFailed(f"{self.out} was not written: its graph {fact}")
+        return content
 
-        found, failed = _each(precisions, checked, folder, out)
-        limits = {precision: content.golden.measure.required(PRECISIONS[precision]) for precision in found}
+    def converted(self, precision: str) -> tuple[onnx.ModelProto, list[str]]:
+        """The graph in a precision, and the names of the products that int8 leaves in w8."""
+        content, kept = self.content, list[str]()
+        if precision == "int8":
+            model, kept = mixed_precision.int8_with_w8(content.fp32, content.samples, content.golden.ids)
+        else:
+            model = quantization.convert(content.fp32, precision, content.samples)
+        # what few bits lose is judged on texts
+        if precision != "fp32" and not np.isfinite(self._on_random_ids(content, model)):
+            raise CheckFailed(f"the {precision} graph gives rows that are not finite on random ids")
+        return model, kept
+
+    def write_files(self, folder: Path, precisions: list[str]) -> None:
+        """Write tokenizer and configuration."""
+        library_files.write(folder, self.run, self.content.module, precisions)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What parity.json says of the rows."""
+        return {"dims": self.run.dims}
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """What the manifest has beside the entries of every bundle."""
+        return {}
+
+    def card(self, final: dict[str, Any]) -> str:
+        """The model card of the final manifest."""
+        names = library_files.libraries(self.content.module, list(final["precisions"]))
+        return model_card.encoder_card(final, names)
+
+    def write(self, precisions: list[str]) -> tuple[dict[str, Any], dict[str, CheckFailed]]:
+        """Write the bundle; returns the manifest's entries of the precisions that passed their checks, and
+        why the others failed. Raises CheckFailed where all of them failed."""
+        found: dict[str, Any] = {}
+        failed: dict[str, CheckFailed] = {}
+        with files.new_folder(self.out) as folder:
+            self.write_files(folder, precisions)
+            for precision in precisions:
+                try:
+                    found[precision] = self._add(precision, folder)
+                except CheckFailed as error:
+                    failed[precision] = error
+                    (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
+            if not found:
+                reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
+                details = next(iter(failed.values())).details | _details(failed)
+                raise CheckFailed(f"{self.out} was not written: {reasons}", details)
+            golden = self.content.golden
+            limits = {name: golden.measure.required(PRECISIONS[name]) for name in found}
+            texts = golden_file.content(golden, self.about, self.run.max_tokens, limits)
+            files.write_json(folder / "parity.json", texts, compact=True)
+            final = manifest(folder, self.run, found) | self.entries
+            files.write_text(folder / "README.md", self.card(final))
+            seal(folder, final)
+            if self.out.exists():
+                self.log(f"{self.out}: replaces the existing bundle")
+        return found, failed
+
+    def _add(self, precision: str, folder: Path) -> dict[str, Any]:
+        """Write and check the graph of a precision; returns its entry in the manifest."""
+        converted, kept = self.converted(precision)
+        device = quantization.simulated(converted, precision)
+        simulated = self._compared(precision, device, folder) if device is not None else {}
+        entry = self._compared(precision, converted, folder)
+        if simulated:  # what the device gives, not this CPU
+            entry |= {key: simulated[key] for key in ("parity", "drift")}
+        if kept:
+            self.log(f"int8: {len(kept)} products stay in w8: {', '.join(kept)}")
+            entry["weights"] += f"; {len(kept)} of the products in w8, which lose the most in int8"
+        entry["weights"] += self._left_in_float32(converted, precision)
+        self.log(parity.summary(precision, entry, self.content.golden))
+        return entry
+
+    def _on_random_ids(self, content: Content, model: onnx.ModelProto) -> float:
+        """The smallest cosine of a graph's embeddings to torch's."""
+        size = library_files.vocabulary_size(content.module)
+        return graph.compare(content.module, model, self.run.max_tokens, size)
+
+    def _compared(self, precision: str, model: onnx.ModelProto, folder: Path) -> dict[str, Any]:
+        """Write a graph, open it as the only one of the bundle, and compare it; returns its entry."""
+        row = PRECISIONS[precision]
+        if found := graph_editor.not_finite(model):
+            raise CheckFailed(f"the {precision} graph's {found}; {row.remedy}")
+        path = folder / row.file
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(model.SerializeToString())
+        entry = {
+            "file": row.file,
+            "sha256": files.sha256_file(path),
+            "size_bytes": path.stat().st_size,
+            "rank": row.rank._asdict(),
+            "weights": row.description,
+            "operators": _operators(model),
+        }
         files.write_json(
-            folder / "parity.json",
-            golden_file.content(content.golden, content.about, run.max_tokens, limits),
-            compact=True,
+            folder / "manifest.json", manifest(folder, self.run, {precision: entry}) | self.entries
         )
-        final = manifest(folder, run, found) | content.entries
-        files.write_text(folder / "README.md", content.card(final))
-        seal(folder, final)
-        _log_replaced(out, log)
-    return found, failed
+        return entry | parity.compare(bundle.load(folder, precision=precision), self.content.golden)
 
-
-def _quantized(
-    model: onnx.ModelProto, precision: str, samples: TokenIds, golden: TokenIds
-) -> tuple[onnx.ModelProto, list[str]]:
-    """An encoder's graph in a precision, and of int8 the layers that stay in w8."""
-    if precision != "int8":
-        return quantization.convert(model, precision, samples), []
-    return mixed_precision.int8_with_w8(model, samples, golden)
-
-
-def _each(
-    precisions: list[str], checked: Callable[[str], dict[str, Any]], folder: Path, out: Path
-) -> tuple[Found, dict[str, CheckFailed]]:
-    """Write and check every precision; the graph of one that fails is removed. Raises CheckFailed where all
-    of them fail."""
-    found: Found = {}
-    failed: dict[str, CheckFailed] = {}
-    for precision in precisions:
-        try:
-            found[precision] = checked(precision)
-        except CheckFailed as error:
-            failed[precision] = error
-            (folder / PRECISIONS[precision].file).unlink(missing_ok=True)
-    if not found:
-        reasons = "; ".join(dict.fromkeys(map(str, failed.values())))
-        raise CheckFailed(
-            f"{out} was not written: {reasons}", next(iter(failed.values())).details | _details(failed)
-        )
-    return found, failed
-
-
-def _incomplete(out: Path, found: Found, failed: dict[str, CheckFailed]) -> CheckFailed:
-    """The error of an export that wrote some of its precisions."""
-    reasons = "; ".join(f"without {precision}: {error}" for precision, error in failed.items())
-    return CheckFailed(
-        f"{out} was written with {', '.join(found)}, {reasons}", {"precisions": found} | _details(failed)
-    )
-
-
-def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
-    return {
-        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
-    }
-
-
-def _write_graph(folder: Path, model: onnx.ModelProto, precision: str) -> dict[str, Any]:
-    if found := graph_facts.not_finite(model):
-        raise CheckFailed(f"the {precision} graph's {found}; {PRECISIONS[precision].remedy}")
-    name = PRECISIONS[precision].file
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(model.SerializeToString())
-    return {
-        "file": name,
-        "sha256": files.sha256_file(path),
-        "size_bytes": path.stat().st_size,
-        "rank": PRECISIONS[precision].rank._asdict(),
-        "weights": PRECISIONS[precision].description,
-        "operators": _operators(model),
-    }
+    def _left_in_float32(self, converted: onnx.ModelProto, precision: str) -> str:
+        """What to add to a precision's description where some products stay in float32. Raises CheckFailed
+        where nearly all of them do."""
+        left, share = graph_editor.left_in_float32(self.content.fp32, converted)
+        if precision == "fp32" or (share <= MOST_IN_FLOAT32 and not left):
+            return ""
+        names = [f"{layer} ({operator})" for layer, operator in left.items()]
+        shown = ", ".join([*names[:3], "…"] if len(names) > 3 else names)
+        fact = f"{len(left)} products with {share:.0%} of their weights stay in float32: {shown}"
+        if share > MOST_IN_FLOAT32:
+            reason = fact if left else "it converts nothing"
+            raise CheckFailed(
+                f"the graph would be {precision} in name only, since {reason}; leave {precision} out"
+            )
+        self.log(f"{precision}: {fact}")
+        return f"; {len(left)} products in float32"
 
 
 def _check_operators(model: onnx.ModelProto, student: Any) -> None:
@@ -240,26 +222,15 @@ def _check_operators(model: onnx.ModelProto, student: Any) -> None:
         raise UserError(f"{type(getattr(student, 'model', student)).__name__}: {fact}; {model_folder.TEACH}")
 
 
-def _left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto, precision: str, log: Log) -> str:
-    """What to add to a precision's description where some products stay in float32. Raises CheckFailed where
-    nearly all of them do."""
-    left, share = graph_facts.left_in_float32(fp32, quantized)
-    if precision == "fp32":
-        return ""
-    names = ", ".join(f"{layer} ({operator})" for layer, operator in list(left.items())[:3]) + (
-        ", …" if len(left) > 3 else ""
-    )
-    if share > MOST_IN_FLOAT32:
-        fact = (
-            f"{len(left)} products with {share:.0%} of their weights stay in float32: {names}"
-            if left
-            else "it converts nothing"
+def _log_similarity(run: Run, log: Log) -> None:
+    """Report a model whose embeddings another similarity compares than the cosine of a bundle's."""
+    source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
+    if source and not source.is_unit and source.similarity != "cosine":
+        log(
+            f"{run.recipe.name}: the model's embeddings are of any length and compared by "
+            f"{source.similarity} (similarity_fn_name); the bundle's have unit length, so they rank by "
+            "cosine, perhaps in another order"
         )
-        raise CheckFailed(f"the graph would be {precision} in name only, since {fact}; leave {precision} out")
-    if not left:
-        return ""
-    log(f"{precision}: {len(left)} products with {share:.1%} of their weights stay in float32: {names}")
-    return f"; {len(left)} products in float32"
 
 
 def _operators(model: onnx.ModelProto) -> list[str]:
@@ -270,14 +241,15 @@ def _operators(model: onnx.ModelProto) -> list[str]:
     )
 
 
-def _log_replaced(out: Path, log: Log) -> None:
-    if out.exists():
-        log(f"{out}: replaces the existing bundle")
+def _details(failed: dict[str, CheckFailed]) -> dict[str, Any]:
+    return {
+        "failed": {precision: {"reason": str(error), **error.details} for precision, error in failed.items()}
+    }
 
 
 def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of the files that are in the folder now. precisions: {file, sha256, size_bytes, parity,
-    drift} of each precision."""
+    """The manifest of the files that are in the folder now. `precisions` has {file, sha256, size_bytes,
+    parity, drift} of each precision."""
     tokenizer: Any = run.tokenizer()
     return {
         "schema": SCHEMA,
@@ -295,7 +267,7 @@ def manifest(folder: Path, run: Run, precisions: dict[str, Any]) -> dict[str, An
         "pad_id": tokenizer.pad_token_id or 0,
         "parameters": run.parameters,
         "precisions": precisions,
-        "inputs": ["input_ids", "attention_mask"],
+        "inputs": INPUTS[:2],
         "output": "sentence_embedding",
         "files": _hashes(folder),
         "versions": versions(PACKAGES),

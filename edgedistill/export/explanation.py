@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
+import onnx
 from rich import box
 from rich.table import Table
 
 from edgedistill.errors import UserError
 from edgedistill.evaluation.tables import plain
-from edgedistill.export import model_source, parity
-from edgedistill.precisions import known_precisions
-from edgedistill.quantization import converter, sensitivity
-from edgedistill.quantization.sample_texts import samples, suite_sentences
+from edgedistill.export import parity
+from edgedistill.quantization import Converter, convert_except, converted, converter, sample_texts
 from edgedistill.run import Run
 from edgedistill.session import Session, progress_bar
 from edgedistill.students import graph
 
-
-def of(
-    source: str, precision: str, session: Session, pooling: str | None = None, revision: str | None = None
-) -> dict[str, Any]:
-    """`explain` of a run or a model, as `bundle_writer.export` takes it."""
-    with model_source.opened(source, pooling, revision, session.remote_code) as run:
-        return explain(run, precision, session)
+Cost = dict[str, Any]  # {cosine_mean, cosine_min, saved_bytes}: of embeddings to fp32's, over all texts
 
 
 def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
     """{name, precision, texts, cosine_mean, cosine_min, saved_bytes, layers}: of the whole graph, and of each
     layer quantized alone.
 
-    Layers are sorted by their cosine to fp32, the worst first. Nothing is written. Raises UserError for an
-    unknown precision, for fp32 and for a classifier.
+    A layer is {name, operator, shape, cosine_mean, cosine_min, saved_bytes, share}, named after the student's
+    parameter. Its share is of all that is lost, 1 − cosine_mean over the sum of all layers': errors of
+    different layers are nearly independent, so they add up. The layer that loses most comes first. Nothing is
+    written. Raises UserError for an unknown precision, for fp32 and for a classifier.
     """
-    known_precisions([precision])
     if precision == "fp32":
         raise UserError(
             "--precision: fp32 converts nothing, so there is nothing to explain; choose another precision"
@@ -46,33 +39,48 @@ def explain(run: Run, precision: str, session: Session) -> dict[str, Any]:
         )
     reader = parity.reader(run)
     golden_ids = reader.token_ids(reader.golden_texts())
-    measured, ids = samples(reader, golden_ids), golden_ids + reader.token_ids(suite_sentences()[::2])
+    measured = sample_texts.samples(reader, golden_ids)
+    ids = golden_ids + reader.token_ids(sample_texts.suite_sentences()[::2])
     model = graph.build(run.student())
     session.log(
         f"{precision}: quantizing each layer alone, on {len(ids)} texts; this takes minutes for six layers"
     )
-
-    def tracked(names: Sequence[str]) -> Iterator[str]:
-        with progress_bar(len(names), session.progress, "quantizing", "layers") as advance:
-            for name in names:
-                yield name
-                advance(1)
-
-    found = sensitivity.costs(model, converter(model, precision, measured), ids, track=tracked)
-    whole, layers = (
-        _rounded(found.whole),
-        [_rounded(layer) | {"share": round(layer.share, 4)} for layer in found.layers],
-    )
-    shared = {key: whole[key] for key in ("cosine_mean", "cosine_min", "saved_bytes")}
-    return {"name": run.recipe.name, "precision": precision, "texts": len(ids), **shared, "layers": layers}
+    whole, alone = costs(model, converter(model, precision, measured), ids, session.progress)
+    lost = sum(1 - cost["cosine_mean"] for cost in alone.values()) or 1.0
+    readers = {name: node for node in reversed(model.graph.node) for name in node.input}
+    shapes = {constant.name: tuple(constant.dims) for constant in model.graph.initializer}
+    layers = [
+        {"name": name, "operator": readers[name].op_type, "shape": shapes[name]}
+        | cost
+        | {"share": round((1 - cost["cosine_mean"]) / lost, 4)}
+        for name, cost in sorted(alone.items(), key=lambda item: (item[1]["cosine_mean"], item[0]))
+    ]
+    about = {"name": run.recipe.name, "precision": precision, "texts": len(ids)}
+    return about | whole | {"layers": layers}
 
 
-def _rounded(cost: sensitivity.LayerCost) -> dict[str, Any]:
-    return {
-        **cost._asdict(),
-        "cosine_mean": round(cost.cosine_mean, 6),
-        "cosine_min": round(cost.cosine_min, 6),
-    }
+def costs(
+    model: onnx.ModelProto, convert: Converter, ids: sample_texts.TokenIds, progress: bool = False
+) -> tuple[Cost, dict[str, Cost]]:
+    """The cost of converting an fp32 graph, and of each weight that this converts, by itself.
+
+    `ids` are the token ids of texts. An LSTM is one layer, under the name of its W. The graph is opened and
+    run once for each layer, once converted and once as it is.
+    """
+    quantized, expected = convert(model), sample_texts.embeddings(model, ids)
+    names = converted(model, quantized)
+
+    def cost(changed: onnx.ModelProto) -> Cost:
+        mean, least = (round(each, 6) for each in sample_texts.agreement(changed, expected, ids))
+        saved = model.ByteSize() - changed.ByteSize()
+        return {"cosine_mean": mean, "cosine_min": least, "saved_bytes": saved}
+
+    alone = {}
+    with progress_bar(len(names), progress, "quantizing", "layers") as advance:
+        for name in names:
+            alone[name] = cost(convert_except(convert, model, [each for each in names if each != name]))
+            advance(1)
+    return cost(quantized), alone
 
 
 def table(found: dict[str, Any]) -> str:
@@ -84,28 +92,19 @@ def table(found: dict[str, Any]) -> str:
     sheet = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
-    sheet.add_column("layer", no_wrap=True)
-    sheet.add_column("operator", no_wrap=True)
+    for head in ("layer", "operator"):
+        sheet.add_column(head, no_wrap=True)
     for head in ("shape", "cosine, mean", "min", "share of the loss", "kB saved"):
         sheet.add_column(head, justify="right", no_wrap=True)
+
+    def add_row(name: str, operator: str, shape: str, entry: dict[str, Any], share: str) -> None:
+        mean, least = f"{entry['cosine_mean']:.6f}", f"{entry['cosine_min']:.5f}"
+        sheet.add_row(name, operator, shape, mean, least, share, f"{entry['saved_bytes'] / 1e3:,.1f}")
+
     for layer in found["layers"]:
+        name = layer["name"].removeprefix("model.").removesuffix(".T").removesuffix(".weight")
         shape = " × ".join(map(str, layer["shape"]))
-        sheet.add_row(
-            layer["label"],
-            layer["operator"],
-            shape,
-            *_numbers(layer),
-            f"{layer['share']:.1%}",
-            _kilobytes(layer),
-        )
+        add_row(name, layer["operator"], shape, layer, f"{layer['share']:.1%}")
     sheet.add_section()
-    sheet.add_row("all together", "", "", *_numbers(found), "", _kilobytes(found))
+    add_row("all together", "", "", found, "")
     return plain(sheet, 120)
-
-
-def _numbers(entry: dict[str, Any]) -> tuple[str, str]:
-    return f"{entry['cosine_mean']:.6f}", f"{entry['cosine_min']:.5f}"
-
-
-def _kilobytes(entry: dict[str, Any]) -> str:
-    return f"{entry['saved_bytes'] / 1e3:,.1f}"

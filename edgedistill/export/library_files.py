@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
 from torch import nn
 
 from edgedistill import files
-from edgedistill.export import static_layout
 from edgedistill.run import Run
 from edgedistill.students import graph_writer, model_folder
+from edgedistill.students.model_folder import ModelFolder
 from edgedistill.students.output import own
+from edgedistill.students.static import StaticStudent
 
-DROPPED_KEYS = (
-    "_name_or_path",
-    "transformers_version",
-    "torch_dtype",
-    "dtype",
-)  # of config.json: they describe another copy of the model
+# of config.json: they describe another copy of the model
+DROPPED_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+STATIC = "0_StaticEmbedding"  # where model2vec and sentence-transformers look
+# the pictures of "start of text" and "end of text": normalizers keep them, texts do not have them
+MARK = "\u2402\u2403"
 
 
 def is_encoder(student: Any) -> bool:
@@ -33,21 +34,23 @@ def libraries(student: Any, precisions: list[str]) -> list[str]:
     """The other libraries that open the bundle, by the names that the card explains.
 
     Any kind opens in fastembed, and in transformers.js as a model whose `sentence_embedding` is read. Its
-    pipelines pool
-    `last_hidden_state`, which must pool to the embedding; sentence-transformers and optimum need a
-        transformer that they know.
+    pipelines pool `last_hidden_state`, which must pool to the embedding; sentence-transformers and optimum
+    need a transformer that they know.
     """
     found = ["fastembed", "transformers.js model"]
     if is_encoder(student):
         found += ["sentence-transformers", "optimum"]
-        found += (
-            ["transformers.js pipeline", "text-embeddings-inference"]
-            if graph_writer.pools_to_embedding(student)
-            else []
-        )
-    elif static_layout.applies(student, precisions):
+        if graph_writer.pools_to_embedding(student):
+            found += ["transformers.js pipeline", "text-embeddings-inference"]
+    elif is_static(student, precisions):
         found += ["model2vec"]
     return found
+
+
+def is_static(student: Any, precisions: list[str]) -> bool:
+    """Whether the student is also written as a table of rows: it is their mean, behind a linear head at most,
+    and the table is as exact as an fp32 graph beside it."""
+    return isinstance(student, StaticStudent) and not student.tanh and "fp32" in precisions
 
 
 def vocabulary_size(student: Any) -> int:
@@ -67,8 +70,8 @@ def write(folder: Path, run: Run, student: Any, precisions: list[str]) -> None:
         files.write_json(
             folder / "config.json", {"model_type": f"edgedistill-{run.kind}", **run.shape, **pad}
         )
-        if static_layout.applies(student, precisions):
-            static_layout.write(folder, run, student)
+        if is_static(student, precisions):
+            _static(folder, run, student)
         return
     config = {
         key: value for key, value in student.model.config.to_diff_dict().items() if key not in DROPPED_KEYS
@@ -89,24 +92,20 @@ def write_tokenizer(folder: Path, run: Run) -> None:
     config = files.read_json(run.tokenizer_folder / "tokenizer_config.json")
     if config.get("tokenizer_class") == "TokenizersBackend":  # a name that only transformers 5 knows
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    config = {
-        key: value
-        for key, value in config.items()
-        if key not in ("is_local", "local_files_only", "name_or_path", "max_length")
-    }
-    if "padding_side" in config:
-        config["padding_side"] = (
-            "right"  # as graphs read it; what it was in the model changes no text by itself
-        )
+    for key in ("is_local", "local_files_only", "name_or_path", "max_length"):
+        config.pop(key, None)
+    if "padding_side" in config:  # as graphs read it; what it was in the model changes no text by itself
+        config["padding_side"] = "right"
     files.write_json(folder / "tokenizer_config.json", {**config, "model_max_length": run.max_tokens})
     files.write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
 def tokenizer_json(folder: Path, max_tokens: int, side: str = "right") -> dict[str, Any]:
-    """The content of a bundle's tokenizer.json, from a tokenizer's folder. side: of a long text that is cut
-    off."""
+    """The content of a bundle's tokenizer.json, from a tokenizer's folder; `side` is the end of a long text
+    that is cut off."""
     raw = files.read_json(folder / "tokenizer.json")
-    return {**raw, "truncation": static_layout.truncation(max_tokens, side), "padding": None}
+    truncation = {"direction": side.capitalize(), "max_length": max_tokens}
+    return {**raw, "truncation": {**truncation, "strategy": "LongestFirst", "stride": 0}, "padding": None}
 
 
 def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
@@ -115,60 +114,73 @@ def _modules(folder: Path, run: Run, student: Any, half: bool) -> None:
 
     A head that the graph applies to every token has no Dense.
     """
-    poolings, width = (
-        student.poolings,
-        int(student.model.config.hidden_size),
-    )
-    dense = _dense(student)
+    poolings = list(getattr(student, "poolings", None) or [student.pooling])
+    width, dense = int(student.model.config.hidden_size), _dense(student)
     if graph_writer.pools_to_embedding(student):
         width, dense = int(student.dims), []
     if poolings == ["cls_pooler"]:  # the pooler is a dense layer on the first token
         poolings, dense = ["cls"], [(student.model.pooler.dense, nn.Tanh()), *dense]
-    names = [
-        "",
-        "1_Pooling",
-        *(f"{at}_Dense" for at in range(2, 2 + len(dense))),
-        f"{2 + len(dense)}_Normalize",
-    ]
-    modules = [
-        {
-            "idx": at,
-            "name": str(at),
-            "path": name,
-            "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}",
-        }
-        for at, name in enumerate(names)
-    ]
-    files.write_json(folder / "modules.json", modules)
     files.write_json(
         folder / "sentence_bert_config.json", {"max_seq_length": run.max_tokens, "do_lower_case": False}
     )
     source = model_folder.read(run.model_folder) if run.model_folder.is_dir() else None
-    files.write_json(
-        folder / "config_sentence_transformers.json", static_layout.sentence_settings(run, source)
-    )
-    pools_prompt = source.pools_prompt if source else True
-    pooling = {"word_embedding_dimension": width, **_pooling(poolings), "include_prompt": pools_prompt}
-    files.write_json(folder / "1_Pooling" / "config.json", pooling)
-    for at, (linear, activation) in enumerate(dense, start=2):
-        dense_folder = folder / f"{at}_Dense"
-        files.write_json(
-            dense_folder / "config.json",
-            {
-                "in_features": linear.in_features,
-                "out_features": linear.out_features,
-                "bias": linear.bias is not None,
-                "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
-            },
-        )
-        kind = torch.float16 if half else torch.float32
-        weights = {
-            f"linear.{name}": value.detach().to(kind).contiguous()
-            for name, value in linear.named_parameters()
+    files.write_json(folder / "config_sentence_transformers.json", _sentence_settings(run, source))
+    pooling = {
+        "word_embedding_dimension": width,
+        **_pooling(poolings),
+        "include_prompt": source.pools_prompt if source else True,
+    }
+    layers = [
+        {
+            "in_features": linear.in_features,
+            "out_features": linear.out_features,
+            "bias": linear.bias is not None,
+            "activation_function": f"{type(activation).__module__}.{type(activation).__name__}",
         }
-        save_file(weights, dense_folder / "model.safetensors")
-    (folder / names[-1]).mkdir()
-    files.write_json(folder / names[-1] / "config.json", {})
+        for linear, activation in dense
+    ]
+    modules = [("Transformer", None), ("Pooling", pooling), *(("Dense", layer) for layer in layers)]
+    _chain(folder, [*modules, ("Normalize", {})])
+    for at, (linear, _) in enumerate(dense, start=2):
+        kind = torch.float16 if half else torch.float32
+        weights = linear.state_dict(prefix="linear.")
+        save_file(
+            {name: value.to(kind).contiguous() for name, value in weights.items()},
+            folder / f"{at}_Dense" / "model.safetensors",
+        )
+
+
+def _chain(folder: Path, modules: list[tuple[str, dict[str, Any] | None]]) -> None:
+    """Write modules.json, and each module's config.json in its folder. A Transformer, which has none of its
+    own, lies beside it."""
+    listed = []
+    for at, (name, config) in enumerate(modules):
+        path = "" if name == "Transformer" else f"{at}_{name}"
+        listed.append(
+            {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{name}"}
+        )
+        if config is not None:
+            files.write_json(folder / path / "config.json", config)
+    files.write_json(folder / "modules.json", listed)
+
+
+def _sentence_settings(run: Run, source: ModelFolder | None = None) -> dict[str, Any]:
+    """config_sentence_transformers.json: the prompts, which of them comes before every text, and how
+    embeddings are compared.
+
+    Where the student is a `source` model itself, its named prompts stay usable, and so does its way to
+    compare embeddings where that gives the same order for embeddings of unit length.
+    """
+    prompts = source.prompts if source else {}
+    if run.prompt and run.prompt not in prompts.values():
+        prompts = {**prompts, "default": run.prompt}
+    names = [name for name, text in prompts.items() if run.prompt and text == run.prompt]
+    similarity = source.similarity if source and source.is_unit else "cosine"
+    return {
+        "prompts": prompts,
+        "default_prompt_name": names[0] if names else None,
+        "similarity_fn_name": similarity,
+    }
 
 
 def _pooling(poolings: list[str]) -> dict[str, Any]:
@@ -187,3 +199,42 @@ def _dense(student: Any) -> list[tuple[nn.Linear, nn.Module]]:
         return [(block[0], block[1]) for block in student.dense]
     activation = nn.Tanh() if student.tanh else nn.Identity()
     return [(student.head, activation)] if student.head is not None else []
+
+
+def _static(folder: Path, run: Run, student: StaticStudent) -> None:
+    """Write a static student as model2vec and sentence-transformers (StaticEmbedding) open it: modules.json,
+    the table (V, d) float32 with the head applied to each row, and a tokenizer that stands for theirs.
+
+    Both tokenize without special tokens, while a student's mean holds the rows of [CLS] and [SEP]. So the
+    tokenizer written here puts one token of its own in front of every text, whose row is the sum of theirs;
+    at unit length a sum equals the mean. Three sorts of text still differ: without any token (both give
+    zeros), with a special token spelt out, and, in model2vec, with unknown tokens, which it leaves out.
+    """
+    tokenizer: Any = run.tokenizer()
+    inner: Any = Tokenizer.from_file(str(run.tokenizer_folder / "tokenizer.json"))
+    table = _rows(student)[: len(tokenizer)]  # as many rows as tokens, or model2vec refuses
+    added = list(tokenizer("", truncation=True, max_length=run.max_tokens)["input_ids"])
+    limit = run.max_tokens - len(added)
+    if added:
+        table, limit = torch.cat([table, table[added].sum(0, keepdim=True)]), limit + 1
+        inner.add_tokens([AddedToken(MARK)])
+        # the token's own text goes through the normalizers too, hence "unless it is there"
+        front = normalizers.Replace(Regex(rf"\A(?!{MARK})"), MARK)
+        inner.normalizer = normalizers.Sequence([each for each in (inner.normalizer, front) if each])
+    inner.enable_truncation(limit)
+    inner.no_padding()
+    _chain(folder, [("StaticEmbedding", None), ("Normalize", {})])
+    (folder / STATIC).mkdir()
+    save_file({"embedding.weight": table.contiguous()}, folder / STATIC / "model.safetensors")
+    files.write_text(folder / STATIC / "tokenizer.json", inner.to_str())
+    settings = {"normalize": True, "max_length": limit}  # what model2vec reads
+    files.write_json(folder / "config_sentence_transformers.json", {**_sentence_settings(run), **settings})
+
+
+def _rows(student: StaticStudent) -> torch.Tensor:
+    """The embedding table with token weights and head applied to each row: (V, d) float32, whose mean over a
+    text is its embedding."""
+    ids = torch.arange(student.embedding.num_embeddings)
+    with torch.inference_mode():
+        rows = student.embedding(ids) * student.weights.unsqueeze(-1)
+        return rows if student.head is None else student.head(rows)

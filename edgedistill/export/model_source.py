@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from torch import nn
 from transformers.models.auto import modeling_auto
@@ -47,18 +47,25 @@ class ModelRun(run.Run):
         return self._teacher.module
 
 
-@contextmanager
-def opened(
-    source: str, pooling: str | None = None, revision: str | None = None, remote_code: bool = False
-) -> Iterator[run.Run]:
-    """The run of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
+class Source(NamedTuple):
+    """The name of a run's folder, or of a model: a folder (sentence-transformers, or plain transformers),
     packaged:NAME, or a hub id.
 
-    pooling: of a plain transformers model, which does not name its own. revision: of a hub id.
-    remote_code: whether Python code that comes with the model may run.
-    Raises UserError: neither, a bundle or its name, a decoder, no tokenizer, no weights, an unknown module or
-        pooling.
+    A plain transformers model does not name its own `pooling`; a hub id needs a `revision`. `remote_code`
+    lets Python code that comes with the model run.
     """
+
+    name: str
+    pooling: str | None = None
+    revision: str | None = None
+    remote_code: bool = False
+
+
+@contextmanager
+def opened(given: str | Path | Source) -> Iterator[run.Run]:
+    """The run of a source. Raises UserError: neither a run nor a model, a bundle or its name, a decoder, no
+    tokenizer, no weights, an unknown module or pooling."""
+    source, pooling, revision, remote_code = given if isinstance(given, Source) else Source(str(given))
     if pooling is not None and pooling not in get_args(recipe.Pooling):
         raise UserError(f"--pooling: {unknown_name('pooling', pooling, get_args(recipe.Pooling))}")
     found = resolve.resolve(source)
@@ -72,7 +79,10 @@ def opened(
         return
     if revision is None and isinstance(found, resolve.HubId):
         raise UserError(f"{source}: no such folder here; if it is a hub id, add --revision")
-    spec = _recipe(source, pooling, revision)
+    teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
+    teacher = {key: value for key, value in teacher.items() if value is not None}
+    content = {"name": name_of(source), "teacher": teacher, "student": {"kind": "teacher"}}
+    spec = recipe.parse(content, f"export {source}")
     folder = resolve.model_files(found, revision, "export.model")
     check_encoder(folder, source, pooling)
     with tempfile.TemporaryDirectory() as temporary:
@@ -80,10 +90,8 @@ def opened(
 
 
 def name_of(source: str) -> str:
-    """What a bundle of this source is called: a run's folder, or the last part of a model's name in the
-    letters of a recipe's name."""
-    if resolve.is_run(source):
-        return Path(source).resolve().name
+    """What a bundle of this model is called: the last part of its name, in the letters of a recipe's
+    name."""
     last = Path(source).resolve().name if Path(source).is_dir() else re.split("[/:]", source)[-1]
     return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).lstrip("._-") or "model"
 
@@ -98,19 +106,9 @@ def _is_model(found: resolve.Resolved) -> bool:
     return isinstance(found, resolve.Packaged) or (isinstance(found, resolve.HubId) and found.possible)
 
 
-def _recipe(source: str, pooling: str | None, revision: str | None) -> recipe.Recipe:
-    teacher = {"model": source, "pooling": pooling, "revision": revision, "dtype": "fp32"}
-    given = {key: value for key, value in teacher.items() if value is not None}
-    return recipe.parse(
-        {"name": name_of(source), "teacher": given, "student": {"kind": "teacher"}}, f"export {source}"
-    )
-
-
 def check_encoder(folder: Path, source: str, pooling: str | None, purpose: str = "be exported") -> None:
-    """Raise UserError for a model that is no encoder, and for a plain model without a pooling.
-
-    purpose: what only encoders can do, for the error.
-    """
+    """Raise UserError for a model that is no encoder, and for a plain model without a pooling. The error
+    names the purpose that only encoders serve."""
     opened = model_folder.read(folder)
     found = _decoder(opened.config)
     if found:

@@ -17,7 +17,7 @@ import yaml
 from edgedistill import files, recipe
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.evaluation import bench, report
-from edgedistill.export import bundle_writer
+from edgedistill.export import bundle_writer, model_source
 from edgedistill.fitting import latency, record
 from edgedistill.fitting.agreement_score import Judge
 from edgedistill.fitting.plan import SUITE, Fit
@@ -150,15 +150,10 @@ def _teacher_bundle(fit: Fit) -> bool:
         return True
     assert teacher.model is not None
     try:
-        bundle_writer.export(
-            teacher.model,
-            ["fp32"],
-            folder,
-            fit.session.log,
-            teacher.pooling,
-            teacher.revision,
-            fit.session.remote_code,
+        source = model_source.Source(
+            teacher.model, teacher.pooling, teacher.revision, fit.session.remote_code
         )
+        bundle_writer.export(source, ["fp32"], folder, fit.session.log)
     except CheckFailed as error:
         fit.session.log(f"the teacher is not measured: {error}")
         return False

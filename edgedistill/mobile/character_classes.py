@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 
@@ -11,64 +10,24 @@ SURROGATES = range(0xD800, 0xE000)  # no text contains one
 BLOCK = 256  # characters
 
 
-@dataclass(frozen=True)
-class CharacterClasses:
-    """Every character of Unicode by what becomes of it before a text is split into words; all others stay as
-    they are.
+def changed_characters(tokenizer: Tokenizer) -> dict[str, str]:
+    """What becomes of every character of Unicode that is not simply a part of words.
 
-    removed: nothing is left. spaces: it separates words. isolated: it is a word of its own. replaced: what
-        else it becomes, such as
-    `a` for `Á` or ` = ` for `≠`, where a space stands for the end of a word.
+    Nothing is left of it; or a space, where it separates words; or it stands between two spaces, where it is
+    a word of its own; or it becomes others, such as `a` for `Á` or ` = ` for `≠`, where a space stands for
+    the end of a word. Each character is treated without its neighbours; whether the tokenizer does so is for
+    others to check.
     """
-
-    removed: frozenset[str]
-    spaces: frozenset[str]
-    isolated: frozenset[str]
-    replaced: dict[str, str]
-
-    def without(self, characters: Iterable[str]) -> CharacterClasses:
-        """The classes where some characters, none of them replaced, stay as they are."""
-        return replace(self, removed=self.removed - set(characters))
-
-    def unchanged(self, character: str) -> bool:
-        return not any(
-            character in group for group in (self.removed, self.spaces, self.isolated, self.replaced)
-        )
-
-
-def character_classes(tokenizer: Tokenizer) -> CharacterClasses:
-    """The classes of a tokenizer, as if it treated each character without its neighbours; whether it does is
-    for others to check."""
-    removed, spaces, isolated, replaced = set[str](), set[str](), set[str](), dict[str, str]()
+    changed: dict[str, str] = {}
     for start in range(0, 0x110000, BLOCK):
-        if start in SURROGATES:
-            continue
-        block = "".join(map(chr, range(start, start + BLOCK)))
-        for character, result in _results(tokenizer, block).items():
-            if not result:
-                removed.add(character)
-            elif result.isspace():
-                spaces.add(character)
-            elif result == f" {character} ":
-                isolated.add(character)
-            elif result != character:
-                replaced[character] = result
-    return CharacterClasses(frozenset(removed), frozenset(spaces), frozenset(isolated), replaced)
-
-
-def without_unknown(classes: CharacterClasses, alphabet: Iterable[str]) -> CharacterClasses:
-    """The classes without the replacements that make no difference to WordPiece.
-
-    A word with a character that no token contains becomes the unknown token as a whole, whichever character
-    that is. `alphabet`: the characters of all tokens.
-    """
-    known = set(alphabet)
-    replaced = {
-        character: text
-        for character, text in classes.replaced.items()
-        if character in known or " " in text or set(text) <= known
-    }
-    return replace(classes, replaced=replaced)
+        if start not in SURROGATES:
+            results = _results(tokenizer, "".join(map(chr, range(start, start + BLOCK))))
+            changed |= {
+                character: result
+                for character, result in results.items()
+                if result != character or result.isspace()
+            }
+    return changed
 
 
 def regex_class(characters: Iterable[str]) -> str:
@@ -111,8 +70,9 @@ def _parts(tokenizer: Tokenizer, characters: list[str]) -> dict[str, str]:
     found = {}
     for at, character in enumerate(characters):
         place = 2 * at + 1
-        alone = word.get(place) == (place, place + 1)
-        found[character] = f" {character} " if alone else (character if place in word else " ")
+        found[character] = character if place in word else " "
+        if word.get(place) == (place, place + 1):
+            found[character] = f" {character} "
     return found
 
 

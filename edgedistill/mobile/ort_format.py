@@ -1,4 +1,5 @@
-"""ONNX graphs in the ORT format, and the operators that a reduced build of onnxruntime needs for them."""
+"""What onnxruntime's own mobile tools make of ONNX graphs: the ORT format, the operators that a reduced build
+needs, and a report of what NNAPI and CoreML could run."""
 
 from __future__ import annotations
 
@@ -6,29 +7,23 @@ import contextlib
 import io
 import logging
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from edgedistill.mobile.graph_session import extensions_library
-from edgedistill.mobile.string_graph import EXTENSIONS
+from edgedistill.mobile.string_graph import EXTENSIONS, extensions_library
 
-CONFIG = "required_operators.config"
+CONFIG, USABILITY = "required_operators.config", "mobile_usability.txt"
 
 
-def convert(models: list[Path], folder: Path) -> list[Path]:
-    """Write each X.onnx as X.ort into the folder, and CONFIG with their operators and types. Returns the
-    paths of the .ort files.
+def convert(models: list[Path], folder: Path) -> None:
+    """Write each X.onnx as X.ort into the folder, and CONFIG with their operators and types.
 
-    Optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own converter
-        does.
+    They are optimized for every CPU alike: onnxruntime's layout for x86 is left out, as onnxruntime's own
+    converter does.
     """
     from onnxruntime.tools import convert_onnx_models_to_ort as converter
 
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        contextlib.redirect_stdout(io.StringIO()),
-        _quiet("ort_format_model.utils"),
-    ):
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         source, target = Path(temporary) / "onnx", Path(temporary) / "ort"
         source.mkdir()
         for model in models:
@@ -43,31 +38,21 @@ def convert(models: list[Path], folder: Path) -> list[Path]:
         )
         for path in target.glob("*.ort"):
             (folder / path.name).write_bytes(path.read_bytes())
-        _write_config(
-            (target / "required_operators_and_types.config").read_text(encoding="utf-8"),
-            models,
-            folder / CONFIG,
-        )
-    return [folder / model.with_suffix(".ort").name for model in models]
-
-
-def _write_config(text: str, models: list[Path], path: Path) -> None:
-    """The converter's file without its paths, and without the operators that onnxruntime-extensions brings
-    itself."""
-    kept = [line for line in text.splitlines() if line and not line.startswith(("#", EXTENSIONS))]
+        written = (target / "required_operators_and_types.config").read_text(encoding="utf-8")
+    # without the converter's paths, and without the operators that onnxruntime-extensions brings itself
+    kept = [line for line in written.splitlines() if line and not line.startswith(("#", EXTENSIONS))]
     names = ", ".join(model.with_suffix(".ort").name for model in models)
-    path.write_text(
-        "\n".join([f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …", *kept, ""]),
-        encoding="utf-8",
-    )
+    head = f"# What {names} need: build.sh --include_ops_by_config {CONFIG} …"
+    (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")
 
 
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def write_usability(graph: Path) -> None:
+    """Write beside an ONNX graph which share of it NNAPI and CoreML could run, in how many partitions."""
+    from onnxruntime.tools.mobile_helpers import usability_checker
+
+    written = io.StringIO()
+    logger = logging.Logger("mobile usability", logging.INFO)
+    logger.addHandler(logging.StreamHandler(written))
+    usability_checker.analyze_model(graph, logger=logger)
+    text = written.getvalue().replace(str(graph), graph.name).strip() + "\n"
+    graph.with_name(USABILITY).write_text(text, encoding="utf-8")

@@ -1,12 +1,16 @@
-"""Building a graph node by node, with the string operators of onnxruntime-extensions."""
+"""Graphs with the string operators of onnxruntime-extensions: building one node by node, and running one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from edgedistill.runtime.onnx_session import open_in_memory
 
 EXTENSIONS = "ai.onnx.contrib"  # the domain of onnxruntime-extensions
 
@@ -44,6 +48,14 @@ class StringGraph:
     def strings(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """A node of onnxruntime-extensions' operators."""
         return self.node(operator, *inputs, outputs=outputs, domain=EXTENSIONS, **attributes)[0]
+
+    def where(self, mask: str) -> str:
+        """The places (k) where a mask (n) is true."""
+        return self("Reshape", self("NonZero", mask), self.integers([-1]))
+
+    def count(self, mask: str) -> str:
+        """At each place of a mask (n), how many are true up to there."""
+        return self("CumSum", self("Cast", mask, to=TensorProto.INT64), self.integers(0))
 
     def integers(self, values: Any) -> str:
         """An int64 constant."""
@@ -83,3 +95,20 @@ class StringGraph:
             tensor.name = f"tokenizer/constant_{len(self.constants)}"
             self.constants[key] = tensor
         return self.constants[key].name
+
+
+def open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:
+    """A session on cpu that knows the operators of onnxruntime-extensions."""
+    return open_in_memory(graph if isinstance(graph, bytes) else str(graph), 0, library=extensions_library())
+
+
+def extensions_library() -> str:
+    """The path of onnxruntime-extensions' shared library."""
+    import onnxruntime_extensions
+
+    return str(onnxruntime_extensions.get_library_path())
+
+
+def strings(texts: list[str]) -> np.ndarray:
+    """Texts as a graph takes them, (n)."""
+    return np.array(texts, object)

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import lzma
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import cycle, islice, takewhile
+from pathlib import Path
 
 from edgedistill.errors import quote
-from edgedistill.mobile.adversarial_corpus import LINES, adversarial_corpus
-from edgedistill.mobile.graph_session import open_session, strings
-from edgedistill.mobile.string_graph import StringGraph
+from edgedistill.mobile.string_graph import StringGraph, open_session, strings
 from edgedistill.mobile.tokenizer_graph import INPUT, TextTokenizer, tokenizer_model
 
+TEXTS = Path(__file__).with_name("adversarial_texts.json.xz")  # made by bench/adversarial_texts.py
+LINES = 10_000
+WORD, SPECIAL = "\ufdd0", "\ufdd1"  # in these texts: a token of the vocabulary, a special token
 BATCH = 64  # texts of all lengths, so that padding is checked too
 SHOWN = 12  # token ids of a list
 TOKENS = 2_000  # of the vocabulary, to make texts of
+
+
+def adversarial_texts(special: Sequence[str], words: Sequence[str], max_tokens: int) -> list[str]:
+    """10,000 distinct texts on which tokenizers differ, always the same for the same arguments.
+
+    Special tokens, also in lower case, cut and doubled, and rows of about `max_tokens` words come first. Then
+    come the texts of the file, in which tokens of this vocabulary are hit and just missed. Words also come
+    with a capital, and with their accents as characters of their own.
+    """
+    variants = [each for word in words for each in (word, word.title(), unicodedata.normalize("NFD", word))]
+    drawn = {WORD: cycle(variants), SPECIAL: cycle(special or ["[CLS]"])}
+    changed = [each for token in special for each in (token, token.lower(), token[:-1], token * 2)]
+    lengths = range(max(1, max_tokens - 8), max_tokens + 8)
+    near_the_limit = [" ".join(islice(drawn[WORD], length)) for _ in range(16) for length in lengths]
+    texts = json.loads(lzma.decompress(TEXTS.read_bytes()))
+    texts = [re.sub(f"[{WORD}{SPECIAL}]", lambda found: next(drawn[found[0]]), text) for text in texts]
+    return list(dict.fromkeys([*changed, *near_the_limit, *texts]))[:LINES]
 
 
 def first_difference(graph: StringGraph, text: TextTokenizer, lines: int = LINES) -> tuple[int, str | None]:
@@ -21,18 +45,17 @@ def first_difference(graph: StringGraph, text: TextTokenizer, lines: int = LINES
     """
     special = [token.content for token in text.tokenizer.get_added_tokens_decoder().values()]
     vocabulary = sorted(text.tokenizer.get_vocab())
-    corpus = adversarial_corpus(
-        special, vocabulary[:: max(1, len(vocabulary) // TOKENS)], text.max_tokens, lines
-    )
+    words = vocabulary[:: max(1, len(vocabulary) // TOKENS)]
+    corpus = adversarial_texts(special, words, text.max_tokens)[:lines]
     session = open_session(tokenizer_model(graph).SerializeToString())
     for start in range(0, len(corpus), BATCH):
         texts = corpus[start : start + BATCH]
         ids, mask = session.run(["input_ids", "attention_mask"], {INPUT: strings(texts)})
-        for at, (row, length, expected) in enumerate(
-            zip(ids, mask.sum(1), _expected(text, texts), strict=True)
-        ):
-            found = row[:length].tolist()
-            if found != expected or (row[length:] != text.pad_id).any():
+        encodings = text.tokenizer.encode_batch([text.prompt + each for each in texts])
+        for at, encoding in enumerate(encodings):
+            length, expected = mask[at].sum(), encoding.ids
+            found = ids[at, :length].tolist()
+            if found != expected or (ids[at, length:] != text.pad_id).any():
                 place = f"text {start + at + 1:,} of {len(corpus):,} ({quote(texts[at])})"
                 return (
                     start + at,
@@ -42,17 +65,10 @@ def first_difference(graph: StringGraph, text: TextTokenizer, lines: int = LINES
     return len(corpus), None
 
 
-def _expected(text: TextTokenizer, texts: list[str]) -> Iterator[list[int]]:
-    for encoding in text.tokenizer.encode_batch([text.prompt + each for each in texts]):
-        yield encoding.ids
-
-
 def _short(ids: list[int], other: list[int]) -> str:
     """A list of ids from shortly before the first that the other list does not have."""
-    same = next(
-        (at for at, (one, two) in enumerate(zip(ids, other, strict=False)) if one != two),
-        min(len(ids), len(other)),
-    )
+    pairs = zip(ids, other, strict=False)
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
     start = max(0, same - 3)
     shown = " ".join(map(str, ids[start : start + SHOWN]))
     return ("… " if start else "") + shown + (" …" if len(ids) > start + SHOWN else "")

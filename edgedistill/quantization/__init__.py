@@ -1,20 +1,27 @@
 """An fp32 graph in, the same graph in another precision out."""
 
-from edgedistill.quantization.conversion import convert, converter, simulated
-from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import convert_except
+from edgedistill.quantization.conversion import (
+    Converter,
+    convert,
+    convert_except,
+    converted,
+    converter,
+    simulated,
+)
+from edgedistill.quantization.sample_texts import TokenIds
 
 __all__ = [
+    "Converter",
     "TokenIds",
     "convert",
     "convert_except",
+    "converted",
     "converter",
     "dequantize",
-    "graph_facts",
+    "graph_editor",
     "int8",
     "mixed_precision",
     "sample_texts",
-    "sensitivity",
     "simulated",
     "w8",
 ]

@@ -1,23 +1,28 @@
-"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision."""
+"""fp32 graph -> the same graph, with the same inputs and outputs, in another precision, whole or except for
+some of its weights."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import onnx
+from onnx import helper
 
 from edgedistill.precisions import known_precisions
-from edgedistill.quantization import fp16
-from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import Converter
+from edgedistill.quantization.sample_texts import TokenIds
+
+READERS = ("MatMul", "Gather", "LSTM", "Slice", "Reshape")  # of the weights that a precision may convert
+
+Converter = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 
 def convert(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) -> onnx.ModelProto:
     """The graph in another precision; `fp32` returns it unchanged.
 
-    samples: token ids of texts for precisions that measure activations; without them these round less well.
-    Raises UserError for an unknown precision.
+    `samples` are token ids of texts for precisions that measure activations; without them these round less
+    well. Raises UserError for an unknown precision.
     """
     return converter(model, precision, samples)(model)
 
@@ -28,12 +33,52 @@ def converter(model: onnx.ModelProto, precision: str, samples: TokenIds = ()) ->
     known_precisions([precision])
     if precision == "fp32":
         return lambda graph: graph
-    module: Any = importlib.import_module(f"edgedistill.quantization.{precision}")
-    found: Converter = module.converter(model, samples)
+    found: Converter = _module(precision).converter(model, samples)
     return found
 
 
 def simulated(model: onnx.ModelProto, precision: str) -> onnx.ModelProto | None:
     """A converted graph that computes on a CPU what the device that the precision is for computes; None where
     the CPU does it itself."""
-    return fp16.simulated(model) if precision == "fp16" else None
+    return _module(precision).simulated(model) if precision == "fp16" else None
+
+
+def _module(precision: str) -> Any:
+    return importlib.import_module(f"edgedistill.quantization.{precision}")
+
+
+def convert_except(convert: Converter, model: onnx.ModelProto, skip: Iterable[str]) -> onnx.ModelProto:
+    """`convert(model)`, with the constants named in `skip` and the nodes that read them left as they are.
+
+    Converters look for constants, so these are inputs of the graph while a converter runs. An LSTM has two
+    matrices and is converted whole or not at all: naming one is enough. Raises KeyError for a name that is no
+    constant of the graph.
+    """
+    names, constants = set(skip), {constant.name: constant for constant in model.graph.initializer}
+    if unknown := names - constants.keys():
+        raise KeyError(f"no constants of this graph: {', '.join(sorted(unknown))}")
+    for node in model.graph.node:
+        if node.op_type == "LSTM" and names & set(node.input[1:3]):
+            names |= set(node.input[1:3])
+    hidden = onnx.ModelProto()
+    hidden.CopyFrom(model)
+    for name in sorted(names):
+        hidden.graph.initializer.remove(constants[name])
+        hidden.graph.input.append(
+            helper.make_tensor_value_info(name, constants[name].data_type, constants[name].dims)
+        )
+    made = convert(hidden)
+    inputs = [each for each in made.graph.input if each.name not in names]
+    del made.graph.input[:]
+    made.graph.input.extend(inputs)
+    made.graph.initializer.extend(constants[name] for name in sorted(names))
+    return made
+
+
+def converted(model: onnx.ModelProto, quantized: onnx.ModelProto) -> list[str]:
+    """The weights that a conversion converted, in the order of the graph."""
+    kept = {constant.name for constant in quantized.graph.initializer}
+    changed = {each.name for each in model.graph.initializer if len(each.dims) > 1 and each.name not in kept}
+    # the data of a lookup; the matrix of a product; W of an LSTM, whose R goes with it
+    read = [name for node in model.graph.node if node.op_type in READERS for name in node.input[:2]]
+    return [name for name in dict.fromkeys(read) if name in changed]

@@ -8,29 +8,15 @@ for: that changes nothing that the graph computes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edgedistill.errors import CheckFailed
 from edgedistill.quantization import int8, w4, w8
 from edgedistill.quantization.four_bits import GROUP
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.runtime.onnx_session import open_in_memory
 from edgedistill.runtime.trust import GET_AGAIN
 
-RESTORING = (
-    "Cast",
-    "Mul",
-    "Sub",
-    "Mod",
-    "BitShift",
-    "Concat",
-    "Reshape",
-    "Slice",
-)  # how graphs restore constants when they are opened
 ZEROS = {"_int8": 0, "_uint8": int8.ZERO}  # what is subtracted from 8-bit values, by the end of their name
 
 Arrays = dict[str, np.ndarray]
@@ -39,104 +25,59 @@ Arrays = dict[str, np.ndarray]
 def constants(model: onnx.ModelProto) -> Arrays:
     """The constants by the names that they had in the float32 graph: floats as float32, integers as they are.
 
-    model: a graph that `convert` returned, in any precision, or with some products in another one. What is
-        stored besides, such as
-    scales, keeps its own name. Raises CheckFailed for blocks of bits that do not have the size they claim.
+    `model` is a graph that `convert` returned, in any precision, or with some products in another one. What
+    is stored besides, such as scales, keeps its own name. Raises CheckFailed for blocks of bits that do not
+    have the size they claim.
     """
     stored = {constant.name: numpy_helper.to_array(constant) for constant in model.graph.initializer}
-    stored |= _restored(model, stored)
     found = {
-        name.removesuffix("_fp16").removesuffix("_float"): _float32(array) for name, array in stored.items()
+        name.removesuffix("_fp16"): array.astype(np.float32) if array.dtype.kind == "f" else array
+        for name, array in stored.items()
     }
-    for name in sorted(
-        stored, key=lambda name: "_scale_" not in name
-    ):  # scales first: of int8 with w8 they are in 8 bits too
+    # scales first: of int8 with w8 they are in 8 bits too
+    for name in sorted(stored, key=lambda name: "_scale_" not in name):
         for end, zero in ZEROS.items():
             before = name.removesuffix(end)
             if before != name and f"{before}_scale" in found:
                 found[before] = (stored[name].astype(np.float32) - zero) * found[f"{before}_scale"]
     divided = set[str]()
-    facts = GraphFacts(model)
     for node in model.graph.node:
-        if (
-            node.op_type == "MatMulIntegerToFloat"
-            and (name := node.input[1].removesuffix("_int8")) in found
-            and name not in divided
-        ):
-            divided.add(name)
-            found[name] = found[name] * _factors(facts, node, found)
+        of_lstm = node.output[0].removesuffix("_float")
+        if node.op_type == "Slice" and f"{of_lstm}_w4" in stored:
+            bits = stored[f"{of_lstm}_w4"]
+            values = np.concatenate([bits & 15, bits >> 4], -1).astype(np.float32) - w4.ZERO
+            groups = values * found[f"{of_lstm}_w4_scale"]
+            found[of_lstm] = groups.reshape(*groups.shape[:-2], -1)[..., : int(stored[node.input[2]][0])]
+        elif node.op_type == "MatMulIntegerToFloat":
+            name, x = node.input[1].removesuffix("_int8"), node.input[0].removesuffix("_uint8")
+            if name in found and f"{x}_factors" in found and name not in divided:
+                divided.add(name)  # several products may read it
+                found[name] = found[name] * found[f"{x}_factors"][:, None]
         elif node.op_type == "MatMulNBits":
-            found[node.input[1].removesuffix("_w8").removesuffix("_w4")] = _blocks(node, stored)
+            found[node.input[1].removesuffix("_w8").removesuffix("_w4")] = _blocks(node, stored, found)
         elif node.op_type == "GatherBlockQuantized":
-            found[node.input[0].removesuffix("_w4")] = _rows(stored[node.input[0]], stored[node.input[2]])
+            found[node.input[0].removesuffix("_w4")] = _rows(
+                stored[node.input[0]], found[node.input[2].removesuffix("_float")]
+            )
     return found
 
 
-def _float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
-
-
-def _restored(model: onnx.ModelProto, stored: Arrays) -> Arrays:
-    """The values that the graph itself computes from constants alone, by onnxruntime."""
-    known, nodes = set(stored), []
-    for node in model.graph.node:
-        if node.op_type in RESTORING and all(name in known for name in node.input):
-            nodes.append(node)
-            known |= set(node.output)
-    if not nodes:
-        return {}
-    read = {name for node in nodes for name in node.input}
-    initializers = [constant for constant in model.graph.initializer if constant.name in read]
-    names = [name for node in nodes for name in node.output]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in names]
-    graph = helper.make_graph(nodes, "constants", [], outputs, initializers)
-    whole = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    values = open_in_memory(whole.SerializeToString()).run(names, {})
-    return dict(zip(names, values, strict=True))
-
-
-def _factors(facts: GraphFacts, product: onnx.NodeProto, found: Arrays) -> np.ndarray:
-    """(K, 1) what the input's channels are multiplied by in front of a product, and its weight is divided by;
-    1 where they are not."""
-    quantized = facts.writer(product.input[0])
-    even = (
-        facts.writer(quantized.input[0])
-        if quantized is not None and quantized.op_type == "QuantizeLinear"
-        else None
-    )
-    name = (
-        next((name for name in even.input if name.endswith("_factors")), None)
-        if even is not None and even.op_type == "Mul"
-        else None
-    )
-    return found[name][:, None] if name in found else np.ones((1, 1), np.float32)
-
-
-def _blocks(node: onnx.NodeProto, stored: Arrays) -> np.ndarray:
-    """The weight (K, N) of a MatMulNBits of 8 or 4 bits: symmetric, in blocks along K that share a scale."""
-    about: dict[str, Any] = {attribute.name: attribute.i for attribute in node.attribute}
-    packed, scales = stored[node.input[1]], stored[node.input[2]].astype(np.float32)
-    values = (
-        packed.reshape(-1).astype(np.int16) - w8.ZERO
-        if about["bits"] == 8
-        else _unpacked(packed.reshape(-1)) - w4.ZERO
-    )
-    if scales.size * about["block_size"] != values.size or scales.size % about["N"]:
+def _blocks(node: onnx.NodeProto, stored: Arrays, found: Arrays) -> np.ndarray:
+    """The weight (K, N) of a MatMulNBits of 8 or 4 bits: symmetric, in groups along K that share a scale."""
+    about = {attribute.name: attribute.i for attribute in node.attribute}
+    packed, scales = stored[node.input[1]].reshape(-1), found[node.input[2].removesuffix("_float")]
+    values = packed.astype(np.int16) - w8.ZERO
+    if about["bits"] == 4:  # the lower 4 bits of each byte come first
+        values = np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int16) - w4.ZERO
+    if scales.size * GROUP != values.size or scales.size % about["N"] or about["block_size"] != GROUP:
         raise CheckFailed(
             f"{node.input[1]!a}: {values.size} weights and {scales.size} scales do not fit together; "
             f"{GET_AGAIN}"
         )
-    rows = values.reshape(scales.size, -1) * scales.reshape(-1, 1)
-    return np.ascontiguousarray(rows.reshape(about["N"], -1)[:, : about["K"]].T, np.float32)
-
-
-def _unpacked(packed: np.ndarray) -> np.ndarray:
-    """(n,) uint8 -> (2n,) int16, 0 … 15: the lower 4 bits of each byte come first."""
-    return np.stack([packed & 15, packed >> 4], -1).reshape(-1).astype(np.int16)
+    rows = _rows(values.reshape(about["N"], -1), scales.reshape(about["N"], -1))
+    return np.ascontiguousarray(rows[:, : about["K"]].T)
 
 
 def _rows(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """A table (V, H) of 4 bits, whose groups of 32 share a scale (V, ⌈H / 32⌉)."""
-    return (
-        values.astype(np.float32) * np.repeat(scales.astype(np.float32), GROUP, axis=1)[:, : values.shape[1]]
-    )
+    """A matrix (V, H), whose groups of 32 along H share a scale (V, ⌈H / 32⌉)."""
+    return values.astype(np.float32) * np.repeat(scales, GROUP, axis=1)[:, : values.shape[1]]

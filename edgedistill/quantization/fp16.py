@@ -10,64 +10,34 @@ gives where all of it is rounded to float16, `simulated` shows.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization.embedding_tables import SMALLEST
-from edgedistill.quantization.graph_editor import GraphEditor
-from edgedistill.quantization.sample_batches import TokenIds, values_of
-from edgedistill.quantization.skipping import Converter, is_skipped
-from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.quantization.conversion import Converter
+from edgedistill.quantization.eight_bits import SMALLEST
+from edgedistill.quantization.graph_editor import GraphEditor, is_product, new_node
+from edgedistill.quantization.sample_texts import TokenIds, opened_at, values_of
 
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14  # numbers below are zero on devices that flush denormals
 HEADROOM = 2.0  # over what was measured: other texts come
 LEAST_KEPT = 2.0**-8  # of a weight's norm may be lost: eight times what rounding to 11 bits takes
 ATTENTION = ("MultiHeadAttention", "Attention")
-ELEMENTWISE = (
-    "Add",
-    "Sub",
-    "Mul",
-    "Relu",
-    "Gelu",
-    "BiasGelu",
-    "FastGelu",
-    "QuickGelu",
-    "Tanh",
-    "Sigmoid",
-    "Erf",
-    "Where",
-    "Identity",
-)
+ACTIVATIONS = ("Relu", "Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Tanh", "Sigmoid", "Erf")
+ELEMENTWISE = ("Add", "Sub", "Mul", *ACTIVATIONS, "Where", "Identity")
 MOVING = ("Split", "Reshape", "Transpose", "Concat", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand")
-IN_FLOAT16 = (
-    "MatMul",
-    *ATTENTION,
-    *ELEMENTWISE,
-    *MOVING,
-)  # where all that they read is float16; anything else is float32
+# where all that they read is float16; anything else is float32
+IN_FLOAT16 = ("MatMul", *ATTENTION, *ELEMENTWISE, *MOVING)
 
 Largest = dict[str, float]  # what the absolute value of a float32 value may come to, by its name
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
-    """The graph in float16. samples: token ids of texts to measure activations on; without them only weights
-    decide what stays float32."""
-    return converter(model, samples)(model)
-
-
 def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with activations measured only once."""
-    return partial(convert_measured, largest=measure(model, samples))
-
-
-def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
-    hidden."""
-    return _Float16(model, largest).convert()
+    """The graph -> the graph in float16, with activations measured on token ids of texts; without them only
+    weights decide what stays float32."""
+    largest = measure(model, samples)
+    return lambda graph: _Float16(graph, largest).convert()
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
@@ -90,7 +60,7 @@ def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
             found |= {f"length {name}": 0.0 for name in node.input[:2]}
     for output in found:
         watched.graph.node.extend(_measuring(output))
-    for values in values_of(watched, list(found), samples):
+    for _, values in values_of(watched, list(found), samples):
         found = {
             output: float(np.maximum(most, values[output])) for output, most in found.items()
         }  # keeps NaN
@@ -108,28 +78,26 @@ def simulated(model: onnx.ModelProto) -> onnx.ModelProto:
     Sums inside a product are exact, weights below 6.1e-5 are zero. A CPU's own casts cancel where two meet;
     these do not.
     """
-    half, whole = _values_of_type(model, "tensor(float16)"), onnx.ModelProto()
-    whole.CopyFrom(model)
-    del whole.graph.node[:], whole.graph.initializer[:], whole.graph.value_info[:]
-    for constant in model.graph.initializer:
+    half, editor = _values_of_type(model, "tensor(float16)"), GraphEditor(model)
+    del editor.model.graph.value_info[:]
+    for name, constant in editor.constants.items():
         if constant.data_type == TensorProto.FLOAT16:
-            constant = numpy_helper.from_array(flushed(numpy_helper.to_array(constant)), constant.name)
-        whole.graph.initializer.append(constant)
-    for node in model.graph.node:
-        copied = whole.graph.node.add()
-        copied.CopyFrom(node)
+            editor.replace(name, flushed(numpy_helper.to_array(constant)))
+
+    def rounded(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        nodes = [node]
         if node.op_type == "Cast" and node.output[0] in half:
-            copied.attribute[0].i = TensorProto.FLOAT
+            node.attribute[0].i = TensorProto.FLOAT
         for at, name in enumerate(node.output):
             if name in half:
-                copied.output[at] = f"{name}_exact"
-                whole.graph.node.append(
-                    helper.make_node("Cast", [f"{name}_exact"], [f"{name}_rounded"], to=TensorProto.FLOAT16)
-                )
-                whole.graph.node.append(
-                    helper.make_node("Cast", [f"{name}_rounded"], [name], to=TensorProto.FLOAT)
-                )
-    return whole
+                exact, short = f"{name}_exact", f"{name}_rounded"
+                node.output[at] = exact
+                nodes.append(helper.make_node("Cast", [exact], [short], to=TensorProto.FLOAT16))
+                nodes.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
+        return nodes
+
+    editor.rewrite(rounded)
+    return editor.finish()
 
 
 def flushed(array: np.ndarray) -> np.ndarray:
@@ -143,7 +111,7 @@ def holds(array: np.ndarray, axis: int | None = None) -> bool:
     """Whether float16 holds the numbers of an array: none is beyond its end, and few of those that matter are
     below its start.
 
-    axis: of the rows that matter each by itself; by default only the whole array does.
+    With an axis, each row along it matters by itself; otherwise only the whole array does.
     """
     largest = float(np.abs(array).max(initial=0))
     if not 0 < largest <= LARGEST:
@@ -158,26 +126,28 @@ class _Float16:
 
     def __init__(self, model: onnx.ModelProto, largest: Largest) -> None:
         self.editor = GraphEditor(model)
-        self.floats = _constants(model).keys() | _values_of_type(model, "tensor(float)")
+        inputs = {
+            each.name for each in model.graph.input if each.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
+        self.floats = inputs | _constants(model).keys() | _values_of_type(model, "tensor(float)")
         self.largest = largest
         self.half: set[str] = set()
-        self.nodes: list[onnx.NodeProto] = []
+        self.outputs = {output.name for output in model.graph.output}
+        self.nodes: list[onnx.NodeProto] = []  # that take the place of the node at hand
         self.casts: set[str] = set()
 
     def convert(self) -> onnx.ModelProto:
-        graph = self.editor.model.graph
-        outputs = {output.name for output in graph.output}
-        for node in graph.node:
-            if is_skipped(node):
-                self.nodes.append(node)
-            elif self._is_half(node):
-                self._add_half(node, outputs)
-            else:
-                node.input[:] = [self._as_float(name) for name in node.input]
-                self.nodes.append(node)
-        del graph.node[:]
-        graph.node.extend(self.nodes)
+        self.editor.rewrite(self._rewrite)
         return self.editor.finish()
+
+    def _rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        self.nodes = []
+        if self._is_half(node):
+            self._add_half(node)
+        else:
+            node.input[:] = [self._as_float(name) for name in node.input]
+            self.nodes.append(node)
+        return self.nodes
 
     def _is_half(self, node: onnx.NodeProto) -> bool:
         """A product with a matrix, a lookup in a table, or a node that reads nothing but float16; float16
@@ -187,7 +157,7 @@ class _Float16:
         computed = [name for name in read if name not in constants]
         if node.op_type not in IN_FLOAT16 or not read or not all(map(self._fits, [*read, *node.output])):
             return False
-        if self.editor.is_product(node):
+        if is_product(node, self.editor.constants):
             return True
         if node.op_type in ATTENTION:
             return all(name in self.half for name in computed[:1])
@@ -197,35 +167,30 @@ class _Float16:
         array = self.editor.array(name)
         if array is None:
             return self.largest.get(name, 0.0) * HEADROOM <= LARGEST
-        return (
-            holds(array) if array.ndim > 1 else bool(np.abs(array).max(initial=0) <= LARGEST)
-        )  # a small bias is lost in its sum anyway
+        if array.ndim > 1:
+            return holds(array)
+        return bool(np.abs(array).max(initial=0) <= LARGEST)  # a small bias is lost in its sum anyway
 
-    def _add_half(self, node: onnx.NodeProto, outputs: set[str]) -> None:
+    def _add_half(self, node: onnx.NodeProto) -> None:
         node.input[:] = [self._as_half(name) for name in node.input]
         self.nodes.append(node)
         for at, name in enumerate(node.output):
             if name not in self.floats:
                 continue
-            if name in outputs:
-                node.output[at] = f"{name}_half"
-                self.nodes.append(
-                    helper.make_node(
-                        "Cast", [f"{name}_half"], [name], name=f"{name}_cast", to=TensorProto.FLOAT
-                    )
-                )
-            else:
+            if name not in self.outputs:
                 self.half.add(name)
+                continue
+            node.output[at] = half = f"{name}_half"
+            cast = helper.make_node("Cast", [half], [name], name=f"{name}_cast", to=TensorProto.FLOAT)
+            self.nodes.append(cast)
 
     def _as_half(self, name: str) -> str:
         array = self.editor.array(name)
         if array is not None:
             return self._constant(name, array)
-        return (
-            name
-            if name in self.half or name not in self.floats
-            else self._cast(name, f"{name}_half", TensorProto.FLOAT16)
-        )
+        if name in self.half or name not in self.floats:
+            return name
+        return self._cast(name, f"{name}_half", TensorProto.FLOAT16)
 
     def _as_float(self, name: str) -> str:
         """Large constants of float32 nodes are stored in float16 too; onnxruntime folds their Cast when the
@@ -245,7 +210,7 @@ class _Float16:
     def _cast(self, name: str, out: str, to: int) -> str:
         if out not in self.casts:
             self.casts.add(out)
-            self.nodes.append(helper.make_node("Cast", [name], [out], name=out, to=to))
+            self.nodes.append(new_node("Cast", [name], out, to=to))
         return out
 
 
@@ -253,12 +218,10 @@ def _measuring(output: str) -> list[onnx.NodeProto]:
     """Nodes that give `largest x`, the largest absolute value of x, or of its rows the largest `length x` or
     `sum x` of absolute values."""
     kind, name = output.split(" ", 1)
-    if kind == "largest":
-        first = helper.make_node("Abs", [name], [f"{output} all"])
-    else:
-        first = helper.make_node(
-            {"length": "ReduceL2", "sum": "ReduceL1"}[kind], [name], [f"{output} all"], axes=[-1], keepdims=0
-        )
+    first = helper.make_node("Abs", [name], [f"{output} all"])
+    if kind != "largest":
+        operator = {"length": "ReduceL2", "sum": "ReduceL1"}[kind]
+        first = helper.make_node(operator, [name], [f"{output} all"], axes=[-1], keepdims=0)
     return [first, helper.make_node("ReduceMax", [f"{output} all"], [output], keepdims=0)]
 
 
@@ -294,10 +257,6 @@ def _constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 def _values_of_type(model: onnx.ModelProto, kind: str) -> set[str]:
     """The names of all values that nodes compute in a type; onnxruntime infers the types, those of its own
     operators too."""
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
     names = {name for node in model.graph.node for name in node.output if name}
-    del watched.graph.output[:]
-    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in sorted(names))
-    session = open_in_memory(watched.SerializeToString(), optimized=False)
+    session = opened_at(model, sorted(names), optimized=False)
     return {value.name for value in session.get_outputs() if value.type == kind}

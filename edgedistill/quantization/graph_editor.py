@@ -1,17 +1,120 @@
-"""Replacing nodes of a graph: what every quantization does."""
+"""A graph's nodes: what can be told of them, replacing them, and what every conversion is checked for."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
-
-from edgedistill.quantization.graph_facts import is_product
+from onnx import TensorProto, helper, numpy_helper
 
 MICROSOFT = "com.microsoft"
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+RECURRENT = ("LSTM", "GRU", "RNN")  # precisions store their weights; the recurrence runs in float32
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention", *RECURRENT)
+SAME_SHAPE = (
+    "Add",
+    "Mul",
+    "Gelu",
+    "FastGelu",
+    "BiasGelu",
+    "QuickGelu",
+    "Relu",
+    "Tanh",
+    "LayerNormalization",
+    "MatMul",
+    "Cast",
+)
+
+
+def is_product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether a node multiplies by a constant matrix, which is what precisions quantize."""
+    return node.op_type == "MatMul" and node.input[1] in constants and len(constants[node.input[1]].dims) == 2
+
+
+class GraphFacts:
+    """An fp32 graph, looked at before it is rewritten."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.constants = {constant.name: constant for constant in model.graph.initializer}
+        self.outputs = {output.name for output in model.graph.output}
+        self.products = [node for node in model.graph.node if is_product(node, self.constants)]
+        self._writers = {name: node for node in model.graph.node for name in node.output}
+        self._readers = defaultdict[str, list[onnx.NodeProto]](list)
+        for node in model.graph.node:
+            for name in node.input:
+                self._readers[name].append(node)
+        self._ranks: dict[str, int | None] = {"input_ids": 2, "attention_mask": 2}
+        self._ranks |= {name: len(constant.dims) for name, constant in self.constants.items()}
+        for node in model.graph.node:  # what a node reads comes before it, so each is looked at once
+            rank = self._rank(node)
+            self._ranks |= dict.fromkeys(node.output, rank)
+
+    def is_matrix(self, name: str) -> bool:
+        return name in self.constants and len(self.constants[name].dims) == 2
+
+    def writer(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a value, reshaping left out; None for inputs and constants."""
+        node = self._writers.get(name)
+        return self.writer(node.input[0]) if node is not None and node.op_type == "Reshape" else node
+
+    def reader(self, name: str) -> onnx.NodeProto | None:
+        """The node that reads a value, where there is only one and the value is no output."""
+        readers = self._readers[name]
+        return readers[0] if len(readers) == 1 and name not in self.outputs else None
+
+    def bias(self, product: onnx.NodeProto) -> tuple[onnx.NodeProto, str] | None:
+        """The Add that alone reads a product, and the constant (N,) that it adds."""
+        add = self.reader(product.output[0])
+        if add is None or add.op_type != "Add":
+            return None
+        other = next((name for name in add.input if name != product.output[0]), "")
+        return (add, other) if other in self.constants and len(self.constants[other].dims) == 1 else None
+
+    def rank(self, name: str) -> int | None:
+        """The number of dimensions of a value; None where it cannot be told."""
+        return self._ranks.get(name)
+
+    def _rank(self, node: onnx.NodeProto) -> int | None:
+        """The rank of a node's outputs, once those of its inputs are known."""
+        if node.op_type == "Reshape":
+            shape = self.constants.get(node.input[1])
+            writer = self._writers.get(node.input[1])
+            if shape is None:  # (batch, sequence) of the input, and a width
+                return 3 if writer is not None and writer.op_type == "Concat" else None
+            return int(shape.dims[0])
+        if node.op_type == "MultiHeadAttention":
+            return 3
+        lookup = node.op_type == "Gather" and not any(a.name == "axis" and a.i for a in node.attribute)
+        if lookup or node.op_type in ("Add", "Mul"):
+            one, other = (self.rank(each) for each in node.input[:2])
+            if one is None or other is None:
+                return None
+            return one + other - 1 if lookup else max(one, other)
+        return self.rank(node.input[0]) if node.op_type in SAME_SHAPE else None
+
+    def rows_of(self, name: str) -> str:
+        """The value furthest up the graph that surely has as many rows (of its last dimension) as this
+        one."""
+        while (node := self._writers.get(name)) is not None and node.op_type in (
+            "Reshape",
+            "MultiHeadAttention",
+            *SAME_SHAPE,
+        ):
+            inputs = [each for each in node.input[:2] if each not in self.constants]
+            if len(inputs) > 1 and node.op_type in (
+                "Add",
+                "Mul",
+            ):  # they broadcast: only a product is known to have all rows
+                inputs = [each for each in inputs if self._writers.get(each) in self.products]
+            if not inputs:
+                break
+            name = inputs[0]
+        return name
 
 
 class GraphEditor:
@@ -24,15 +127,13 @@ class GraphEditor:
     def array(self, name: str) -> np.ndarray | None:
         """The values of a float constant; None for anything else."""
         constant = self.constants.get(name)
-        return (
-            None
-            if constant is None or constant.data_type != TensorProto.FLOAT
-            else numpy_helper.to_array(constant)
-        )
+        if constant is None or constant.data_type != TensorProto.FLOAT:
+            return None
+        return numpy_helper.to_array(constant)
 
-    def is_product(self, node: onnx.NodeProto) -> bool:
-        """Whether a node multiplies by a constant matrix."""
-        return is_product(node, self.constants)
+    def weight(self, node: onnx.NodeProto) -> np.ndarray | None:
+        """The constant matrix (K, N) that a node multiplies by; None for anything else."""
+        return self.array(node.input[1]) if is_product(node, self.constants) else None
 
     def constant(self, array: np.ndarray, name: str) -> str:
         """Write a constant; returns its name, another than this where the graph has other values under it.
@@ -73,9 +174,63 @@ class GraphEditor:
         return self.model
 
 
-def check_count(model: onnx.ModelProto, op: str, expected: int) -> None:
-    """Raise RuntimeError where nodes were not quantized: quantizers silently skip what they do not
-    recognize."""
-    found = sum(node.op_type == op for node in model.graph.node)
-    if found != expected:
-        raise RuntimeError(f"{expected} nodes should have become {op}, {found} did")
+def new_node(operator: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    """A node of one output, by whose name it is called."""
+    return helper.make_node(operator, inputs, [output], name=output, **attributes)
+
+
+def product_in_blocks(
+    node: onnx.NodeProto, names: list[str], weight: np.ndarray, bits: int
+) -> onnx.NodeProto:
+    """x · W as a MatMulNBits: symmetric, in blocks of 32 along the input. accuracy_level 4 quantizes
+    activations per row and block. `names` are those of x, of the packed weights and of their scales."""
+    shape = {"K": weight.shape[0], "N": weight.shape[1], "bits": bits, "block_size": 32, "accuracy_level": 4}
+    return helper.make_node(
+        "MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape
+    )
+
+
+def left_in_float32(fp32: onnx.ModelProto, quantized: onnx.ModelProto) -> tuple[dict[str, str], float]:
+    """({weight: the operator that reads it} of the products that a conversion left in float32, their share of
+    all products' weights).
+
+    Products are all operators whose weights a precision should convert, not only those that the converters
+    know. The share is 1 where there are none, and no constant was converted either.
+    """
+    matrices = [
+        each for each in fp32.graph.initializer if each.data_type == TensorProto.FLOAT and each.dims[1:]
+    ]
+    sizes = {each.name: math.prod(each.dims) for each in matrices}
+    operators = {name: operator for name, operator in _read(fp32) if name in sizes}
+    if not operators:
+        before, after = ({each.name for each in model.graph.initializer} for model in (fp32, quantized))
+        return {}, float(before == after)
+    # a matrix that was restored before it is multiplied with; those of an LSTM always are
+    read = {
+        name if operator in RECURRENT else name.removesuffix("_float") for name, operator in _read(quantized)
+    }
+    left = {name: operator for name, operator in operators.items() if name in read}
+    return left, sum(sizes[name] for name in left) / sum(sizes[name] for name in operators)
+
+
+def _read(model: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """What products read, and the operator of each; the inputs behind the third are biases."""
+    for node in model.graph.node:
+        if node.op_type in PRODUCTS:
+            yield from ((name, node.op_type) for name in node.input[:3])
+
+
+def not_finite(model: onnx.ModelProto) -> str | None:
+    """The first constant with a value that is NaN or infinite: its name, row and value; None where there is
+    none.
+
+    A single −∞ is a mask.
+    """
+    for constant in model.graph.initializer:
+        if constant.data_type not in FLOATS:
+            continue
+        array = numpy_helper.to_array(constant)
+        if not np.isfinite(array).all() and not (array.size == 1 and array.item() == -np.inf):
+            at = tuple(int(each[0]) for each in np.nonzero(~np.isfinite(array)))
+            return f"{constant.name} holds {array[at]}" + (f" in row {at[0]}" if array.ndim > 1 else "")
+    return None

@@ -24,34 +24,27 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization import embedding_tables, lstm, sample_batches
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds, activations
-from edgedistill.quantization.skipping import Converter
+from edgedistill.quantization import eight_bits
+from edgedistill.quantization.conversion import Converter
+from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, GraphFacts, is_product, new_node
+from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # A few channels of a transformer's activations are many times as large as the others. One scale for all of
-# them wastes the 8 bits of the
-# rest, so every channel is divided by a factor of its own, which the rows of the weight behind it are
-# multiplied by.
+# them wastes the 8 bits of the rest, so every channel is divided by a factor of its own, which the rows of
+# the weight behind it are multiplied by.
 HEADROOM = 1.1  # over what was measured: clipping a channel costs more than a coarser step
 # how much of a channel's range the activation's factor takes; the weight takes the rest. Flat between 0.7 and
 # 0.8
 EXPONENT = 0.75
 ZERO = 128  # the zero point of signed activations, which are stored as uint8
-ZEROS = {
-    "Gelu": 24,
-    "FastGelu": 24,
-    "BiasGelu": 24,
-    "Relu": 0,
-}  # zero points behind activations that are bounded below
+# zero points behind activations that are bounded below
+ZEROS = {"Gelu": 24, "FastGelu": 24, "BiasGelu": 24, "Relu": 0}
 LEAST = 0.17  # GELU's minimum is −0.16997
 PAIR = 127  # 255 · (w₀ + w₁) < 2¹⁵ where weights of one sign add up to 128; rounding may add one
 TINY = 1e-12
 
-Largest = dict[
-    str, np.ndarray
-]  # the largest absolute value (K,) of each channel of an activation, by its name
+# the largest absolute value (K,) of each channel of an activation, by its name
+Largest = dict[str, np.ndarray]
 
 
 def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,31 +59,30 @@ def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """samples: token ids of texts to measure channels on; without them all activations get a scale for each
-    row."""
-    return partial(convert_measured, largest=measure(model, samples))
+    """`convert`, with channels measured on token ids of texts; without them all activations get a scale for
+    each row."""
+    return partial(convert, largest=measure(model, samples))
 
 
 def measure(model: onnx.ModelProto, samples: TokenIds) -> Largest:
-    """What `convert_measured` takes; empty without samples."""
-    facts = GraphFacts(model)
-    names = [x for group in _groups(facts) if _has_fixed(facts, group) for x in group.inputs]
-    return largest_values(model, names, samples) if samples else {}
+    """The largest absolute values of the inputs that have fixed scales, with headroom, over all tokens of the
+    samples; nothing without samples."""
+    names = [x for group in _groups(GraphFacts(model)) for x in group.inputs]
+    largest = {name: np.array(TINY, np.float32) for name in names}
+    for values in activations(model, names, samples) if names and samples else ():
+        for name, rows in values.items():
+            largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
+    return {name: values * HEADROOM for name, values in largest.items()} if samples else {}
 
 
-def convert_measured(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
+def convert(model: onnx.ModelProto, largest: Largest) -> onnx.ModelProto:
+    """The graph in int8, with what was measured on it, or on the same graph before some of its constants were
     hidden."""
-    editor = GraphEditor(model)
-    facts = GraphFacts(model)
+    editor, facts = GraphEditor(model), GraphFacts(model)
     channels = _channels(editor, facts, largest)
     editor.rewrite(_Products(editor, facts, channels).rewrite)
-    editor.rewrite(embedding_tables.gather)
-    editor.rewrite(embedding_tables.table)
-    editor.rewrite(lstm.stored_in_8_bits)
-    quantized = editor.finish()
-    check_count(quantized, "MatMulIntegerToFloat", len(facts.products))
-    return quantized
+    eight_bits.store(editor)
+    return editor.finish()
 
 
 def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> dict[str, float]:
@@ -101,35 +93,30 @@ def product_errors(model: onnx.ModelProto, largest: Largest, ids: TokenIds) -> d
     facts = GraphFacts(model)
     channels = _channels(GraphEditor(model), facts, largest)
     lost: dict[str, float] = {}
-    for values in sample_batches.activations(
-        model, list(dict.fromkeys(node.input[0] for node in facts.products)), ids
-    ):
+    inputs = list(dict.fromkeys(node.input[0] for node in facts.products))
+    for values in activations(model, inputs, ids):
         for node in facts.products:
-            x, weight = values[node.input[0]], numpy_helper.to_array(facts.constants[node.input[1]])
-            expected = x @ weight
-            error = float(
-                ((_emulated(x, weight, channels.get(node.input[0])) - expected) ** 2).sum()
-                / max((expected**2).sum(), TINY)
-            )
-            lost[node.input[1]] = max(lost.get(node.input[1], 0.0), error)
+            source, name = node.input
+            weight = numpy_helper.to_array(facts.constants[name])
+            expected = values[source] @ weight
+            error = ((_emulated(values[source], weight, channels.get(source)) - expected) ** 2).sum()
+            lost[name] = max(lost.get(name, 0.0), float(error / max((expected**2).sum(), TINY)))
     return lost
 
 
 def _emulated(x: np.ndarray, weight: np.ndarray, channels: _Channels | None) -> np.ndarray:
     """x·W (n, N) with both rounded as in the graph, but for the zero points behind GELU."""
-    factors, step = (
-        (channels.factors, channels.step)
-        if channels is not None
-        else (1.0, np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127)
-    )
-    values, scale = quantize_weights(weight * np.reshape(factors, (-1, 1)))
+    factors, step = np.ones(len(weight), np.float32), np.maximum(np.abs(x).max(1, keepdims=True), TINY) / 127
+    if channels is not None:
+        factors, step = channels.factors, np.asarray(channels.step)
+    values, scale = quantize_weights(weight * factors[:, None])
     rounded = np.clip(np.rint(x / factors / step), -ZERO, ZERO - 1) * step
     return np.asarray(rounded @ (values * scale), np.float32)
 
 
 class _Channels(NamedTuple):
-    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. folded:
-    the division is in weights."""
+    """How the channels of a product's input are scaled: divided by `factors` (K,), then by `step`. Where they
+    are `folded`, weights do the division."""
 
     factors: np.ndarray
     step: float
@@ -137,8 +124,8 @@ class _Channels(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """A product's input in uint8. step: its scale, one for all; rows: the name of a scale for each row, None
-    where there is none."""
+    """A product's input in uint8: `step` is its scale, one for all, and `rows` the name of a scale for each
+    row, where there is one."""
 
     values: str
     zero: int
@@ -153,15 +140,13 @@ def _channels(editor: GraphEditor, facts: GraphFacts, largest: Largest) -> dict[
     Inputs of products with the same weight share their factors, as in a block of layers that is applied
     several times.
     """
-    groups = [group for group in _groups(facts) if _has_fixed(facts, group)] if largest else []
-    groups = [
-        group for group in groups if all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs)
-    ]
     found: dict[str, _Channels] = {}
-    for group in groups:
+    for group in _groups(facts) if largest else ():
+        if not all(_is_fixed(facts, x) or facts.rank(x) == 2 for x in group.inputs):
+            continue
         most = np.max([largest[x] for x in group.inputs], axis=0)
-        weights = [array for name in group.weights if (array := editor.array(name)) is not None]
-        factors = channel_factors(most, weights)
+        weights = [editor.array(name) for name in group.weights]
+        factors = channel_factors(most, [weight for weight in weights if weight is not None])
         folded = _fold_into_values(editor, facts, group.inputs, factors)
         channels = _Channels(factors, float((most / factors).max()) / 127, folded)
         found.update(dict.fromkeys(group.inputs, channels))
@@ -174,18 +159,15 @@ class _Group(NamedTuple):
 
 
 def _groups(facts: GraphFacts) -> list[_Group]:
-    """Products' inputs and weights, those that share one in one group, in the order of the graph."""
+    """The inputs and weights of products, those that share one in one group, where an input is fixed; in the
+    order of the graph."""
     groups: list[_Group] = []
     for node in facts.products:
         x, weight = node.input
         touched = [group for group in groups if x in group.inputs or weight in group.weights]
         groups = [group for group in groups if group not in touched]
         groups.append(_Group(_with(x, touched, 0), _with(weight, touched, 1)))
-    return groups
-
-
-def _has_fixed(facts: GraphFacts, group: _Group) -> bool:
-    return any(_is_fixed(facts, x) for x in group.inputs)
+    return [group for group in groups if any(_is_fixed(facts, x) for x in group.inputs)]
 
 
 def _with(name: str, touched: list[_Group], at: int) -> list[str]:
@@ -203,24 +185,21 @@ def _fold_into_values(editor: GraphEditor, facts: GraphFacts, inputs: list[str],
     constants: dict[str, slice] = {}
     for x in inputs:
         attention = facts.writer(x)
-        value = (
-            facts.writer(attention.input[2])
-            if attention is not None and attention.op_type == "MultiHeadAttention"
-            else None
-        )
-        if attention is None or value is None:
+        if attention is None or attention.op_type != "MultiHeadAttention":
             return False
-        if (
-            len(attention.input) > 3 and attention.input[3]
-        ):  # biases of queries, keys and values in one constant
+        value = facts.writer(attention.input[2])
+        if value is None:
+            return False
+        # biases of queries, keys and values in one constant
+        if len(attention.input) > 3 and attention.input[3]:
             constants[attention.input[3]] = slice(-len(factors), None)
         if value.op_type == "Add":
             bias = next((name for name in value.input if name in facts.constants), "")
-            product = next((node for name in value.input if (node := facts.writer(name)) is not None), None)
-            if not bias or product is None:
+            value = next(filter(None, map(facts.writer, value.input)), None)
+            if not bias or value is None:
                 return False
-            constants[bias], value = slice(None), product
-        if value.op_type != "MatMul" or not facts.is_matrix(value.input[1]):
+            constants[bias] = slice(None)
+        if not is_product(value, facts.constants):
             return False
         constants[value.input[1]] = slice(None)
     for name, where in constants.items():
@@ -239,9 +218,7 @@ class _Products:
         self.editor = editor
         self.facts = facts
         self.channels = channels
-        self.products = {node.output[0] for node in facts.products}
         self.inputs: dict[str, _Input] = {}
-        self.weights: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.zeros: dict[tuple[str, int], str] = {}
         self.absorbed: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
@@ -249,22 +226,17 @@ class _Products:
     def rewrite(self, editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.output[0] in self.absorbed:
             return []
-        if node.output[0] not in self.products:
+        weight = editor.weight(node)
+        if weight is None:
             return None
         self.nodes = []
         x, name = node.input
         if x not in self.inputs:
-            self.inputs[x] = self._quantize(x)
+            self.inputs[x] = self._quantize(x, int(self.facts.constants[name].dims[0]))
         source = self.inputs[x]
-        if (
-            name not in self.weights
-        ):  # a shared layer's weight is read by several products, whose inputs share their factors
-            weight = editor.array(name)
-            assert weight is not None
-            self.weights[name] = quantize_weights(
-                weight * self.channels[x].factors[:, None] if x in self.channels else weight
-            )
-        values, scale = self.weights[name]
+        # a shared layer's weight is read by several products, whose inputs share their factors
+        factors = self.channels[x].factors[:, None] if x in self.channels else np.float32(1)
+        values, scale = quantize_weights(weight * factors)
         operands = [source.values, self._constant(values, f"{name}_int8"), self._number(source.step)]
         operands += [self._constant(scale, f"{name}_scale"), self._zero(source.zero)]
         if source.rows is None:
@@ -285,59 +257,41 @@ class _Products:
     def _product_of_rows(self, node: onnx.NodeProto, operands: list[str], rows: str) -> None:
         y, x = node.output[0], node.input[0]
         product = self._add("MatMulIntegerToFloat", operands, f"{y}_product", domain=MICROSOFT)
-        if self.facts.rank(x) == 2 or self._is_table(x):
+        if self.facts.rank(x) == 2 or self._table(x):
             self._add("Mul", [product, rows], y)
             return
         scaled = self._add("Mul", [product, rows], f"{y}_rows")
         leading = self._add("Shape", [x], f"{y}_leading", start=0, end=-1)
         width = self.editor.constants[node.input[1]].dims[1]
         shape = self._add(
-            "Concat",
-            [leading, self._constant(np.array([width], np.int64), f"width_{width}")],
-            f"{y}_shape",
-            axis=0,
+            "Concat", [leading, self._integers([width], f"width_{width}")], f"{y}_shape", axis=0
         )
         self._add("Reshape", [scaled, shape], y)
 
-    def _quantize(self, x: str) -> _Input:
+    def _quantize(self, x: str, width: int) -> _Input:
         if x in self.channels:
             return self._by_channel(x, self.channels[x])
-        if self._is_table(x):
-            return self._table_rows(x)
+        if lookup := self._table(x):
+            return self._table_rows(x, *lookup.input)
         rows = x
         if self.facts.rank(x) != 2:
-            width = next(
-                self.facts.constants[node.input[1]].dims[0]
-                for node in self.facts.products
-                if node.input[0] == x
-            )
-            rows = self._add(
-                "Reshape",
-                [x, self._constant(np.array([-1, width], np.int64), f"rows_{width}")],
-                f"{x}_as_rows",
-            )
+            shape = self._integers([-1, width], f"rows_{width}")
+            rows = self._add("Reshape", [x, shape], f"{x}_as_rows")
         writer = self.facts.writer(x)
         zero = ZEROS.get(writer.op_type, ZERO) if writer is not None else ZERO
         scale = self._row_scales(x, rows, zero)
-        flat = self._add(
-            "Reshape", [scale, self._constant(np.array([-1], np.int64), "flat")], f"{x}_row_scales"
-        )
-        values = self._add(
-            "QuantizeLinear", [rows, flat, self._zero_rows(x, flat, zero)], f"{x}_uint8", axis=0
-        )
+        flat = self._add("Reshape", [scale, self._integers([-1], "flat")], f"{x}_row_scales")
+        zeros = self._zero_rows(x, flat, zero)
+        values = self._add("QuantizeLinear", [rows, flat, zeros], f"{x}_uint8", axis=0)
         return _Input(values, zero, 1.0, scale)
 
     def _by_channel(self, x: str, channels: _Channels) -> _Input:
         even = x
         if not channels.folded:
-            even = self._add(
-                "Mul",
-                [x, self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")],
-                f"{x}_even",
-            )
-        values = self._add(
-            "QuantizeLinear", [even, self._number(channels.step), self._zero(ZERO)], f"{x}_uint8"
-        )
+            factors = self._constant((1 / channels.factors).astype(np.float32), f"{x}_factors")
+            even = self._add("Mul", [x, factors], f"{x}_even")
+        scale = [self._number(channels.step), self._zero(ZERO)]
+        values = self._add("QuantizeLinear", [even, *scale], f"{x}_uint8")
         return _Input(values, ZERO, channels.step, None)
 
     def _row_scales(self, x: str, rows: str, zero: int) -> str:
@@ -362,27 +316,24 @@ class _Products:
             )
         return self.zeros[key]
 
-    def _is_table(self, x: str) -> bool:
-        """Whether x is looked up in an embedding table."""
+    def _table(self, x: str) -> onnx.NodeProto | None:
+        """The node that looks x up in an embedding table, if one does."""
         writer = self.facts.writer(x)
-        return (
-            writer is not None
-            and writer.op_type == "Gather"
-            and self.facts.is_matrix(writer.input[0])
-            and x == writer.output[0]
-        )
+        if writer is None or writer.op_type != "Gather" or x != writer.output[0]:
+            return None
+        return writer if self.facts.is_matrix(writer.input[0]) else None
 
-    def _table_rows(self, x: str) -> _Input:
+    def _table_rows(self, x: str, name: str, ids: str) -> _Input:
         """Rows of an embedding table, which has a scale for each row."""
-        writer = self.facts.writer(x)
-        assert writer is not None
-        name, ids = writer.input
         table = self.editor.array(name)
         assert table is not None
-        values, scale = embedding_tables.quantize_rows(table)
+        values, scale = eight_bits.quantize_rows(table)
         shifted = self._constant((values.astype(np.int16) + ZERO).astype(np.uint8), f"{name}_uint8")
         rows = self._add("Gather", [self._constant(scale, f"{name}_scale"), ids], f"{x}_scale")
         return _Input(self._add("Gather", [shifted, ids], f"{x}_uint8"), ZERO, 1.0, rows)
+
+    def _integers(self, values: list[int], name: str) -> str:
+        return self._constant(np.array(values, np.int64), name)
 
     def _number(self, value: float) -> str:
         return self._constant(np.float32(value), f"number_{value:.9g}")
@@ -394,23 +345,13 @@ class _Products:
         return self.editor.constant(np.asarray(value), name)
 
     def _add(self, op: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [output], name=output, domain=domain, **attributes))
+        self.nodes.append(new_node(op, inputs, output, domain=domain, **attributes))
         return output
 
 
-def largest_values(model: onnx.ModelProto, names: Sequence[str], samples: TokenIds) -> dict[str, np.ndarray]:
-    """The largest absolute value (K,) of each channel of the activations of those names, over all tokens of
-    the samples."""
-    largest = {name: np.array(TINY, np.float32) for name in names}
-    for values in activations(model, names, samples) if names else ():
-        for name, rows in values.items():
-            largest[name] = np.maximum(largest[name], np.abs(rows).max(0))
-    return {name: values * HEADROOM for name, values in largest.items()}
-
-
 def channel_factors(largest: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """(K,) what to divide each channel by. largest (K,): of the activations; weights: all that read them,
-    each (K, N).
+    """What to divide each channel by (K,), from the largest activations (K,) and from all weights that read
+    them, each (K, N).
 
     Xiao et al. 2023, SmoothQuant, equation 4.
     """

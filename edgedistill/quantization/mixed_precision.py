@@ -7,9 +7,9 @@ from functools import partial
 import onnx
 
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import int8, sensitivity, w8
-from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import convert_except
+from edgedistill.quantization import int8, w8
+from edgedistill.quantization.conversion import convert_except
+from edgedistill.quantization.sample_texts import TokenIds, agreement, embeddings
 
 LARGEST_SHARE = 0.5  # of the products; a graph that needs more in w8 should be w8
 
@@ -20,22 +20,21 @@ def int8_with_w8(
     """The graph in int8, and the names of its products that stay in w8: none where int8 keeps the cosine that
     its precision requires.
 
-    samples: token ids to measure activations on. ids: token ids of the texts whose cosine to float32 is
-        required.
+    Activations are measured on the token ids `samples`; the cosine to float32 is required of the texts `ids`.
     """
     required = PRECISIONS["int8"].single_cosine
-    largest, expected = int8.measure(model, samples), sensitivity.embeddings(model, ids)
-    quantized = int8.convert_measured(model, largest)
-    if sensitivity.agreement(quantized, expected, ids)[1] >= required:
+    largest, expected = int8.measure(model, samples), embeddings(model, ids)
+    quantized = int8.convert(model, largest)
+    if agreement(quantized, expected, ids)[1] >= required:
         return quantized, []
-    convert = partial(int8.convert_measured, largest=largest)
+    convert = partial(int8.convert, largest=largest)
     lost = int8.product_errors(model, largest, ids)
     ranked = sorted(lost, key=lambda name: -lost[name])
     count = 1
     while count <= LARGEST_SHARE * len(ranked):
         kept = ranked[:count]
         mixed = w8.convert(convert_except(convert, model, kept))
-        if sensitivity.agreement(mixed, expected, ids)[1] >= required:
+        if agreement(mixed, expected, ids)[1] >= required:
             return mixed, kept
         count *= 2
     return quantized, []

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from threadpoolctl import threadpool_limits
 
-from edgedistill.quantization import lstm
-from edgedistill.quantization.embedding_tables import SMALLEST, table
+from edgedistill.quantization import eight_bits
+from edgedistill.quantization.conversion import Converter
 from edgedistill.quantization.four_bits import (
     GROUP,
     HIGHEST,
@@ -25,26 +24,41 @@ from edgedistill.quantization.four_bits import (
     quantize_groups,
 )
 from edgedistill.quantization.fp16 import LARGEST, SMALLEST_NORMAL
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds, activations
-from edgedistill.quantization.skipping import Converter, is_skipped
+from edgedistill.quantization.graph_editor import (
+    MICROSOFT,
+    GraphEditor,
+    GraphFacts,
+    new_node,
+    product_in_blocks,
+)
+from edgedistill.quantization.sample_texts import TokenIds, activations
 
 # Weights are rounded one input at a time, each rounding error made up for by the inputs that are still to be
-# rounded (Frantar et al. 2023,
-# GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that of the weights; it needs E[x
-# xᵀ] of the product's inputs.
+# rounded (Frantar et al. 2023, GPTQ). What is minimized is the error of the product, E|x·W − x·Q|², not that
+# of the weights; it needs E[x xᵀ] of the product's inputs.
 DAMPING = 0.1  # of the mean variance, added to each input's: the texts are few, and other texts come
 RANDOM_SHARE = 0.25  # of the second moments: random tokens, for texts unlike those given
 SMALLEST_HALVED = 128  # elements; halving fewer saves less than the Cast takes
 ZERO = 8  # the zero point: MatMulNBits stores weights as 0 … 15
 
-Moments = dict[
-    str, np.ndarray
-]  # E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+# E[x xᵀ] (K, K) of what a product's weight is multiplied with, by the weight's name
+Moments = dict[str, np.ndarray]
 
 
-def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
+def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
+    """`convert`, with the moments measured on token ids of some hundred texts.
+
+    With them the weights of products are rounded with error feedback, which halves the loss; without, each
+    weight is rounded to the nearest.
+    """
+    moments: Moments = {}
+    if len(samples):
+        with threadpool_limits(1):  # more threads add in another order, which would give other bytes
+            moments = second_moments(model, samples)
+    return partial(convert, moments=moments)
+
+
+def convert(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
     """Products become MatMulNBits, embedding tables GatherBlockQuantized, in opset 17; onnxruntime 1.20 runs
     both.
 
@@ -52,56 +66,24 @@ def convert(model: onnx.ModelProto, samples: TokenIds = ()) -> onnx.ModelProto:
     bits, PQ codes as they are, scales, biases and norms in float16. MatMulNBits needs constant scales:
     onnxruntime must fold their Casts, as it does unless all its graph optimizations are switched off.
 
-    samples: token ids of some hundred texts. With them the weights of products are rounded with error
-        feedback, which halves the
-    loss; without, each weight is rounded to the nearest.
+    `moments` may have been measured on the same graph before some of its constants were hidden.
     """
-    return converter(model, samples)(model)
-
-
-def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
-    """`convert`, with activations measured only once."""
-    return partial(convert_measured, moments=measure(model, samples))
-
-
-def measure(model: onnx.ModelProto, samples: TokenIds) -> Moments:
-    """What `convert_measured` takes; empty without samples."""
-    with threadpool_limits(
-        1
-    ):  # more threads add in another order, and the same graph must give the same bytes
-        return second_moments(model, samples) if len(samples) else {}
-
-
-def convert_measured(model: onnx.ModelProto, moments: Moments) -> onnx.ModelProto:
-    """`convert`, with what was measured on this graph, or on the same graph before some of its constants were
-    hidden."""
-    editor, products = GraphEditor(model), GraphFacts(model).products
+    editor = GraphEditor(model)
     editor.rewrite(_gather)
-    editor.rewrite(table)
-    editor.rewrite(_lstm)
+    editor.rewrite(eight_bits.table)
+    editor.rewrite(partial(eight_bits.lstm, stored=_unpacked))  # there is no LSTM of 4-bit weights
     with threadpool_limits(1):
         editor.rewrite(lambda editor, node: _matmul_n_bits(editor, node, moments))
     _halve_floats(editor)
-    quantized = editor.finish()
-    check_count(quantized, "MatMulNBits", len(products))
-    return quantized
+    return editor.finish()
 
 
 def _gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """Gather from an embedding table -> GatherBlockQuantized."""
-    found = editor.array(node.input[0]) if node.op_type == "Gather" else None
-    if (
-        found is None
-        or found.ndim != 2
-        or found.size < SMALLEST
-        or any(a.name == "axis" and a.i != 0 for a in node.attribute)
-    ):
+    array = eight_bits.large_table(editor, node, "Gather")
+    if array is None:
         return None
-    return _rows(editor, found, node.input[0], node.input[1], node.output[0])
-
-
-def _rows(editor: GraphEditor, array: np.ndarray, name: str, ids: str, out: str) -> list[onnx.NodeProto]:
-    """The rows `ids` of an array (V, H), stored in 4 bits."""
+    name, ids, out = node.input[0], node.input[1], node.output[0]
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:
         check_range(array, name)
@@ -127,11 +109,6 @@ def _scale(editor: GraphEditor, scale: np.ndarray, name: str) -> onnx.NodeProto:
     )
 
 
-def _lstm(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """LSTM weights W and R: 4 bits on disk, float32 once opened, since there is no LSTM of 4-bit weights."""
-    return lstm.stored(editor, node, _unpacked)
-
-
 def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
     """A constant (…, n) in 4 bits, restored as `{name}_float` by standard operators: onnxruntime folds these,
     not GatherBlockQuantized.
@@ -154,49 +131,42 @@ def _unpacked(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
         editor.constant(np.array([each], np.int64), f"int_{each}")
         for each in (0, array.shape[-1], array.ndim - 1)
     ]
-
-    def add(op: str, inputs: list[str], out: str, **attributes: Any) -> onnx.NodeProto:
-        return helper.make_node(op, inputs, [out], name=out, **attributes)
-
+    sixteen = editor.constant(np.array(16, np.uint8), "sixteen")
+    four, eight = (
+        editor.constant(np.array(4, np.uint8), "four"),
+        editor.constant(np.array(ZERO, np.float32), "eight"),
+    )
     return [
-        add("Mod", [bits, editor.constant(np.array(16, np.uint8), "sixteen")], f"{half}_0"),
-        add(
-            "BitShift", [bits, editor.constant(np.array(4, np.uint8), "four")], f"{half}_1", direction="RIGHT"
-        ),
-        add("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
-        add("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
-        add("Sub", [f"{full}_float", editor.constant(np.array(ZERO, np.float32), "eight")], f"{full}_signed"),
+        new_node("Mod", [bits, sixteen], f"{half}_0"),
+        new_node("BitShift", [bits, four], f"{half}_1", direction="RIGHT"),
+        new_node("Concat", [f"{half}_0", f"{half}_1"], full, axis=-1),
+        new_node("Cast", [full], f"{full}_float", to=TensorProto.FLOAT),
+        new_node("Sub", [f"{full}_float", eight], f"{full}_signed"),
         _scale(editor, scale[..., None], f"{name}_w4_scale"),
-        add("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
-        add("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
-        add("Slice", [f"{full}_rows", *ends], f"{name}_float"),
+        new_node("Mul", [f"{full}_signed", f"{name}_w4_scale_float"], f"{full}_scaled"),
+        new_node("Reshape", [f"{full}_scaled", shape], f"{full}_rows"),
+        new_node("Slice", [f"{full}_rows", *ends], f"{name}_float"),
     ]
 
 
 def _matmul_n_bits(
     editor: GraphEditor, node: onnx.NodeProto, moments: Moments
 ) -> list[onnx.NodeProto] | None:
-    """x · W -> MatMulNBits: 4 bits, groups of 32 along the input, symmetric; accuracy_level 4 quantizes
-    activations per row and group."""
-    if not editor.is_product(node):
+    """x · W -> MatMulNBits of 4 bits."""
+    weight = editor.weight(node)
+    if weight is None:
         return None
-    weight, name = editor.array(node.input[1]), node.input[1]
-    assert weight is not None
-    inputs, outputs = weight.shape
+    name = node.input[1]
     bits, scales, nodes = f"{name}_w4", f"{name}_w4_scale", list[onnx.NodeProto]()
     if bits not in editor.constants:  # a shared layer's matrix is read by several products
         check_range(weight, name)
-        values, scale = (
-            quantize_with_feedback(weight, moments[name]) if name in moments else quantize_groups(weight.T)
-        )
+        values, scale = quantize_groups(weight.T)
+        if name in moments:
+            values, scale = quantize_with_feedback(weight, moments[name])
         editor.constant(packed(in_groups(values), ZERO), bits)
         nodes.append(_scale(editor, scale.reshape(-1), scales))
-    shape = {"K": inputs, "N": outputs, "bits": 4, "block_size": GROUP, "accuracy_level": 4}
     names = [node.input[0], bits, f"{scales}_float"]
-    return [
-        *nodes,
-        helper.make_node("MatMulNBits", names, list(node.output), name=node.name, domain=MICROSOFT, **shape),
-    ]
+    return [*nodes, product_in_blocks(node, names, weight, 4)]
 
 
 def _halve_floats(editor: GraphEditor) -> None:
@@ -204,14 +174,11 @@ def _halve_floats(editor: GraphEditor) -> None:
     name."""
     graph = editor.model.graph
     casts = []
-    for name in dict.fromkeys(name for node in graph.node if not is_skipped(node) for name in node.input):
+    for name in dict.fromkeys(name for node in graph.node for name in node.input):
         array = editor.array(name)
         largest = 0.0 if array is None else float(np.abs(array).max(initial=0))
-        if (
-            array is None
-            or array.size < SMALLEST_HALVED
-            or not (largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST)
-        ):
+        exact = largest == 0 or SMALLEST_NORMAL <= largest <= LARGEST
+        if array is None or array.size < SMALLEST_HALVED or not exact:
             continue
         del editor.constants[name]
         half = editor.constant(array.astype(np.float16), f"{name}_fp16")
@@ -224,9 +191,8 @@ def _halve_floats(editor: GraphEditor) -> None:
 def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarray]:
     """E[x xᵀ] (K, K) float32 of the inputs x of every product with a constant matrix, by the matrix's name.
 
-    ids: the token ids of texts that this graph may meet; the rest of the moments comes from random tokens up
-        to the largest of these ids,
-    in texts of the same lengths. A graph of pairs gets each text twice.
+    `ids` are the token ids of texts that this graph may meet; the rest of the moments comes from random
+    tokens up to the largest of these ids, in texts of the same lengths.
     """
     products = [(node.input[0], node.input[1]) for node in GraphFacts(model).products]
     if not products:
@@ -241,7 +207,7 @@ def second_moments(model: onnx.ModelProto, ids: TokenIds) -> dict[str, np.ndarra
         moments[name] = (1 - RANDOM_SHARE) * moments[name] + RANDOM_SHARE * scale * extra
     found: dict[str, np.ndarray] = {}
     for name, matrix in products:  # the matrices of a shared layer are multiplied with several inputs
-        found[matrix] = found[matrix] + moments[name] if matrix in found else moments[name]
+        found[matrix] = found.get(matrix, 0) + moments[name]
     return found
 
 

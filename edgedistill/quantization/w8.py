@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from edgedistill.quantization import lstm
-from edgedistill.quantization.embedding_tables import gather, quantize_rows, table
-from edgedistill.quantization.graph_editor import MICROSOFT, GraphEditor, check_count
-from edgedistill.quantization.graph_facts import GraphFacts
-from edgedistill.quantization.sample_batches import TokenIds
-from edgedistill.quantization.skipping import Converter
+from edgedistill.quantization import eight_bits
+from edgedistill.quantization.conversion import Converter
+from edgedistill.quantization.graph_editor import GraphEditor, product_in_blocks
+from edgedistill.quantization.sample_texts import TokenIds
 
 BLOCK = 32  # weights that share a scale; the smallest that MatMulNBits takes, hence the most exact
 ZERO = 128  # the zero point: MatMulNBits stores weights as uint8
@@ -24,38 +21,25 @@ def converter(model: onnx.ModelProto, samples: TokenIds) -> Converter:
 
 
 def convert(model: onnx.ModelProto) -> onnx.ModelProto:
-    editor, products = GraphEditor(model), GraphFacts(model).products
-    editor.rewrite(gather)
-    editor.rewrite(table)
-    editor.rewrite(lstm.stored_in_8_bits)
+    editor = GraphEditor(model)
+    eight_bits.store(editor)
     editor.rewrite(_matmul_n_bits)
-    quantized = editor.finish()
-    check_count(quantized, "MatMulNBits", len(products))
-    return quantized
+    return editor.finish()
 
 
 def _matmul_n_bits(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """x · W -> MatMulNBits: 8 bits, blocks of 32 along the input, symmetric; accuracy_level 4 quantizes
-    activations per row and block."""
-    if not editor.is_product(node):
+    """x · W -> MatMulNBits of 8 bits."""
+    weight = editor.weight(node)
+    if weight is None:
         return None
-    weight, name = editor.array(node.input[1]), node.input[1]
-    assert weight is not None
-    inputs, outputs = weight.shape
+    (inputs, outputs), name = weight.shape, node.input[1]
     blocks = -(-inputs // BLOCK)
     padded = np.zeros((outputs, blocks * BLOCK), np.float32)
     padded[:, :inputs] = weight.T
-    values, scale = quantize_rows(padded.reshape(-1, BLOCK))
+    values, scale = eight_bits.quantize_rows(padded.reshape(-1, BLOCK))
     packed = (values.astype(np.int16) + ZERO).astype(np.uint8).reshape(outputs, blocks, BLOCK)
-    names = [editor.constant(packed, f"{name}_w8"), editor.constant(scale.reshape(-1), f"{name}_w8_scale")]
-    shape = {"K": inputs, "N": outputs, "bits": 8, "block_size": BLOCK, "accuracy_level": 4}
-    return [
-        helper.make_node(
-            "MatMulNBits",
-            [node.input[0], *names],
-            list(node.output),
-            name=node.name,
-            domain=MICROSOFT,
-            **shape,
-        )
-    ]
+    bits, scales = (
+        editor.constant(packed, f"{name}_w8"),
+        editor.constant(scale.reshape(-1), f"{name}_w8_scale"),
+    )
+    return [product_in_blocks(node, [node.input[0], bits, scales], weight, 8)]

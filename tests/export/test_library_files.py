@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from edgedistill import files
-from edgedistill.export import bundle_writer, static_layout
+from edgedistill.export import bundle_writer, library_files
 from edgedistill.runtime import bundle
 from tests.conftest import sentences
 from tests.export.test_export import make_run, quiet
@@ -117,10 +117,10 @@ def test_sentence_transformers_opens_a_static_student(tmp_path: Path, shape: dic
     folder = exported(tmp_path, "static", ["fp32"], **shape)
     golden = files.read_json(folder / "parity.json")
     found = SentenceTransformer(str(folder)).encode(golden["texts"])
-    tokenizer = Tokenizer.from_file(str(folder / static_layout.FOLDER / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder / library_files.STATIC / "tokenizer.json"))
     assert (
         tokenizer.get_vocab_size()
-        == len(load_file(folder / static_layout.FOLDER / "model.safetensors")["embedding.weight"])
+        == len(load_file(folder / library_files.STATIC / "model.safetensors")["embedding.weight"])
         == 201
     )
     spelt_out = [at for at, text in enumerate(golden["texts"]) if "[SEP]" in text]
@@ -133,12 +133,12 @@ def test_sentence_transformers_opens_a_static_student(tmp_path: Path, shape: dic
 
 def test_the_mark_is_in_front_of_every_text(tmp_path: Path) -> None:
     folder = exported(tmp_path, "static", ["fp32"])
-    inner = Tokenizer.from_file(str(folder / static_layout.FOLDER / "tokenizer.json"))
+    inner = Tokenizer.from_file(str(folder / library_files.STATIC / "tokenizer.json"))
     plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for text in [*sentences(5), "🙂🙂", "two\nlines", f"{static_layout.MARK}a", "the cat " * 40]:
+    for text in [*sentences(5), "🙂🙂", "two\nlines", f"{library_files.MARK}a", "the cat " * 40]:
         first, *rest = inner.encode(text, add_special_tokens=False).ids
         assert first == 200
-        assert rest == plain.encode(text.removeprefix(static_layout.MARK)).ids[1:-1]
+        assert rest == plain.encode(text.removeprefix(library_files.MARK)).ids[1:-1]
 
 
 @pytest.mark.parametrize(("precisions", "shape"), [(["w8"], {}), (["fp32"], {"tanh": True})])
@@ -146,4 +146,4 @@ def test_no_table_where_it_would_not_be_the_student(
     tmp_path: Path, precisions: list[str], shape: dict[str, Any]
 ) -> None:
     folder = exported(tmp_path, "static", precisions, **shape)
-    assert not (folder / static_layout.FOLDER).exists() and not (folder / "modules.json").exists()
+    assert not (folder / library_files.STATIC).exists() and not (folder / "modules.json").exists()

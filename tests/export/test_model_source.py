@@ -13,6 +13,7 @@ import pytest
 from edgedistill import files, recipe
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer, model_source
+from edgedistill.export.model_source import Source
 from edgedistill.runtime import bundle, verify
 from edgedistill.teacher import encoder
 from tests.conftest import World, sentences
@@ -60,8 +61,8 @@ def test_a_plain_model_needs_a_pooling(world: World, tmp_path: Path) -> None:
         UserError,
         match=r"^--pooling: no pooling 'meen'; did you mean 'mean'\? \(cls, cls_pooler, last, max, mean\)$",
     ):
-        bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="meen")
-    bundle_writer.export(folder, ["fp32"], tmp_path / "b", quiet, pooling="max")
+        bundle_writer.export(Source(str(folder), "meen"), ["fp32"], tmp_path / "b", quiet)
+    bundle_writer.export(Source(str(folder), "max"), ["fp32"], tmp_path / "b", quiet)
     assert files.read_json(tmp_path / "b" / "manifest.json")["name"] == "my-model"
     found = bundle.load(tmp_path / "b", precision="fp32").encode(sentences(10, seed=2))
     assert np.allclose(found, by_teacher(folder, pooling="max"), atol=1e-5)
@@ -133,7 +134,7 @@ def test_what_is_no_sentence_encoder_is_refused(
 
 def test_the_pooling_of_a_sentence_transformers_model_is_its_own(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="brings its own pooling; leave --pooling out"):
-        bundle_writer.export(world.teacher, ["fp32"], tmp_path / "b", quiet, pooling="cls")
+        bundle_writer.export(Source(str(world.teacher), "cls"), ["fp32"], tmp_path / "b", quiet)
 
 
 def test_a_bundles_name_is_no_model(tmp_path: Path) -> None:

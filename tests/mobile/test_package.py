@@ -19,8 +19,7 @@ pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]"
 from edgedistill import files, load
 from edgedistill.errors import CheckFailed, UserError
 from edgedistill.mobile import package
-from edgedistill.mobile.graph_session import open_session, strings
-from edgedistill.mobile.usability_report import gist
+from edgedistill.mobile.string_graph import open_session, strings
 from tests.runtime.conftest import rewrite
 
 TEXTS = [
@@ -103,21 +102,21 @@ def test_the_operators_of_a_reduced_build(made: tuple[Path, dict[str, Any], list
     listed = [line for line in lines if not line.startswith("#")]
     assert all(len(line.split(";", 2)) == 3 for line in listed)
     text = "\n".join(listed)
-    for operator in ("MatMul", "LayerNormalization", "Gather", "CumSum", "ScatterND", "Tokenizer"):
+    for operator in ("MatMul", "LayerNormalization", "Gather", "CumSum", "Range", "Tokenizer"):
         assert operator in text
     assert '"float"' in text  # types too
     assert "ai.onnx.contrib" not in text
 
 
 def test_only_ids(folder: Path, tmp_path: Path) -> None:
-    found = package.write(folder, tmp_path / "p", "w8", quiet, takes="ids")
+    found = package.write(folder, tmp_path / "p", "w8", quiet, ids=True)
     assert (found["takes"], found["precision"], found["tokenizer"]) == ("ids", "w8", None)
     assert not list((tmp_path / "p").glob("*with_tokenizer*"))
     assert "MatMulNBits" in (tmp_path / "p" / "required_operators.config").read_text(encoding="utf-8")
     readme = (tmp_path / "p" / "README.md").read_text(encoding="utf-8")
     assert "with_tokenizer" not in readme and "input_ids" in readme
     assert (
-        package.write(folder, tmp_path / "p", "fp32", quiet, takes="ids")["precision"] == "fp32"
+        package.write(folder, tmp_path / "p", "fp32", quiet, ids=True)["precision"] == "fp32"
     )  # replaces its own kind
 
 
@@ -191,40 +190,6 @@ def test_what_is_no_package_is_not_replaced(folder: Path, tmp_path: Path) -> Non
     (tmp_path / "notes").mkdir()
     with pytest.raises(UserError, match="already exists and is not a mobile package"):
         package.write(folder, tmp_path / "notes", "fp32", quiet)
-    with pytest.raises(UserError, match="no input 'text'; did you mean 'texts'"):
-        package.write(folder, tmp_path / "p", "fp32", quiet, takes="text")
     with pytest.raises(UserError, match="no precision"):
         package.write(folder, tmp_path / "p", "int3", quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
-
-
-def test_the_gist_of_a_usability_report() -> None:
-    report = "\n".join(
-        [
-            "1 partitions with a total of 1/59 nodes can be handled by the NNAPI EP.",
-            "Model should perform well with NNAPI as is: NO",
-            "2 partitions with a total of 50/59 nodes can be handled by the NNAPI EP.",
-            "Model should perform well with NNAPI if modified to have fixed input shapes: MAYBE",
-            "1 partitions with a total of 59/59 nodes can be handled by the CoreML MLProgram EP.",
-            "Model should perform well with CoreML MLProgram as is: YES",
-            "CoreML NeuralNetwork cannot run any nodes in this model.",
-            "Model should perform well with CoreML NeuralNetwork as is: NO",
-        ]
-    )
-    assert gist(report) == {
-        "NNAPI": {"partitions": 2, "nodes": 50, "of": 59, "with_fixed_shapes": True, "verdict": "MAYBE"},
-        "CoreML MLProgram": {
-            "partitions": 1,
-            "nodes": 59,
-            "of": 59,
-            "with_fixed_shapes": False,
-            "verdict": "YES",
-        },
-        "CoreML NeuralNetwork": {
-            "partitions": 0,
-            "nodes": 0,
-            "of": 0,
-            "with_fixed_shapes": False,
-            "verdict": "NO",
-        },
-    }

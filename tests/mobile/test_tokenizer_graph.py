@@ -10,9 +10,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
 
-from edgedistill.mobile.character_classes import character_classes
-from edgedistill.mobile.graph_session import open_session, strings
-from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph
+from edgedistill.mobile.character_classes import changed_characters
+from edgedistill.mobile.string_graph import NoSuchGraph, StringGraph, open_session, strings
 from edgedistill.mobile.tokenizer_equality import first_difference
 from edgedistill.mobile.tokenizer_graph import TextTokenizer, tokenizer_graph, tokenizer_model
 
@@ -131,18 +130,14 @@ def test_what_has_no_graph(wordpiece: WordPiece) -> None:
     assert "parts of words" in refused(wordpiece(normalizers.Lowercase()))
 
 
-def test_character_classes(wordpiece: WordPiece) -> None:
-    classes = character_classes(wordpiece())
-    assert {"\0", "\x01", "\u0301", "\u200b", "\ufffd"} <= classes.removed
-    assert {" ", "\n", "\u3000"} <= classes.spaces
-    assert {"!", "\u6771", "\u00ab"} <= classes.isolated
-    assert {classes.replaced[each] for each in "A\u00c0\u2260\u212b\uf900"} == {"a", " = ", " \u8c48 "}
-    assert not (
-        {"a", "0", "\U0001f642"}
-        & (classes.removed | classes.spaces | classes.isolated | classes.replaced.keys())
-    )
-    plain = character_classes(Tokenizer(models.WordPiece({"[UNK]": 0})))
-    assert not plain.removed | plain.spaces | plain.isolated | plain.replaced.keys()
+def test_changed_characters(wordpiece: WordPiece) -> None:
+    changed = changed_characters(wordpiece())
+    assert {changed[each] for each in ("\0", "\x01", "\u0301", "\u200b", "\ufffd")} == {""}
+    assert {changed[each] for each in " \n\u3000"} == {" "}
+    assert all(changed[each] == f" {each} " for each in ("!", "\u6771", "\u00ab"))
+    assert {changed[each] for each in "A\u00c0\u2260\u212b\uf900"} == {"a", " = ", " \u8c48 "}
+    assert not {"a", "0", "\U0001f642"} & changed.keys()
+    assert changed_characters(Tokenizer(models.WordPiece({"[UNK]": 0}))) == {}
 
 
 def test_a_pre_tokenizer_that_joins_is_found(wordpiece: WordPiece) -> None:

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgedistill.errors import CheckFailed
-from edgedistill.quantization import convert, dequantize, four_bits, graph_facts, int8, w4
-from edgedistill.quantization.embedding_tables import quantize_rows
+from edgedistill.quantization import convert, dequantize, four_bits, graph_editor, int8
+from edgedistill.quantization.eight_bits import quantize_rows
 from edgedistill.students import graph
 from tests.quantization.test_w4 import cosines, product_alone
 from tests.students.test_graph import make_bert, make_bilstm, make_other, make_static, run, some_ids
@@ -81,7 +81,7 @@ def test_groups_in_4_bits(kind: str) -> None:
             match=rf"the largest number of w is {end}, and the float16 scales of w4 reach from 8e-06 to "
             r"524,032",
         ):
-            w4.convert(product_alone(weight))
+            convert(product_alone(weight), "w4")
         return
     values, scale = four_bits.quantize_groups(weight)
     restored = (four_bits.in_groups(values) * scale[..., None].astype(np.float64)).reshape(weight.shape)
@@ -124,19 +124,19 @@ def test_every_row_of_every_constant_is_looked_at(place: str, value: float) -> N
     changed = numpy_helper.to_array(constant).copy()
     changed[7, 1] = value
     constant.CopyFrom(numpy_helper.from_array(changed, constant.name))
-    assert graph_facts.not_finite(model) == f"{constant.name} holds {value} in row 7"
+    assert graph_editor.not_finite(model) == f"{constant.name} holds {value} in row 7"
     for precision in ("w8", "int8", "fp16"):  # what comes of it is found as well
         with np.errstate(all="ignore"):
-            assert graph_facts.not_finite(convert(model, precision)), precision
+            assert graph_editor.not_finite(convert(model, precision)), precision
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE])
 def test_scales_of_any_type_and_masks(kind: int) -> None:
     model = onnx.ModelProto()
     model.graph.initializer.append(helper.make_tensor("mask", kind, [], [-np.inf]))
-    assert graph_facts.not_finite(model) is None
+    assert graph_editor.not_finite(model) is None
     model.graph.initializer.append(helper.make_tensor("w_scale", kind, [3, 1], [1, np.inf, 1]))
-    assert graph_facts.not_finite(model) == "w_scale holds inf in row 1"
+    assert graph_editor.not_finite(model) == "w_scale holds inf in row 1"
 
 
 @pytest.mark.parametrize("precision", ["w8", "int8", "w4", "fp16"])
@@ -145,9 +145,9 @@ def test_what_a_precision_leaves_in_float32(precision: str) -> None:
     none."""
     squeezed = {f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}
     model = graph.build(make_other("squeezebert", embedding_size=32, num_hidden_layers=1, **squeezed))
-    left, share = graph_facts.left_in_float32(model, convert(model, precision))
+    left, share = graph_editor.left_in_float32(model, convert(model, precision))
     assert set(left.values()) == {"Conv"} and len(left) == 6 and 0.9 < share < 1  # a dense layer is converted
-    assert graph_facts.left_in_float32(model, model)[1] == 1
+    assert graph_editor.left_in_float32(model, model)[1] == 1
     for make in (make_bert, make_bilstm, make_static, lambda: make_static(24)):
         whole = graph.build(make())
-        assert graph_facts.left_in_float32(whole, convert(whole, precision)) == ({}, 0)
+        assert graph_editor.left_in_float32(whole, convert(whole, precision)) == ({}, 0)

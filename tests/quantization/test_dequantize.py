@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from edgedistill.errors import CheckFailed
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import convert, convert_except, dequantize, w8
+from edgedistill.quantization import convert, convert_except, converter, dequantize, w8
 from edgedistill.students import graph, kinds
 from edgedistill.students.output import Output
 from tests.students.test_graph import run, spread
@@ -155,7 +155,7 @@ def test_products_that_stayed_in_w8_and_scales_in_8_bits() -> None:
         for each in written.graph.initializer
         if each.name.startswith("model.encoder.layer.1.intermediate.dense.weight")
     )
-    mixed = w8.convert(convert_except(lambda model: convert(model, "int8", SAMPLES), written, [name]))
+    mixed = w8.convert(convert_except(converter(written, "int8", SAMPLES), written, [name]))
     assert {"MatMulNBits", "MatMulIntegerToFloat"} <= {node.op_type for node in mixed.graph.node}
     assert any(each.name.endswith("_scale_int8") for each in mixed.graph.initializer)
     again = make(BERT, graph.read_back(dequantize.constants(mixed), BERT, "x"))

@@ -10,11 +10,16 @@ import pytest
 import torch
 from onnx import TensorProto, numpy_helper
 
-from edgedistill.quantization import fp16, sample_batches
+from edgedistill.quantization import convert, fp16, sample_texts
 from edgedistill.runtime.trust.operators import ALLOWED
 from edgedistill.students import graph
 from tests.quantization.test_w4 import MAKE, cosines, product_alone
 from tests.students.test_graph import PIECES, make_bert, run, session, some_ids
+
+
+def converted(model: onnx.ModelProto, samples: Any = ()) -> onnx.ModelProto:
+    return convert(model, "fp16", samples)
+
 
 SENSITIVE = (
     "LayerNormalization",
@@ -49,7 +54,7 @@ def types(model: onnx.ModelProto) -> dict[str, str]:
 def test_the_same_embeddings_in_half_the_bytes(graphs: dict[str, onnx.ModelProto], name: str) -> None:
     fp32 = graphs[name]
     before = fp32.SerializeToString()
-    made = fp16.convert(fp32)
+    made = converted(fp32)
     inputs = some_ids(8, 20)
     assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > 0.99999
     assert not np.array_equal(run(made, *inputs), run(fp32, *inputs))
@@ -68,7 +73,7 @@ def test_the_same_embeddings_in_half_the_bytes(graphs: dict[str, onnx.ModelProto
 
 @pytest.mark.parametrize("name", MAKE)
 def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = fp16.convert(graphs[name])
+    made = converted(graphs[name])
     found, constants = types(made), {constant.name for constant in made.graph.initializer}
     for node in made.graph.node:
         if node.op_type in SENSITIVE:
@@ -82,7 +87,7 @@ def test_products_are_in_float16_and_sums_in_float32(graphs: dict[str, onnx.Mode
 
 @pytest.mark.parametrize("name", MAKE)
 def test_one_token_and_rows_of_padding_are_finite(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = fp16.convert(graphs[name])
+    made = converted(graphs[name])
     assert np.isfinite(run(made, np.array([[5]]), np.array([[1]]))).all()
     ids = np.array([[5, 7, 2], [0, 0, 0]])
     together = run(made, ids, np.array([[1, 1, 1], [0, 0, 0]]))
@@ -97,7 +102,7 @@ def test_a_long_sum_does_not_leave_float16() -> None:
     fp32 = graph.build(student)
     ids = np.full((1, 2000), 7)
     ids[0, ::3] = 9
-    found = run(fp16.convert(fp32), ids, np.ones_like(ids))
+    found = run(converted(fp32), ids, np.ones_like(ids))
     assert cosines(found, run(fp32, ids, np.ones_like(ids)))[0] > 0.99999
 
 
@@ -139,7 +144,7 @@ def reaches(largest: float) -> Any:
 def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
     fp32, inputs = graph.build(reaches(largest)), some_ids(8, 20)
     samples = inputs[0][:4].tolist()
-    blind, made = fp16.convert(fp32), fp16.convert(fp32, samples)
+    blind, made = converted(fp32), converted(fp32, samples)
     expected = run(fp32, *inputs)
     assert (
         not cosines(run(fp16.simulated(blind), *inputs), expected).min() > 0.9999
@@ -153,16 +158,14 @@ def test_an_activation_beyond_float16_stays_in_float32(largest: float) -> None:
     rounded = fp16.simulated(made)
     names = {name for name in types(rounded) if name.endswith("_rounded")}
     assert len(names) > 20
-    for values in sample_batches.values_of(rounded, sorted(names), inputs[0].tolist()):
+    for _, values in sample_texts.values_of(rounded, sorted(names), inputs[0].tolist()):
         assert all(np.isfinite(value).all() for value in values.values())
 
 
 def test_ordinary_values_leave_the_graph_as_it_is(graphs: dict[str, onnx.ModelProto]) -> None:
     samples = some_ids(4, 12)[0].tolist()
     for name, model in graphs.items():
-        assert fp16.convert(model, samples).SerializeToString() == fp16.convert(model).SerializeToString(), (
-            name
-        )
+        assert converted(model, samples).SerializeToString() == converted(model).SerializeToString(), name
 
 
 def test_bounds_hold_for_every_order_of_summation() -> None:
@@ -171,7 +174,7 @@ def test_bounds_hold_for_every_order_of_summation() -> None:
     found = fp16.measure(fp32, samples)
     weights = {each.name: numpy_helper.to_array(each) for each in fp32.graph.initializer}
     products = [node for node in fp32.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
-    for values in sample_batches.values_of(fp32, [node.input[0] for node in products], samples):
+    for _, values in sample_texts.values_of(fp32, [node.input[0] for node in products], samples):
         for node in products:
             assert (
                 found[node.output[0]]
@@ -200,7 +203,7 @@ def test_a_weight_that_float16_cannot_hold_stays_in_float32(place: str, value: f
         array[7, 3] = value
 
     fp32 = with_constant(graph.build(make_bert()), place, change)
-    made = fp16.convert(fp32, [[1, 2, 3], [4, 5]])
+    made = converted(fp32, [[1, 2, 3], [4, 5]])
     assert cosines(every_token(fp16.simulated(made)), every_token(fp32)).min() > 0.9995
 
 
@@ -211,7 +214,7 @@ def test_a_weight_that_float16_flushes_to_zero_stays_in_float32(factor: float) -
 
     fp32 = with_constant(graph.build(make_bert(tanh=False)), "head.weight", change)
     fp32 = with_constant(fp32, "head.bias", change)
-    made = fp16.convert(fp32)
+    made = converted(fp32)
     assert cosines(every_token(fp16.simulated(made)), every_token(fp32)).min() > 0.9999
     assert (
         len(
@@ -236,7 +239,7 @@ def test_the_simulation_against_numpys_float16() -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
     model.graph.node[0].input[0] = "computed"
     model.graph.node.insert(0, onnx.helper.make_node("Mul", ["x", "one"], ["computed"]))
-    simulated = fp16.simulated(fp16.convert(model))
+    simulated = fp16.simulated(converted(model))
     found = session(simulated).run(None, {"x": x})[0]
     halved = np.where(np.abs(weight) < 2.0**-14, 0, weight.astype(np.float16).astype(np.float32))
     with np.errstate(over="ignore"):

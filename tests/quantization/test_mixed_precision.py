@@ -11,9 +11,8 @@ import pytest
 
 from edgedistill import quantization
 from edgedistill.precisions import PRECISIONS
-from edgedistill.quantization import int8, mixed_precision, sensitivity
-from edgedistill.quantization.sensitivity import layer_names
-from edgedistill.quantization.skipping import convert_except
+from edgedistill.quantization import int8, mixed_precision, sample_texts
+from edgedistill.quantization.conversion import convert_except, converted
 from edgedistill.students import graph
 from tests.students.test_graph import make_bert, make_recurrent
 
@@ -41,28 +40,26 @@ def test_a_graph_that_int8_keeps_is_int8(ids: list[list[int]]) -> None:
     model = with_outliers([1])
     made, kept = mixed_precision.int8_with_w8(model, ids, ids)
     assert kept == [] and made == quantization.convert(model, "int8", ids)
-    assert sensitivity.agreement(made, sensitivity.embeddings(model, ids), ids)[1] >= REQUIRED
+    assert sample_texts.agreement(made, sample_texts.embeddings(model, ids), ids)[1] >= REQUIRED
 
 
 @pytest.mark.parametrize(("layers", "in_w8"), [([1, 3], 1), ([0, 1, 2], 2), ([0, 1, 2, 3], 4)])
 def test_the_products_that_lose_most_stay_in_w8(ids: list[list[int]], layers: list[int], in_w8: int) -> None:
     """As few as it takes."""
     model = with_outliers(layers)
-    expected = sensitivity.embeddings(model, ids)
-    assert sensitivity.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
+    expected = sample_texts.embeddings(model, ids)
+    assert sample_texts.agreement(quantization.convert(model, "int8", ids), expected, ids)[1] < REQUIRED
     made, kept = mixed_precision.int8_with_w8(model, ids, ids)
-    assert sensitivity.agreement(made, expected, ids)[1] >= REQUIRED
-    assert len(kept) == in_w8 and {layer_names(model)[name] for name in kept} <= {
-        f"layer {at} · feed-forward out" for at in layers
-    }
+    assert sample_texts.agreement(made, expected, ids)[1] >= REQUIRED
+    assert len(kept) == in_w8
+    assert set(kept) <= {f"model.encoder.layer.{at}.output.dense.weight.T" for at in layers}
     assert [node.op_type for node in made.graph.node].count("MatMulNBits") == in_w8
-    assert sensitivity.agreement(_with_w8(model, kept[: in_w8 // 2], ids), expected, ids)[1] < REQUIRED
+    assert sample_texts.agreement(_with_w8(model, kept[: in_w8 // 2], ids), expected, ids)[1] < REQUIRED
 
 
 def _with_w8(model: onnx.ModelProto, kept: list[str], ids: list[list[int]]) -> onnx.ModelProto:
-    return quantization.convert(
-        convert_except(lambda each: quantization.convert(each, "int8", ids), model, kept), "w8"
-    )
+    converter = quantization.converter(model, "int8", ids)
+    return quantization.convert(convert_except(converter, model, kept), "w8")
 
 
 @pytest.mark.parametrize("precision", ["int8", "w4"])
@@ -79,22 +76,19 @@ def test_what_is_measured_once_converts_as_what_is_measured_each_time(
         == quantization.convert(model, precision, ids)
         != quantization.convert(model, precision)
     )
-    weights = list(sensitivity.convertible(model, precision))
+    weights = converted(model, quantization.convert(model, precision))
     for skip in ([weights[2]], weights[1::2], weights[:-1], weights):
-        assert convert_except(converter, model, skip) == convert_except(
-            lambda each: quantization.convert(each, precision, ids), model, skip
-        )
+        made = convert_except(converter, model, skip)
+        assert converted(model, made) == [name for name in weights if name not in skip]
 
 
 def test_a_products_own_error(ids: list[list[int]]) -> None:
     model = with_outliers([1, 3])
     lost = int8.product_errors(model, int8.measure(model, ids), ids)
-    labels = layer_names(model)
-    assert [labels[name] for name in sorted(lost, key=lambda name: -lost[name])[:2]] == [
-        "layer 1 · feed-forward out",
-        "layer 3 · feed-forward out",
+    assert sorted(lost, key=lambda name: -lost[name])[:2] == [
+        "model.encoder.layer.1.output.dense.weight.T",
+        "model.encoder.layer.3.output.dense.weight.T",
     ]
-    assert set(lost) == {
-        node.input[1] for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in labels
-    }
+    weights = {constant.name for constant in model.graph.initializer if len(constant.dims) == 2}
+    assert set(lost) == {node.input[1] for node in model.graph.node if node.op_type == "MatMul"} & weights
     assert 0 < min(lost.values()) < 1e-3 < max(lost.values())

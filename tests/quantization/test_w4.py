@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization import four_bits, w4
+from edgedistill.quantization import convert, four_bits, w4
 from edgedistill.runtime.batching import pad
 from edgedistill.runtime.trust.operators import ALLOWED
 from edgedistill.students import graph
@@ -42,6 +42,10 @@ MAKE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, onnx.ModelProto]:
     return {name: graph.build(make()) for name, make in MAKE.items()}
+
+
+def converted(model: onnx.ModelProto, samples: Any = ()) -> onnx.ModelProto:
+    return convert(model, "w4", samples)
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -79,7 +83,7 @@ def test_close_to_fp32_with_the_same_inputs_and_outputs(
 ) -> None:
     fp32 = graphs[name]
     before = fp32.SerializeToString()
-    made = w4.convert(fp32)
+    made = converted(fp32)
     inputs = some_ids(8, 20)
     assert cosines(run(made, *inputs), run(fp32, *inputs)).min() > 0.96
     assert not np.array_equal(run(made, *inputs), run(fp32, *inputs))
@@ -88,12 +92,12 @@ def test_close_to_fp32_with_the_same_inputs_and_outputs(
     assert {(node.domain, node.op_type) for node in made.graph.node} <= ALLOWED
     assert (made.ir_version, list(made.opset_import)) == (fp32.ir_version, list(fp32.opset_import))
     assert fp32.SerializeToString() == before
-    assert w4.convert(fp32).SerializeToString() == made.SerializeToString()
+    assert converted(fp32).SerializeToString() == made.SerializeToString()
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_text_does_not_see_its_batch_or_padding(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = w4.convert(graphs[name])
+    made = converted(graphs[name])
     ids, mask = some_ids(8, 20)
     alone = np.concatenate([run(made, ids[i : i + 1, : i + 1], mask[i : i + 1, : i + 1]) for i in range(8)])
     assert cosines(alone, run(made, ids, mask)).min() > 0.99999
@@ -107,7 +111,7 @@ def test_a_text_does_not_see_its_batch_or_padding(graphs: dict[str, onnx.ModelPr
 
 @pytest.mark.parametrize("name", MAKE)
 def test_one_token_and_rows_of_padding_are_finite(graphs: dict[str, onnx.ModelProto], name: str) -> None:
-    made = w4.convert(graphs[name])
+    made = converted(graphs[name])
     assert np.isfinite(run(made, np.array([[5]]), np.array([[1]]))).all()
     ids = np.array([[5, 7, 2], [0, 0, 0]])
     together = run(made, ids, np.array([[1, 1, 1], [0, 0, 0]]))
@@ -133,12 +137,12 @@ def test_bytes_per_parameter(codes: int | None, bottleneck: int | None, bound: f
     }
     fp32 = graph.build(make_bert(codes=codes, bottleneck=bottleneck, head=384, vocab_size=8000, **shape))
     parameters = sum(array.size for array in arrays(fp32).values())
-    made, left = w4.convert(fp32), 8000 * (codes or 0)
+    made, left = converted(fp32), 8000 * (codes or 0)
     assert 0.5 < (made.ByteSize() - left) / (parameters - left) < bound
 
 
 def test_weights_are_groups_of_four_bits(graphs: dict[str, onnx.ModelProto]) -> None:
-    made = w4.convert(graphs["bert"])
+    made = converted(graphs["bert"])
     products = [node for node in made.graph.node if node.op_type == "MatMulNBits"]
     expected = (
         sum(node.op_type == "MatMul" and len(node.input) == 2 for node in graphs["bert"].graph.node) - 1
@@ -158,7 +162,7 @@ def test_an_lstm_is_unpacked_once_when_it_is_opened(
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "opened.onnx")
     options.log_severity_level = 3
-    made = w4.convert(graphs["bilstm"])
+    made = converted(graphs["bilstm"])
     ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
     opened = [node.op_type for node in onnx.load(tmp_path / "opened.onnx").graph.node]
     assert {"Mod", "BitShift", "Sub"} & {node.op_type for node in made.graph.node}
@@ -212,7 +216,7 @@ def test_a_product_in_groups_is_the_product(inputs: int) -> None:
         random.normal(size=(inputs, 8)).astype(np.float32),
         random.normal(size=(5, inputs)).astype(np.float32),
     )
-    made = w4.convert(product_alone(weight))
+    made = converted(product_alone(weight))
     y, back = session(made).run(["y"], {"x": x})[0], restored(made, inputs)
     assert np.linalg.norm(y - x @ back) < 0.01 * np.linalg.norm(x @ back)  # int8 activations
     assert 0.02 < np.linalg.norm(back - weight) / np.linalg.norm(weight) < 0.12
@@ -226,7 +230,7 @@ def test_a_table_in_groups_is_the_table(width: int) -> None:
     node = helper.make_node("Gather", ["t", "ids"], ["y"])
     plain = helper.make_graph([node], "g", [ids], [y], [numpy_helper.from_array(table, "t")])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    made = w4.convert(helper.make_model(plain, opset_imports=opsets, ir_version=8))
+    made = converted(helper.make_model(plain, opset_imports=opsets, ir_version=8))
     values, scale = four_bits.quantize_groups(table)
     expected = values * np.repeat(scale.astype(np.float32), 32, 1)[:, :width]
     assert np.array_equal(session(made).run(["y"], {"ids": np.array([59, 0, 7])})[0], expected[[59, 0, 7]])
@@ -267,10 +271,10 @@ def test_samples_are_used_and_give_the_same_bytes_again(
 ) -> None:
     random = np.random.default_rng(4)
     samples = [random.integers(2, 90, length).tolist() for length in random.integers(1, 12, 60)]
-    plain, made = w4.convert(graphs[name]), w4.convert(graphs[name], samples)
+    plain, made = converted(graphs[name]), converted(graphs[name], samples)
     assert (
         made.SerializeToString()
-        == w4.convert(graphs[name], samples).SerializeToString()
+        == converted(graphs[name], samples).SerializeToString()
         != plain.SerializeToString()
     )
     expected, found, before = (

@@ -15,6 +15,7 @@ from edgedistill import recipe, resolve, run
 from edgedistill.data import corpus
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
+from edgedistill.export.model_source import Source
 from edgedistill.session import QUIET, Session
 from edgedistill.training import record, train
 from edgedistill.training.load_models import open_models
@@ -82,7 +83,7 @@ def test_the_card_names_each_teacher(world: World, wide: Path, tmp_path: Path) -
         f"\n| `{world.teacher}` | — | CC0 \\| public domain | 30% |\n| `{wide}` | — | apache-2.0 | 70% |\n"
         in card
     )
-    bundle_writer.export(str(wide), ["fp32"], tmp_path / "itself", lambda line: None, pooling="cls")
+    bundle_writer.export(Source(str(wide), "cls"), ["fp32"], tmp_path / "itself", lambda line: None)
     card = (tmp_path / "itself" / "README.md").read_text(encoding="utf-8")
     assert f"| `{wide}` | — | apache-2.0 |\n" in card and "share of the targets" not in card
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedistill.quantization.graph_facts import GraphFacts
+from edgedistill.quantization.graph_editor import GraphFacts
 
 
 def test_a_graph_of_many_residual_layers_is_looked_at_once_per_node() -> None:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import unicodedata
 
-from edgedistill.mobile.adversarial_corpus import LINES, adversarial_corpus
+import pytest
+
+pytest.importorskip("onnxruntime_extensions", reason="needs edgedistill[mobile]")
+
+from edgedistill.mobile.tokenizer_equality import LINES, SPECIAL, TEXTS, WORD, adversarial_texts
 
 
 def test_ten_thousand_texts_each_time_the_same() -> None:
-    texts = adversarial_corpus(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
+    texts = adversarial_texts(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
     assert LINES == len(set(texts)) == len(texts) == 10_000
-    assert texts == adversarial_corpus(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
-    assert texts != adversarial_corpus(["<s>"], ["fox", "##ing"], 32)
-    "".join(texts).encode("utf-8")  # no half of a surrogate pair
+    assert texts == adversarial_texts(["[CLS]", "[MASK]"], ["fox", "##ing"], 32)
+    assert texts != adversarial_texts(["<s>"], ["fox", "##ing"], 32)
+    everything = "".join(texts)
+    everything.encode("utf-8")  # no half of a surrogate pair
+    assert WORD not in everything and SPECIAL not in everything
+    assert {"[CLS]", "[cls]", "[CLS", "[CLS][CLS]", "[MASK]"} <= set(texts)
+
+
+def test_the_texts_are_those_of_the_script() -> None:
+    import adversarial_texts as script
+
+    stored = json.loads(lzma.decompress(TEXTS.read_bytes()))
+    assert stored == script.adversarial_texts() or unicodedata.unidata_version != "14.0.0"
 
 
 def test_what_the_texts_hold() -> None:
-    texts = adversarial_corpus(["[CLS]"], (), 32)
+    texts = adversarial_texts(["[CLS]"], ["fox", "##ing", "dog", "##s", "."], 32)
     everything = "".join(texts)
     categories = {unicodedata.category(each) for each in everything}
     assert {
@@ -54,4 +70,4 @@ def test_what_the_texts_hold() -> None:
         assert any(part in text for text in texts), ascii(part)
     assert max(map(len, texts)) > 5_000
     assert any(len(word) > 200 for text in texts for word in text.split())
-    assert sum(28 <= len(text.split()) <= 36 for text in texts) > 200  # about max_tokens
+    assert sum(24 <= len(text.split()) < 40 for text in texts) > 200  # about max_tokens

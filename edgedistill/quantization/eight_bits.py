@@ -1,0 +1,96 @@
+"""Constants in 8 bits, a scale for every row: embedding tables, position tables, PQ codebooks, LSTMs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from edgedistill.quantization.graph_editor import GraphEditor, new_node
+
+SMALLEST = 1024  # elements; quantizing a smaller table adds more bytes in scales and nodes than it saves
+
+
+def quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(V, r) -> int8 (V, r) and the scale of each row (V, 1): table ≈ values · scale, with an error of at
+    most half a scale."""
+    scale = np.maximum(np.abs(table).max(1, keepdims=True), 1e-12) / 127
+    return np.round(table / scale).astype(np.int8), scale.astype(np.float32)
+
+
+def store(editor: GraphEditor) -> None:
+    """Store all that is not the weight of a product."""
+    for rule in (gather, table, lstm):
+        editor.rewrite(rule)
+
+
+def large_table(editor: GraphEditor, node: onnx.NodeProto, *operators: str) -> np.ndarray | None:
+    """The values of a large table that a node with one of these operators reads; None for other nodes, and
+    where it looks up columns."""
+    found = editor.array(node.input[0]) if node.op_type in operators else None
+    if found is None or found.ndim != 2 or found.size < SMALLEST:
+        return None
+    return None if any(a.name == "axis" and a.i != 0 for a in node.attribute) else found
+
+
+def gather(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """Gather from an embedding table -> Gather of int8 rows and of their scales, in standard operators."""
+    table = large_table(editor, node, "Gather")
+    if table is None:
+        return None
+    name, out, ids = node.input[0], node.output[0], node.input[1]
+    values, scale = quantize_rows(table)
+    rows, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
+    return [
+        helper.make_node("Gather", [rows, ids], [f"{out}_int8"], name=f"{out}_rows"),
+        helper.make_node("Gather", [scales, ids], [f"{out}_row_scale"], name=f"{out}_row_scales"),
+        helper.make_node("Cast", [f"{out}_int8"], [f"{out}_float"], name=f"{out}_cast", to=TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{out}_float", f"{out}_row_scale"], [out], name=f"{out}_scaled"),
+    ]
+
+
+def constant_in_8_bits(editor: GraphEditor, name: str) -> list[onnx.NodeProto]:
+    """Store a constant in 8 bits with a scale per row (last axis), and restore it to float32 by Cast and Mul:
+    `{name}_float`.
+
+    onnxruntime folds both nodes once, when the graph is opened. It would run DequantizeLinear every time.
+    """
+    array = editor.array(name)
+    assert array is not None
+    values, scale = quantize_rows(array.reshape(-1, array.shape[-1]))
+    values, scale = values.reshape(array.shape), scale.reshape(*array.shape[:-1], 1)
+    stored, scales = editor.constant(values, f"{name}_int8"), editor.constant(scale, f"{name}_scale")
+    return [
+        new_node("Cast", [stored], f"{name}_cast", to=TensorProto.FLOAT),
+        new_node("Mul", [f"{name}_cast", scales], f"{name}_float"),
+    ]
+
+
+def table(editor: GraphEditor, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """Position tables (a Slice) and PQ codebooks (a Reshape): 8 bits on disk, float32 once opened."""
+    if large_table(editor, node, "Slice", "Reshape") is None:
+        return None
+    nodes = constant_in_8_bits(editor, node.input[0])
+    node.input[0] = nodes[-1].output[0]
+    return [*nodes, node]
+
+
+def lstm(
+    editor: GraphEditor,
+    node: onnx.NodeProto,
+    stored: Callable[[GraphEditor, str], list[onnx.NodeProto]] = constant_in_8_bits,
+) -> list[onnx.NodeProto] | None:
+    """W and R of an LSTM in few bits on disk, float32 once opened.
+
+    `stored` gives the nodes that restore a constant, its output last. The recurrence runs in float32:
+    onnxruntime's own int8 LSTM scales activations over the whole batch.
+    """
+    if node.op_type != "LSTM" or editor.array(node.input[1]) is None:  # skipped, see conversion
+        return None
+    nodes = []
+    for at in (1, 2):
+        nodes += stored(editor, node.input[at])
+        node.input[at] = nodes[-1].output[0]
+    return [*nodes, node]
