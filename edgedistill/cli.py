@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from edgedistill import files
-from edgedistill.errors import DEBUG, CheckFailed, UserError, border, unknown_name
+from edgedistill.errors import DEBUG, CheckFailed, UserError, border, require, unknown_name
 from edgedistill.precisions import DEFAULT, PRECISIONS
 from edgedistill.session import Session
 
@@ -91,6 +91,44 @@ Recipes = Annotated[
 ]
 
 
+Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue what was interrupted, with the same result as without the interruption. Finished runs "
+        "are left as they are; a finished fit goes on with more --minutes.",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names if it exists.")]
+Pooling = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling",
+        metavar="KIND",
+        help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="N",
+        help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use.",
+    ),
+]
+OneBundle = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
+    ),
+]
+
+
 def _example(command: str) -> str:
     """The last line of a command's help, on one line so that it can be copied."""
     return f"{UNWRAPPED}Example: {command}"
@@ -112,6 +150,26 @@ def options(
     ] = False,
 ) -> None:
     pass
+
+
+def _session(
+    data: Path | None = None, device: str = "cpu", remote_code: bool = False, quiet: bool = False
+) -> Session:
+    """What a command works with; quiet: without progress bars."""
+    progress = sys.stderr.isatty() and not quiet
+    return Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
+
+
+@contextmanager
+def _resumable(place: Path, begun: Path) -> Iterator[None]:
+    """Say on Ctrl-C how to go on, once there is something to go on with. begun: what is there then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not begun.exists():
+            raise
+        way_out = "continue with --resume, which repeats at most a minute of work"
+        raise Interrupted(f"{place}: interrupted; {way_out}") from None
 
 
 def _refuse_existing(place: str, option: str, overwrite: bool) -> None:
@@ -191,7 +249,6 @@ def check(
     trained on, and about how long training takes on this machine. Nothing is trained.
     """
     from edgedistill import recipe
-    from edgedistill.errors import require
     from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
@@ -199,7 +256,7 @@ def check(
     require("torch", "check", "train")
     from edgedistill.planning import cost
 
-    found = cost.costs(specs, Session(data=data, device=device, log=log, remote_code=remote_code))
+    found = cost.costs(specs, _session(data, device, remote_code, quiet=True))
     print_result({"recipes": found}, as_json, "\n\n".join(cost.table(each) for each in found))
 
 
@@ -214,14 +271,7 @@ def train(
     ] = None,
     data: Data = None,
     changes: Changes = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue an interrupted run, with the same result as without the interruption. Finished "
-            "runs are skipped.",
-        ),
-    ] = False,
+    resume: Resume = False,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
     as_json: Json = False,
@@ -232,7 +282,6 @@ def train(
     other and share the cached embeddings of the teacher.
     """
     from edgedistill import recipe
-    from edgedistill.errors import require
     from edgedistill.planning import preflight
 
     specs = [recipe.read(name, changes or []) for name in names]
@@ -243,26 +292,19 @@ def train(
         )
     preflight.check_all(specs, data)
     require("torch", "train", "train")
-    session = Session(
-        data=data, device=device, log=log, progress=sys.stderr.isatty(), remote_code=remote_code
-    )
+    session = _session(data, device, remote_code)
     if len(specs) > 1:
         from edgedistill.training.series import train_series
 
         found = train_series(specs, Path("runs"), session, resume)
         print_result(found, as_json, "\n".join(each["run"] for each in found["runs"]))
         return
+    from edgedistill.resolve import unfinished_run
     from edgedistill.training import train as training
 
     out = out or Path("runs") / specs[0].name
-    try:
+    with _resumable(out, unfinished_run(out)):
         info = training.train(specs[0], out, session, resume)
-    except KeyboardInterrupt:
-        if out.with_name(out.name + ".partial").exists():
-            raise Interrupted(
-                f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
-            ) from None
-        raise
     print_result({"run": str(out), **info}, as_json, str(out))
 
 
@@ -288,9 +330,7 @@ def adapt(
             "--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe."
         ),
     ],
-    column: Annotated[
-        str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")
-    ] = "text",
+    column: Column = "text",
     teacher: Annotated[
         str | None,
         typer.Option(
@@ -299,17 +339,13 @@ def adapt(
             help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher.",
         ),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-    ] = None,
+    revision: Revision = None,
     minutes: Annotated[
         float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")
     ] = 10.0,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted adaptation.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run and the bundle if they exist.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -321,27 +357,20 @@ def adapt(
     how well the student agrees with its teacher before and after, on texts that were held out. The run's
     recipe.yaml says what was chosen; `train` runs it again.
     """
-    from edgedistill.errors import require
-
     require("torch", "adapt", "train")
     from edgedistill import recipe
     from edgedistill.adapting import adapt as adapting
+    from edgedistill.resolve import unfinished_run
 
-    wanted = listed(precision)
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     request = adapting.Request(
-        student, texts, out, Path("runs"), column, other, minutes, tuple(wanted), overwrite
+        student, texts, out, Path("runs"), column, other, minutes, tuple(listed(precision)), overwrite
     )
-    if not resume and (out.exists() or request.run.exists()):
-        _refuse_existing(str(out if out.exists() else request.run), "--out", overwrite)
-    progress = sys.stderr.isatty()
-    session = Session(data=data or Path(), device=device, log=log, progress=progress, remote_code=remote_code)
-    try:
-        found = adapting.adapt(request, session, resume)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{request.run}: interrupted; continue with --resume, which repeats at most a minute of work"
-        ) from None
+    for folder in (out, request.run):
+        if not resume and folder.exists():
+            _refuse_existing(str(folder), "--out", overwrite)
+    with _resumable(request.run, unfinished_run(request.run)):
+        found = adapting.adapt(request, _session(data, device, remote_code), resume)
     print_result(
         {key: value for key, value in found.items() if key != "table"}, as_json, f"{found['table']}\n{out}"
     )
@@ -398,14 +427,6 @@ def fit(
             help="Exit with 1 where less of the teacher's score on the suite is kept.",
         ),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="Where latency is measured: native (onnxruntime here) or web (WASM, in Node).",
-        ),
-    ] = "native",
     suite: Annotated[
         str | None,
         typer.Option(
@@ -416,23 +437,10 @@ def fit(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a fit that was interrupted, or with more minutes.")
-    ] = False,
-    column: Annotated[
-        str, typer.Option("--column", metavar="NAME", help="Column of the texts in tables.")
-    ] = "text",
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling",
-            metavar="KIND",
-            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-    ] = None,
+    resume: Resume = False,
+    column: Column = "text",
+    pooling: Pooling = None,
+    revision: Revision = None,
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")
     ] = 0,
@@ -446,35 +454,17 @@ def fit(
     Candidates are built, exported and measured before training; those that fit are raced on your texts.
     Writes a bundle, its recipe mine.yaml, and the page fit.html, which shows every candidate and why it fell.
     """
-    from edgedistill.errors import require
-
     require("torch", "fit", "train")
     require("optuna", "fit", "train")
     from edgedistill.fitting import fit as fitting
-    from edgedistill.fitting.request import TARGETS, Budget, FitRequest
+    from edgedistill.fitting.cost import Budget
+    from edgedistill.fitting.record import FitRequest
 
-    if target not in TARGETS:
-        raise UserError(f"--target: {unknown_name('target', target, TARGETS)}")
-    budget = Budget(max_mb, max_p50_ms, target)
-    asked = FitRequest(
-        fitting.teacher(teacher, revision, pooling),
-        tuple(texts or ()),
-        budget,
-        minutes,
-        column,
-        min_kept,
-        suite,
-        seed,
-        data,
-    )
-    progress = sys.stderr.isatty() and not as_json
-    session = Session(data=data, device=device, log=log, progress=progress, remote_code=remote_code)
-    try:
-        found = fitting.fit(asked, out, session, resume)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{out}: interrupted; continue with --resume, which repeats at most a minute of work"
-        ) from None
+    budget, taught = Budget(max_mb, max_p50_ms), fitting.teacher(teacher, revision, pooling)
+    given = tuple(texts or ())
+    asked = FitRequest(taught, given, budget, minutes, column, min_kept, suite, seed, data)
+    with _resumable(out, out):
+        found = fitting.fit(asked, out, _session(data, device, remote_code, quiet=as_json), resume)
     print_result(found, as_json, fitting.summary(found))
 
 
@@ -491,20 +481,9 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the bundle --out if it exists.")
-    ] = False,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            "--pooling",
-            metavar="KIND",
-            help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-    ] = None,
+    overwrite: Overwrite = False,
+    pooling: Pooling = None,
+    revision: Revision = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -520,8 +499,6 @@ def export(
     Every graph is compared with the PyTorch model first. The bundle is written atomically after its checks
     pass.
     """
-    from edgedistill.errors import require
-
     precisions = listed(precision)
     out = out or Path("bundles") / Path(source).resolve().name.rpartition(":")[2]
     if (out / "manifest.json").exists() and not explain:  # what is not a bundle is never replaced
@@ -530,10 +507,9 @@ def export(
     from edgedistill.export import bundle_writer, explanation
 
     if explain:
-        session = Session(log=log, progress=not as_json and sys.stderr.isatty(), remote_code=remote_code)
-        explained = explanation.of(
-            source, precisions[0] if len(precisions) == 1 else "int8", session, pooling, revision
-        )
+        session = _session(remote_code=remote_code, quiet=as_json)
+        explained_in = precisions[0] if len(precisions) == 1 else "int8"
+        explained = explanation.of(source, explained_in, session, pooling, revision)
         print_result(explained, as_json, explanation.table(explained))
         return
     found = bundle_writer.export(source, precisions, out, log, pooling, revision, remote_code)
@@ -563,15 +539,7 @@ def bench(
         ),
     ] = None,
     data: Data = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            min=1,
-            metavar="N",
-            help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use.",
-        ),
-    ] = None,
+    threads: Threads = None,
     device: RuntimeDevice = "cpu",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")
@@ -579,9 +547,7 @@ def bench(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files --out and --html if they exist.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Measure the accuracy, latency, size and memory of bundles.
@@ -594,24 +560,14 @@ def bench(
             _refuse_existing(f"{option} {file}", option, overwrite)
     from edgedistill.evaluation import bench as benchmark
 
-    found = benchmark.bench(
-        bundles,
-        suite or [],
-        Session(data=data, device=device, log=log),
-        threads,
-        benchmark.Outputs(out, html),
-    )
+    session, outputs = _session(data, device, quiet=True), benchmark.Outputs(out, html)
+    found = benchmark.bench(bundles, suite or [], session, threads, outputs)
     print_result(found, as_json)
 
 
 @app.command(epilog=_example("edgedistill embed nano questions.csv --column question --out questions.npy"))
 def embed(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
-        ),
-    ],
+    name: OneBundle,
     file: Annotated[
         str,
         typer.Argument(
@@ -648,13 +604,8 @@ def embed(
             help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file --out if it exists.")
-    ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, metavar="N", help="Default: the processors this process may use."),
-    ] = None,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
     device: RuntimeDevice = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -669,7 +620,7 @@ def embed(
     opened = load(name, threads=threads, device=device)
     if file == "-" and sys.stdin.isatty():
         log("reading texts from the terminal, one per line; end with Ctrl-D")
-    session = Session(device=device, log=log, progress=out is not None and sys.stderr.isatty())
+    session = _session(device=device, quiet=out is None)
     print_result(embed_file(opened, source, target, dim, batch_tokens, session), as_json)
 
 
@@ -691,12 +642,7 @@ def verify(
 
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
 def mobile(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
-        ),
-    ],
+    name: OneBundle,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the package.")],
     ids: Annotated[
         bool,
@@ -705,9 +651,7 @@ def mobile(
             help="Only the graph that takes token ids; the app tokenizes, with the tokenizers library.",
         ),
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the package --out if it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Make a package for Android and iOS from a bundle.
@@ -716,8 +660,6 @@ def mobile(
     token ids of tokenizer.json for 10,000 adversarial texts. The ORT format, the operators for a reduced
     build of onnxruntime and what NNAPI and CoreML could run come with it.
     """
-    from edgedistill.errors import require
-
     if (out / "mobile.json").exists():  # what is not a package is never replaced
         _refuse_existing(str(out), "--out", overwrite)
     require("onnx", "mobile", "mobile")
@@ -756,9 +698,7 @@ def trim(
         int,
         typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often."),
     ] = 1,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="REVISION", help="Commit, tag or branch of a hub id.")
-    ] = None,
+    revision: Revision = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
@@ -767,15 +707,11 @@ def trim(
     Texts whose tokens are all kept (with --min-count 1, every text of the corpus) are tokenized and embedded
     as before; this is checked before the model is written.
     """
-    from edgedistill.errors import require
-
     require("torch", "trim", "train")
     from edgedistill.vocabulary import trim_model, trim_report
 
     corpus = trim_model.TrimCorpus(texts, others or [], min_count)
-    found = trim_model.trim(
-        model, corpus, out, Session(data=data, log=log, progress=sys.stderr.isatty()), revision
-    )
+    found = trim_model.trim(model, corpus, out, _session(data), revision)
     print_result(found, as_json, trim_report.summary(found))
 
 
@@ -798,12 +734,10 @@ def demo(
     The texts are sentences of Python's documentation and come with the package, the teacher comes with
     edgedistill[demo]: nothing is downloaded.
     """
-    from edgedistill.errors import require
-
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration
 
-    print_result(demonstration.demo(minutes, out, Session(log=log)), as_json)
+    print_result(demonstration.demo(minutes, out, _session(quiet=True)), as_json)
 
 
 @contextmanager

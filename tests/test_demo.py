@@ -96,18 +96,15 @@ def check(result: dict, recipes: list[Path], out: Path, logged: list[str]) -> No
         assert [hit["cosine"] for hit in each["found"]] == pytest.approx(nearest, abs=1e-3)
         assert {hit["text"] for hit in each["found"]} < set(texts)
         assert any(each["found"][0]["text"][:60] in line for line in logged)
-    assert set(result["seconds"]) == {"read, probe", "embed, train", "export", "bench", "search"}
+    assert result["seconds"] > 0
     json.dumps(result)
 
 
 def test_minutes_become_steps(recipes: list[Path], tmp_path: Path) -> None:
-    logged: list[str] = []
-    few, many = (
-        demo._fit_to_time(recipes[1], seconds, Session(log=logged.append, cache_folder=tmp_path / "cache"))
-        for seconds in (1e-4, 1e6)
-    )
-    assert few == ["stages.0.steps=1"]
-    assert many == ["stages.0.steps=50"], "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
+    spec, session = recipe.read(recipes[1]), Session(cache_folder=tmp_path / "cache")
+    few, many = (demo._fit_to_time(spec, seconds, session) for seconds in (1e-4, 1e6))
+    assert few == 1
+    assert many == 50, "400 texts, 2 epochs, batches of 16: no more than the recipe's own"
     assert [path.name for path in tmp_path.iterdir()] == ["cache"], "nothing was trained"
 
 

@@ -5,42 +5,48 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.adapting import before_and_after, own_texts
-from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Choices, adaptation_recipe, tokens_to_read
-from edgedistill.adapting.before_and_after import Encode, HeldOutTexts
-from edgedistill.adapting.time_limit import TimeLimit, affordable
-from edgedistill.data import corpus, file_patterns
+from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Adaptation, affordable, tokens_to_read
+from edgedistill.data import corpus
+from edgedistill.evaluation import scoring, teacher_agreement
+from edgedistill.evaluation.tables import plain
 from edgedistill.export import bundle_writer
-from edgedistill.fitting import language
+from edgedistill.fitting import score, texts
 from edgedistill.planning import preflight
 from edgedistill.precisions import known_precisions
 from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.teacher.embedding_cache import embed_corpus
 from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.load_models import open_teacher, quickest, with_weights
 
+FEWEST = 50  # texts that a student can be adapted to, and measured on
 MOST_MEASURED = 3_000  # held-out texts
+MEASURES = {
+    "top10_overlap": "ten nearest neighbours in common with the teacher",
+    "spearman": "rank correlation of pairwise cosines with the teacher's",
+    "cosine": "mean cosine to the teacher's embeddings",
+    "mini": "mini (STS of general texts)",
+}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. student: a shipped name, a bundle or a run. texts: globs. out: the bundle's folder;
-    runs: where runs lie.
+    """What is asked for.
 
-    teacher: another than the student's own, or None. minutes: about the most that all of it may take.
-        overwrite: replace an earlier
-    run and bundle.
+    `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
+    lie in `runs`. `teacher` is another than the student's own. All of it may take about `minutes`. With
+    `overwrite`, an earlier run and bundle are replaced.
     """
 
     student: str
@@ -69,25 +75,28 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     started = time.perf_counter()
     precisions = known_precisions(request.precisions)
     source = bundle_run.open_finished(request.student, "adapt")
-    folder = request.run
+    folder, partial = request.run, resolve.unfinished_run(request.run)
     if not (folder.exists() if resume else request.overwrite):
         resuming.check_unfinished(folder, resume, "replace it with --overwrite")
     if resume:
-        spec = _recorded(folder)
+        spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
     else:
-        spec = _planned(request, source, session, TimeLimit(request.minutes, started))
-        for earlier in (folder, resolve.unfinished_run(folder)) if request.overwrite else ():
+        spec = _planned(request, source, session, started)
+        for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
     session.log(f"{folder}: exporting {', '.join(precisions)}")
     bundle_writer.export(str(folder), precisions, request.out, session.log)
     teacher = open_teacher(spec.teacher, session)
     assert isinstance(teacher, TeacherEncoder), "a file of embeddings was refused"
-    held_out = _held_out(spec, teacher, session)
-    session.log(f"comparing before and after on {len(held_out.texts):,} held-out texts")
-    before = before_and_after.measure(_encoder(request.student, source), held_out)
-    after = before_and_after.measure(bundle.load(request.out).encode, held_out)
-    weak = _weak(teacher, held_out.texts)
+    assert isinstance(spec.corpus, recipe.Files)
+    built = corpus.build(spec.corpus, session, spec.seed)
+    held_out, embeddings = score.held_out(teacher, built, MOST_MEASURED, session)
+    session.log(f"comparing before and after on {len(held_out):,} held-out texts")
+    before = _measure(_encoder(request.student, source), held_out, embeddings)
+    after = _measure(bundle.load(request.out).encode, held_out, embeddings)
+    weak = _weak(teacher, held_out)
+    shown = [_table(before, after, len(held_out)), *([weak] if weak else [])]
     return {
         "recipe": str(folder / "recipe.yaml"),
         "run": str(folder),
@@ -98,66 +107,73 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
         "before": before,
         "after": after,
         "weak": weak,
-        "table": "\n".join(
-            each for each in (before_and_after.table(before, after, len(held_out.texts)), weak) if each
-        ),
+        "table": "\n".join(shown),
     }
 
 
-def _recorded(folder: Path) -> recipe.Recipe:
-    """The recipe of an adaptation that was begun."""
-    return recipe.read(str((folder if folder.exists() else resolve.unfinished_run(folder)) / "recipe.yaml"))
-
-
-def _planned(request: Request, source: run.Run, session: Session, time_left: TimeLimit) -> recipe.Recipe:
+def _planned(request: Request, source: run.Run, session: Session, started: float) -> recipe.Recipe:
     """The recipe, with as many steps as the texts ask for and there is time for."""
-    own = own_texts.examine(request.texts, session.data, request.column)
-    wrapped = f"; {own.wrapped:,} of them with wrapped lines, read as paragraphs" if own.wrapped else ""
-    session.log(f"{own.texts:,} texts of {own.words:.0f} words on average, in {own.files:,} file(s){wrapped}")
+    section = texts.files_section(request.texts, request.column, session.data)
+    own = texts.read(section, FEWEST, session)
+    words = texts.word_counts(own.texts(range(len(own))))
+    wrapped = "; lines that are wrapped are read as paragraphs" if "unit" in section else ""
+    session.log(f"{len(own):,} texts of {words.mean():.0f} words on average{wrapped}")
     teacher = recorded.teacher(source.recipe, request.teacher, request.student)
-    whole = with_weights(
-        open_teacher(teacher.model_copy(update={"max_tokens": MOST_TOKENS}), session), "--teacher"
-    )
-    if (weak := _weak(whole, own.sample)) is not None:
+    longest = teacher.model_copy(update={"max_tokens": MOST_TOKENS})
+    whole = with_weights(open_teacher(longest, session), "--teacher")
+    weak = _weak(whole, texts.sample(own))
+    if weak is not None:
         session.log(weak)
-    tokens = tokens_to_read(own, source.max_tokens, whole.max_tokens)
+    tokens = tokens_to_read(words, source.max_tokens, whole.max_tokens)
     if tokens > source.max_tokens:
-        session.log(
-            f"the texts are long: the student will read up to {tokens} tokens of each ({source.max_tokens} "
-            "before)"
-        )
+        fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
+        session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    texts = request.texts if session.data not in (None, Path()) else file_patterns.from_here(request.texts)
-    choices = Choices(request.out.name, request.student, texts, request.column, teacher, tokens)
-    spec = adaptation_recipe(choices, own, source)
-    preflight.check_all([spec], session.data)
-    chosen = affordable(spec, time_left, session, lambda most: adaptation_recipe(choices, own, source, most))
+    adaptation = Adaptation(request.out.name, request.student, source, teacher, section, words, tokens)
+    preflight.check_all([adaptation.recipe()], session.data)
+    chosen = affordable(adaptation, request.minutes, started, session)
     assert isinstance(chosen.corpus, recipe.Files)
     general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
     return chosen
 
 
-def _weak(teacher: TeacherEncoder, texts: list[str]) -> str | None:
+def _weak(teacher: TeacherEncoder, own: list[str]) -> str | None:
     """A warning where the teacher does not seem to know the texts' language."""
-    known = language.whole_words(teacher.tokenizer, texts)
+    known = texts.whole_words(teacher.tokenizer, own)
     advice = "to agree with such a teacher is worth little; another --teacher may know the language"
-    return f"weak: {language.unknown(known)}; {advice}" if known < language.OTHER else None
+    return f"weak: {texts.unknown_language(known)}; {advice}" if known < texts.OTHER else None
 
 
-def _held_out(spec: recipe.Recipe, teacher: TeacherEncoder, session: Session) -> HeldOutTexts:
-    """Texts that were held out, evenly drawn, with the teacher's embeddings from the cache."""
-    assert isinstance(spec.corpus, recipe.Files)
-    built = corpus.build(spec.corpus, session, spec.seed)
-    rows = built.held_out[
-        np.linspace(0, len(built.held_out) - 1, min(MOST_MEASURED, len(built.held_out))).astype(int)
-    ]
-    return HeldOutTexts(built.texts(rows), embed_corpus(teacher, built, session)[rows])
-
-
-def _encoder(name: str, source: run.Run) -> Encode:
+def _encoder(name: str, source: run.Run) -> Callable[[Sequence[str]], np.ndarray]:
     """What embeds texts as the student did before: the bundle, or the run in torch."""
     if isinstance(source, bundle_run.BundleRun):
         return bundle.load(name).encode
     module, tokenizer = source.student(), source.tokenizer()
-    return lambda texts: student_embeddings.embed(module, tokenizer, list(texts), source.max_tokens)
+    return lambda given: student_embeddings.embed(module, tokenizer, list(given), source.max_tokens)
+
+
+def _measure(
+    encode: Callable[[Sequence[str]], np.ndarray], held_out: list[str], teacher: np.ndarray
+) -> dict[str, float | None]:
+    """The MEASURES of a student: its agreement with the teacher's embeddings (n, d) of held-out texts, and
+    its score on the suite that ships.
+
+    `cosine` is None where student and teacher have different dimensions.
+    """
+    found = teacher_agreement.agreement(encode(held_out), teacher, np.ones(len(held_out), int))
+    mini = scoring.evaluate(scoring.suite("mini"), encode)["average"]
+    agreeing = {name: found[name] for name in ("spearman", "top10_overlap")}
+    return {"cosine": found["cosine_mean"], **agreeing, "mini": mini}
+
+
+def _table(before: dict[str, float | None], after: dict[str, float | None], count: int) -> str:
+    """Both measurements side by side."""
+    sheet = Table("", title=f"{count:,} held-out texts", title_justify="left")
+    for title in ("before", "after"):
+        sheet.add_column(title, justify="right")
+    for key, name in MEASURES.items():
+        old, new = before[key], after[key]
+        if new is not None:
+            sheet.add_row(name, "" if old is None else f"{100 * old:.1f}", f"{100 * new:.1f}")
+    return plain(sheet)

@@ -18,10 +18,10 @@ from edgedistill import files, recipe, resolve
 from edgedistill.errors import UserError
 from edgedistill.evaluation import scoring
 from edgedistill.export import model_source
-from edgedistill.fitting import latency, page, plan, race, record, texts, winner
+from edgedistill.fitting import plan, race, record, texts, winner
 from edgedistill.fitting.pace import PACE, Pace
 from edgedistill.fitting.plan import Fit
-from edgedistill.fitting.request import FitRequest
+from edgedistill.fitting.record import FitRequest
 from edgedistill.session import Session
 from edgedistill.teacher.encoder import flush_denormals
 
@@ -47,8 +47,7 @@ def fit(
 
 def _check_request(request: FitRequest) -> None:
     """Raise UserError for what can be seen before anything is read or opened."""
-    texts.section(request)
-    latency.check_target(request.budget.target)
+    texts.section(request.texts, request.column, request.data)
     if request.suite is not None:
         scoring.suite(request.suite, request.data)
     if not resolve.is_run(request.teacher.model):
@@ -88,8 +87,10 @@ def _nothing_left_of(out: Path, new: bool) -> Iterator[None]:
 
 
 def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started: float) -> dict[str, Any]:
-    """Plan, race and choose, from where an earlier process came."""
-    device = _device(session.device)
+    """Plan, race and choose, from where an earlier process came. Writes fit.json and the page."""
+    if session.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
+    gpu = session.device in ("auto", "cuda") and torch.cuda.is_available()
     study, settings = record.open_study(out), request.settings()
     before = study.user_attrs.get("settings", settings)
     record.agree(study, settings, out)
@@ -98,42 +99,27 @@ def _find(request: FitRequest, out: Path, session: Session, pace: Pace, started:
         session.log(f"{out}: finished already")
         return done
     flush_denormals()
-    session = replace(session, device=device)
-    at_work = Fit(request, out, study, session, pace, plan.open_teacher(request, study, session))
+    at_work = Fit(request, out, study, replace(session, device="cuda" if gpu else "cpu"), pace)
     plan.make(at_work, started)
     race.run_race(at_work)
-    return _finish(at_work)
-
-
-def _device(asked: str) -> str:
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    return "cuda" if asked in ("auto", "cuda") and torch.cuda.is_available() else "cpu"
-
-
-def _finish(fit: Fit) -> dict[str, Any]:
-    """Choose the winner, write fit.json and the page."""
-    started = time.time()
-    won = winner.choose(fit)
-    names = {
-        "recipe": record.RECIPE,
-        "bundle": winner.BUNDLE,
-        "run": winner.RUN,
-        "page": page.PAGE,
-        "report": winner.REPORT,
-    }
+    chosen = time.time()
+    won = winner.choose(at_work)
     done = {
         "winner": won,
-        **{name: str(fit.folder / path) for name, path in names.items()},
-        "budget": asdict(fit.request.budget),
-        "schedule": fit.known("schedule"),
-        "texts": fit.known("texts"),
-        "candidates": page.standings(fit.study),
-        "not_raced": page.not_raced(fit.study),
-        "seconds": round(race.spent_seconds(fit) + time.time() - started, 1),
+        "recipe": str(out / record.RECIPE),
+        "bundle": str(out / winner.BUNDLE),
+        "run": str(out / winner.RUN),
+        "page": str(out / record.PAGE),
+        "report": str(out / winner.REPORT),
+        "budget": asdict(request.budget),
+        "schedule": at_work.known("schedule"),
+        "texts": at_work.known("texts"),
+        "candidates": record.standings(study),
+        "not_raced": record.not_raced(study),
+        "seconds": round(race.spent_seconds(at_work) + time.time() - chosen, 1),
     }
-    page.write(fit, won)
-    files.write_json(fit.folder / record.RESULT, done)
+    record.write_page(study, out, won)
+    files.write_json(out / record.RESULT, done)
     return done
 
 
@@ -141,20 +127,17 @@ def summary(done: dict[str, Any]) -> str:
     """The result in a few lines."""
     won, score = done["winner"], done["winner"]["score"]
     parts = f"nearest neighbours in common {score['neighbours']:.3f}, cosines {score['cosines']:.3f}"
-    kept = (
-        f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
-        if won["kept"] is not None
-        else ""
-    )
+    kept = ""
+    if won["kept"] is not None:
+        kept = f", keeps {won['kept']:.1%} of its teacher's score on {won['suite']}"
     size = f"{won['size_mb']:.2f} MB with tokenizer.json (graph {won['graph_mb']:.2f})"
-    lines = [
-        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms",
-        f"agreement {score['agreement']:.3f} ({parts}){kept}",
-        f"{done['bundle']}  the bundle",
-        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}",
-        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{won['candidate']} in {won['precision']}: {size}, p50 {won['p50_ms']:.3f} ms\n"
+        f"agreement {score['agreement']:.3f} ({parts}){kept}\n"
+        f"{done['bundle']}  the bundle\n"
+        f"{done['recipe']}  its recipe: edgedistill train {done['recipe']}\n"
+        f"{done['page']}  all {len(done['candidates'])} candidates, and why the others lost"
+    )
 
 
 def teacher(model: str, revision: str | None, pooling: str | None) -> recipe.Teacher:

@@ -3,11 +3,12 @@ about how long it takes."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from rich.table import Table
 
 from edgedistill import quantization, recipe
@@ -15,16 +16,16 @@ from edgedistill.errors import map_collecting_errors
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
-from edgedistill.runtime.onnx_session import open_in_memory
+from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
 from edgedistill.students import graph, kinds, recurrent
 from edgedistill.students.output import own
 from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan
 from edgedistill.training.open_recipe import Opened, open_recipe
 
-ROUNDS, QUERIES, WARM_UPS = 3, 60, 5  # of each precision; the rounds of the precisions alternate
-ROUND_SECONDS = 0.05  # a round of slow queries ends earlier, after the query that passes this
+ROUNDS = 5  # the least of their medians counts: other work on the machine only ever adds
+QUERIES = 60  # of a round of each precision
+MOST_SECONDS = 0.15  # for each precision; a check answers at once
 SAMPLES = 8  # texts that activations are measured on: what they hold changes no size and no latency
 TOKENS = 16  # of the timed query: about the median of a search query or a short sentence
 
@@ -37,9 +38,8 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
     found = []
     for opened in map_collecting_errors(specs, lambda spec: open_recipe(spec, session)):
         for warning in opened.warnings:
-            session.log(
-                f"warning: {opened.spec.name}: {warning}" if len(specs) > 1 else f"warning: {warning}"
-            )
+            named = f"{opened.spec.name}: {warning}" if len(specs) > 1 else warning
+            session.log(f"warning: {named}")
         found.append(_cost(opened, session, timed=True))
     return found
 
@@ -49,9 +49,8 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     or trained.
 
     `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see
-        `size_and_latency`. Those of a large or
-    deep student are not measured: the sizes are computed from its parameters, and no latency is given.
-    Raises UserError as `open_recipe`.
+    `size_and_latency`. Those of a large or deep student are not measured: the sizes are computed from its
+    parameters, and neither a latency nor a training time is given. Raises UserError as `open_recipe`.
     """
     return _cost(open_recipe(spec, session), session, timed=False)
 
@@ -62,73 +61,74 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
     found["max_tokens"] = opened.student.max_tokens
     if isinstance(bare := own(student), recurrent.RecurrentStudent):
         found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
-    if training_time.is_measured(student):
+    measured = training_time.is_measured(student)
+    if measured:
         found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
     else:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
         found["p50_ms"] = {}
     if spec.finetuning is not None and opened.finetuning is not None:
-        found |= _finetuning(spec.finetuning, student, opened.finetuning)
+        task = opened.finetuning.task
+        with_head = finetune.new_classifier(opened.finetuning, student)
+        found["parameters"] = finetune.parameters(with_head)
+        found["labelled"] = {"train": len(task.train.items), "dev": len(task.dev.items)}
+        if spec.finetuning.augment is not None:
+            found["labelled"]["transfer"] = opened.finetuning.rows  # the most that the transfer set can hold
     missing = training_time.texts_to_embed(opened, session)
     if corpus is not None:
         found["texts"] = {"train": corpus.training_count, "held_out": len(corpus.held_out)}
         found["teacher_texts"] = sum(each.missing for each in missing)
     if spec.stages:
         found["training_samples"] = training_time.training_samples(opened)
-    if timed and (spec.stages or missing):
+    if timed and measured and (spec.stages or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 
 
-def _finetuning(stage: recipe.Finetune, student: Any, planned: FinetuningPlan) -> dict[str, Any]:
-    """The parameters with the classifier head, and the labelled rows; `transfer` is the most that the
-    transfer set can hold."""
-    task = planned.task
-    module = finetune.new_classifier(planned, student)
-    labelled = {"train": len(task.train.items), "dev": len(task.dev.items)}
-    if stage.augment is not None:
-        labelled["transfer"] = planned.rows
-    return {"parameters": finetune.parameters(module), "labelled": labelled}
-
-
 def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
     """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of
-    fp32 and the rest.
-
-    Milliseconds: the median over rounds of each round's median.
-    """
-    sizes: dict[str, int] = {}
-    sessions: dict[str, onnxruntime.InferenceSession] = {}
-    fp32 = graph.build(student)
-    samples = np.random.default_rng(0).integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
+    fp32 and the rest."""
+    fp32, random = graph.build(student), np.random.default_rng(0)
+    samples = random.integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
+    queries = random.integers(0, min(100, vocabulary_size), (QUERIES, TOKENS)).tolist()
+    sizes, p50_ms = dict[str, int](), dict[str, float]()
     for precision in PRECISIONS:
         # rounding w4 by samples takes long, and changes neither its size nor its latency
         model = quantization.convert(fp32, precision, [] if precision == "w4" else samples)
         serialized = model.SerializeToString()
         sizes[precision] = len(serialized)
-        # threads sleep between queries: several sessions are open at once
-        sessions[precision] = open_in_memory(serialized, 0, {"force_spinning_stop": "1"})
-    medians = [
-        {precision: _median_ms(session, vocabulary_size) for precision, session in sessions.items()}
-        for _ in range(ROUNDS)
-    ]
-    return sizes, {
-        precision: round(float(np.median([each[precision] for each in medians])), 3) for precision in sessions
-    }
+        p50_ms[precision] = round(graph_p50_ms(serialized, queries, 0, MOST_SECONDS), 3)
+    return sizes, p50_ms
 
 
-def _median_ms(session: onnxruntime.InferenceSession, vocabulary_size: int) -> float:
-    """Median milliseconds of one query of a round."""
-    ids = np.random.default_rng(0).integers(0, min(100, vocabulary_size), (1, TOKENS))
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < WARM_UPS + QUERIES and time.perf_counter() - began < ROUND_SECONDS:
+def graph_p50_ms(model: bytes, ids: Sequence[Sequence[int]], threads: int, limit: float = math.inf) -> float:
+    """Milliseconds of a text in a graph, as `least_median_ms`. ids: the token ids of some texts; threads: 0
+    for onnxruntime's choice."""
+    session = onnx_session.open_session(model, threads, "cpu")
+
+    def run(row: np.ndarray) -> None:
+        inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
+        session.run(["sentence_embedding"], inputs, onnx_session.RUN_OPTIONS)
+
+    return least_median_ms(run, [np.array([row], np.int64) for row in ids], limit)
+
+
+def least_median_ms(call: Callable[[Any], object], items: Sequence[Any], limit: float = math.inf) -> float:
+    """Milliseconds of a call: the least of ROUNDS medians over items. After `limit` seconds it ends with what
+    it has."""
+    medians, times = list[float](), list[float]()
+    for item in [*items] * ROUNDS:
         start = time.perf_counter()
-        session.run(["sentence_embedding"], inputs)
-        times.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(times[WARM_UPS:] or times[-1:]))
+        call(item)
+        times.append(time.perf_counter() - start)
+        limit -= times[-1]
+        if len(times) == len(items) or limit < 0:
+            medians.append(1e3 * float(np.median(times)))
+            times = []
+        if limit < 0:
+            break
+    return min(medians)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -139,53 +139,41 @@ def table(found: dict[str, Any]) -> str:
     lines = [plain(sheet)]
     if "estimated_seconds" in found:
         seconds = found["estimated_seconds"]
-        total, *parts = (
-            duration(each) for each in (sum(seconds.values()), seconds["teacher"], seconds["student"])
-        )
+        total = duration(sum(seconds.values()))
         about = "" if total.startswith("less") else "about "
-        lines.append(
-            f"estimated training time on this machine: {about}{total} (teacher {parts[0]}, student "
-            f"{parts[1]})"
-        )
+        parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
+        lines.append(f"estimated training time on this machine: {about}{total} ({parts})")
     return "\n".join(lines)
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    parameters = found["parameters"]
+    parameters, p50_ms = found["parameters"], found["p50_ms"]
     shares = " + ".join(f"{parameters[name]:,} {name}" for name in ("embedding", "encoder", "head"))
     rows = [("parameters", f"{parameters['total']:,} = {shares}")]
     if "words" in parameters:
         rows.append(("of the embedding", f"{parameters['words']:,} token embedding table and its projection"))
     if "unit" in found:
         layers, times = found["unit"]["layers"], found["unit"]["times"]
-        rows.append(
-            ("shared layer block", f"{layers} layer{'s' if layers > 1 else ''}, repeated {times} times")
-        )
-    if "max_tokens" in found:
-        rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
-    about = "" if found["p50_ms"] else "about "
-    rows.append(
-        ("graph", "  ".join(f"{p} {about}{size / 1e6:.2f} MB" for p, size in found["size_bytes"].items()))
-    )
-    latencies = "  ".join(f"{p} {ms:.2f} ms" for p, ms in found["p50_ms"].items())
-    measured = f"{latencies}  (a single text of {TOKENS} tokens)"
-    rows.append(
-        (
-            "p50, initial student",
-            measured if latencies else "not measured: the student is too large or too deep for a check",
-        )
-    )
+        plural = "s" if layers > 1 else ""
+        rows.append(("shared layer block", f"{layers} layer{plural}, repeated {times} times"))
+    rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
+    about = "" if p50_ms else "about "
+    sizes = (f"{name} {about}{size / 1e6:.2f} MB" for name, size in found["size_bytes"].items())
+    rows.append(("graph", "  ".join(sizes)))
+    latencies = "not measured: the student is too large or too deep for a check, as is its training time"
+    if p50_ms:
+        each = "  ".join(f"{name} {ms:.2f} ms" for name, ms in p50_ms.items())
+        latencies = f"{each}  (a single text of {TOKENS} tokens)"
+    rows.append(("p50, initial student", latencies))
     if "texts" in found:
-        rows.append(
-            ("texts", f"{found['texts']['train']:,} to train on, {found['texts']['held_out']:,} held out")
-        )
+        train, held_out = found["texts"]["train"], found["texts"]["held_out"]
+        rows.append(("texts", f"{train:,} to train on, {held_out:,} held out"))
         rows.append(("teacher texts to embed", f"{found['teacher_texts']:,}"))
     if "labelled" in found:
         labelled = found["labelled"]
         more = f", at most {labelled['transfer']:,} with the transfer set" if "transfer" in labelled else ""
-        rows.append(
-            ("labelled rows", f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by")
-        )
+        fact = f"{labelled['train']:,} to train on{more}, {labelled['dev']:,} to select by"
+        rows.append(("labelled rows", fact))
     if "training_samples" in found:
         rows.append(("training samples", f"{found['training_samples']:,}"))
     return rows

@@ -46,13 +46,19 @@ def check(spec: recipe.Recipe, data: Path | None) -> None:
             scoring.title(spec.requirements.suite)
         except UserError as error:
             problems.found += [f"requirements.suite: {problem}" for problem in error.problems]
-    muon = [number for number, stage in enumerate(spec.distilling) if stage.optimizer == "muon"]
-    if muon and not find_spec("torch"):
-        muon = []  # the command itself says that it is missing
-    if muon and tuple(int(part) for part in version("torch").split(".")[:2]) < MUON_TORCH:
-        fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
-        problems.found += [f"stages[{number}].optimizer: {fact}" for number in muon]
+    for number, stage in enumerate(spec.distilling):
+        if stage.optimizer == "muon" and not has_muon():
+            fact = f"muon needs torch 2.9, this is {version('torch')}; update it, or choose adamw"
+            problems.found.append(f"stages[{number}].optimizer: {fact}")
     problems.raise_any()
+
+
+def has_muon() -> bool:
+    """Whether torch has the optimizer muon. Where there is no torch, the command itself says that it is
+    missing."""
+    if find_spec("torch") is None:
+        return True
+    return tuple(int(part) for part in version("torch").split(".")[:2]) >= MUON_TORCH
 
 
 def _patterns(spec: recipe.Recipe) -> Iterator[tuple[list[str], str]]:

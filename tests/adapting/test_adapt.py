@@ -14,17 +14,11 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from edgedistill import bundle_run, cli, files, recipe, resolve, run
-from edgedistill.adapting import adapt, own_texts
-from edgedistill.adapting.adaptation_recipe import (
-    Choices,
-    adaptation_recipe,
-    limits,
-    seconds_for,
-    tokens_to_read,
-)
-from edgedistill.data import corpus
+from edgedistill.adapting import adapt
+from edgedistill.adapting.adaptation_recipe import Adaptation, limits, seconds_for, tokens_to_read
 from edgedistill.errors import UserError
 from edgedistill.export import bundle_writer
+from edgedistill.fitting import texts
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
 from edgedistill.training import train
@@ -144,14 +138,18 @@ def test_an_unknown_precision_is_refused_before_anything_is_trained(student: Pat
     assert not request.run.exists() and not resolve.unfinished_run(request.run).exists()
 
 
-def own(texts: int, words: float) -> own_texts.OwnTexts:
-    return own_texts.OwnTexts(1, 0, texts, words, 1.5 * words, [])
+def adaptation(student: Path, count: int, words: int) -> Adaptation:
+    """To so many texts of so many words."""
+    source = bundle_run.open_finished(str(student), "test")
+    section = {"texts": ["a.txt"]}
+    lengths = np.full(count, words)
+    return Adaptation(
+        "mine", str(student), source, source.recipe.teacher, section, lengths, source.max_tokens
+    )
 
 
 def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) -> None:
-    source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
-    specs = [adaptation_recipe(choices, own(texts, 12), source) for texts in (200, 2_000, 20_000)]
+    specs = [adaptation(student, count, 12).recipe() for count in (200, 2_000, 20_000)]
     steps = [spec.distilling[0].steps or 0 for spec in specs]
     assert steps[0] < steps[2] and sorted(steps) == steps
     corpora: list[Any] = [spec.corpus for spec in specs]
@@ -160,31 +158,41 @@ def test_more_texts_are_given_more_steps_and_more_of_other_texts(student: Path) 
 
 
 def test_long_texts_are_read_further_than_before() -> None:
-    assert tokens_to_read(own(500, 10), 128, 256) == 128, "short texts"
-    assert tokens_to_read(own(500, 80), 128, 256) == 192, "nine in ten have at most 120 words"
-    assert tokens_to_read(own(500, 800), 128, 4_096) == 256, "at most"
-    assert tokens_to_read(own(500, 800), 128, 128) == 128, "the teacher reads no further"
-    assert tokens_to_read(own(500, 800), 512, 512) == 512, "never fewer than before"
+    def read(words: int, student: int, teacher: int) -> int:
+        """Nine in ten texts have at most so many words."""
+        return tokens_to_read(np.array([10] * 8 + [words] * 2), student, teacher)
+
+    assert read(15, 128, 256) == 128, "short texts"
+    assert read(120, 128, 256) == 192
+    assert read(1_200, 128, 4_096) == 256, "at most"
+    assert read(1_200, 128, 128) == 128, "the teacher reads no further"
+    assert read(1_200, 512, 512) == 512, "never fewer than before"
 
 
 def test_with_little_time_texts_are_drawn(student: Path) -> None:
     """As many as can be embedded once and trained on one and a half times."""
-    source = bundle_run.open_finished(str(student), "test")
-    choices = Choices("mine", str(student), ["a.txt"], "text", source.recipe.teacher, source.max_tokens)
     most = limits(600, per_text=0.004, per_sample=0.012)
-    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(
-        600, abs=1
-    ) and most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
+    assert most.rows * (0.004 + 1.5 * 0.012) == pytest.approx(600, abs=1)
+    assert most.steps * 64 == pytest.approx(1.5 * most.rows, abs=64)
     assert limits(seconds_for(20, 0.004, 0.012), 0.004, 0.012).steps in (19, 20)
-    spec = adaptation_recipe(choices, own(50_000, 200), source, most)
+    spec = adaptation(student, 50_000, 200).recipe(most)
     corpus: Any = spec.corpus
     assert spec.distilling[0].steps == most.steps
-    assert (
-        corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
-        == pytest.approx(most.rows, abs=3)
-    )
-    few: Any = adaptation_recipe(choices, own(100, 12), source, most).corpus
+    rows = corpus.limit + corpus.passages.texts + corpus.documentation_texts - corpus.held_out
+    assert rows == pytest.approx(most.rows, abs=3)
+    few: Any = adaptation(student, 100, 12).recipe(most).corpus
     assert few.limit is None and few.passages is None, "there is time for all"
+
+
+def test_too_little_time_names_the_minutes(world: World, student: Path, tmp_path: Path) -> None:
+    data, teacher = documents(tmp_path / "data"), recipe.Teacher(model=str(world.teacher))
+    request = adapt.Request(
+        str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs", teacher=teacher, minutes=1e-3
+    )
+    fact = r"only 0 training steps fit on this machine, at least 20 are needed; give --minutes [\d.]+$"
+    with pytest.raises(UserError, match=rf"^--minutes 0\.001: {fact}"):
+        adapt.adapt(request, Session(data=data))
+    assert not request.run.exists()
 
 
 def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
@@ -195,22 +203,16 @@ def test_wrapped_lines_are_told_from_texts(tmp_path: Path) -> None:
     (tmp_path / "wrapped.txt").write_text(wrapped + "\n")
     (tmp_path / "lines.txt").write_text("\n".join(sentences(100)) + "\n")
     paragraphs = wrapped.count("\n\n") + 1
-    found = own_texts.examine(["wrapped.txt"], tmp_path, "text")
-    assert (found.unit, found.wrapped, found.texts) == ("auto", 1, paragraphs)
-    both = own_texts.examine(["*.txt"], tmp_path, "text")
-    assert (both.unit, both.wrapped, both.texts) == ("auto", 1, paragraphs + 100), "each file by itself"
-    section = {"texts": ["*.txt"], "unit": both.unit}
-    spec = recipe.parse(
-        {"name": "x", "teacher": {"model": "x"}, "student": {"kind": "teacher"}, "corpus": section}, "x"
-    )
-    assert (
-        spec.corpus is not None
-        and len(corpus.build(spec.corpus, Session(data=tmp_path), 0)) == paragraphs + 100
-    )
-    found = own_texts.examine(["lines.txt"], tmp_path, "text")
-    assert (found.unit, found.texts) == ("line", 100) and found.words == np.mean(
-        [len(each.split()) for each in sentences(100)]
-    )
+
+    def found(pattern: str) -> tuple[dict[str, Any], int]:
+        section = texts.files_section([pattern], "text", tmp_path)
+        return section, len(texts.read(section, 50, Session(data=tmp_path)))
+
+    assert found("wrapped.txt") == ({"texts": ["wrapped.txt"], "unit": "auto"}, paragraphs)
+    assert found("*.txt") == ({"texts": ["*.txt"], "unit": "auto"}, paragraphs + 100), "each by itself"
+    assert found("lines.txt") == ({"texts": ["lines.txt"]}, 100)
+    mean = np.mean([len(each.split()) for each in sentences(100)])
+    assert texts.word_counts(sentences(100)).mean() == mean
 
 
 def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_too_few_texts_are_refused(student: Path, tmp_path: Path) -> None:
             adapt.Request(str(student), ["own.txt"], tmp_path / "b", tmp_path / "runs"),
             Session(data=tmp_path),
         )
-    assert str(raised.value) == "--texts: 10 texts in 1 file(s), at least 50 are needed; add texts"
+    assert str(raised.value) == "--texts: 10 distinct texts, at least 50 are needed; add texts"
     assert not (tmp_path / "runs").exists() and not (tmp_path / "b").exists()
 
 
