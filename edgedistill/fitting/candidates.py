@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from edgedistill.planning import preflight
 from edgedistill.precisions import PRECISIONS as ROWS
 
 # What is tried. Shares are of the encoder whose layers the student takes, or of the teacher's dimensions
@@ -43,7 +42,6 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # All layers at full width: nearly the teacher before the first step.
 WHOLE = {"learning_rate": 3e-4, "optimizer": "adamw"}
-WITHOUT_MUON = {"learning_rate": 1e-3, "optimizer": "adamw"}
 MAX_TOKENS = 128
 SMALLEST_BATCH, STEPS_OF_AN_EPOCH = 8, 16  # of few texts: smaller batches, so that an epoch has some steps
 
@@ -243,8 +241,6 @@ def stage(choice: Choice, start: StartingPoint, texts: int) -> dict[str, Any]:
     whole = (choice.layers, choice.width, choice.activation) == (start.depth, start.width, "")
     if kind == "bert" and start.weights and whole:
         settings |= WHOLE
-    if settings.get("optimizer") == "muon" and not preflight.has_muon():
-        settings |= WITHOUT_MUON
     while settings["batch"] > SMALLEST_BATCH and texts < STEPS_OF_AN_EPOCH * settings["batch"]:
         settings["batch"] //= 2
     return {"name": "distil", "objective": {"kind": "cosine"}, **settings, "max_tokens": start.max_tokens}

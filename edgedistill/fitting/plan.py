@@ -201,10 +201,7 @@ def _choose_texts(fit: Fit) -> None:
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time"
         needed = f"{texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
-    joined, cost = texts.paragraphs(found), 1.0
-    if joined:
-        cost = training_time.seconds_per_text(fit.teacher, joined, device, TEACHER_SECONDS) / rate
-    section = texts.training_section(whole, found, most, cost)
+    section = texts.training_section(whole, found, most)
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")

@@ -35,11 +35,9 @@ class Judge:
         ids = token_batches.encode_ids(teacher.tokenizer, self.texts, teacher.max_tokens)
         self.lengths = np.array([len(row) for row in ids])
         self.suite = suite
-        self.suite_score = self._on_suite(lambda texts: teacher.embed(texts, session.device))
-
-    def _on_suite(self, encode: Encode) -> float:
-        """The score on the suite, 0 without one."""
-        return 0.0 if self.suite is None else float(scoring.evaluate(self.suite, encode)["average"])
+        self.suite_score = 0.0
+        if suite is not None:
+            self.suite_score = suite_score(suite, lambda texts: teacher.embed(texts, session.device))
 
     def score(self, encode: Encode) -> dict[str, float]:
         """The score of an encoder, all from 0 to 1; one whose embeddings are not finite has 0.
@@ -53,12 +51,18 @@ class Judge:
         if np.isfinite(found).all():
             compared = teacher_agreement.agreement(found, self.embeddings, self.lengths)
             neighbours, cosines = float(compared["top10_overlap"]), float(compared["spearman"] or 0.0)
-            kept = self._on_suite(encode) / self.suite_score if self.suite_score else 0.0
+            if self.suite is not None and self.suite_score:
+                kept = suite_score(self.suite, encode) / self.suite_score
         agreement = (neighbours + cosines) / 2
         parts = {"neighbours": neighbours, "cosines": cosines, "agreement": agreement, "score": agreement}
         if self.suite_score:
             parts |= {"kept": kept, "score": (agreement + kept) / 2}
         return {name: round(value, 5) for name, value in parts.items()}
+
+
+def suite_score(suite: scoring.Suite, encode: Encode) -> float:
+    """The score of an encoder on a suite."""
+    return float(scoring.evaluate(suite, encode)["average"])
 
 
 def held_out(

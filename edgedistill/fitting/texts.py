@@ -3,6 +3,8 @@ language."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,12 @@ PARAGRAPHS_SHARE = 0.35  # of the texts, added where there are only sentences
 PASSAGES_SHARE, WORDS_OF_A_PASSAGE = 1.5, 16  # of long texts
 # Shares of words that a teacher's tokenizer keeps whole. Measured with all-MiniLM's on 1,500 texts each: 26
 # English sources .86 to .99, documentation of software .91; French .58, Spanish .51, Italian .47, Dutch .41,
-# German .40, Polish .23, Turkish .20, Russian .11, Chinese .28 (most of it unknown), Arabic .00.
+# German .40, Polish .23, Turkish .20, Russian .11, Chinese and Arabic .00.
 OTHER = 0.65  # below, the texts are in a language that the teacher does not know
 UNSURE = 0.80  # below, there are names and jargon, or texts of several languages
 # A vocabulary of so many tokens cuts words of every language, and only unknown tokens tell.
 OF_MANY_LANGUAGES = 90_000
+WORD = re.compile(r"[^\W\d_]+")
 
 NONE_GIVEN = (
     "--texts: none given; a fit needs texts of the kind that the student will embed: "
@@ -136,15 +139,6 @@ def _weak(read: Corpus, lines: int, whole: float, teacher: TeacherEncoder) -> It
         )
 
 
-def paragraphs(read: Corpus) -> list[str]:
-    """Texts as long as the paragraphs that short ones are joined to, to time the teacher with; none where
-    long ones are among them."""
-    if not _all_short(_words(read)):
-        return []
-    words, size = " ".join(sample(read)).split(" "), sum(recipe.Paragraphs(texts=1).words) // 2
-    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
-
-
 def sample(read: Corpus) -> list[str]:
     """Some of the texts, spread evenly."""
     return read.texts(np.linspace(0, len(read) - 1, min(SAMPLE, len(read))).astype(int))
@@ -164,22 +158,21 @@ def _all_short(words: np.ndarray) -> bool:
     return float(np.quantile(words, 0.95)) < LONG_WORDS
 
 
-def training_section(
-    whole: dict[str, Any], read: Corpus, most: int, paragraph_cost: float = 1.0
-) -> dict[str, Any]:
+def training_section(whole: dict[str, Any], read: Corpus, most: int) -> dict[str, Any]:
     """The corpus that all candidates train on, with held-out texts. most: how many texts the teacher can
-    embed; paragraph_cost: of a paragraph for the teacher, in texts.
+    embed.
 
     Sentences are joined to paragraphs too, and passages of long texts are added, so that the student knows
     short texts and long ones.
     """
     words = _words(read)
-    name, share = "passages", 0.0
+    name, share, cost = "passages", 0.0, 1.0  # cost: the teacher's for one that is added, in texts
     if _all_short(words):
         name, share = "paragraphs", PARAGRAPHS_SHARE
+        cost = float(np.mean(recipe.Paragraphs(texts=1).words) / words.mean())
     elif float(np.median(words)) >= LONG_WORDS and "texts" in whole:
         share = min(PASSAGES_SHARE, float(words.mean()) / WORDS_OF_A_PASSAGE)
-    texts = int(min(len(read), most / (1 + share * paragraph_cost)))
+    texts = int(min(len(read), most / (1 + share * cost)))
     added = round(share * texts)
     limited = {"limit": texts} if texts < len(read) or len(read) == MOST_TEXTS else {}
     held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * texts))
@@ -190,22 +183,13 @@ def training_section(
 
 
 def whole_words(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> float:
-    """The share of words, those with a letter, that are one known token; in a vocabulary of many languages,
+    """The share of words, runs of letters, that are one known token; in a vocabulary of many languages,
     without an unknown one."""
-    lenient = len(tokenizer) >= OF_MANY_LANGUAGES
-    words = known = 0
-    encodings = _backend(tokenizer).encode_batch(texts, add_special_tokens=False)
-    for text, encoding in zip(texts, encodings, strict=True):
-        tokens: dict[int, list[int]] = {}
-        for at, word in enumerate(encoding.word_ids):
-            tokens.setdefault(word, []).append(at)
-        for places in tokens.values():
-            start, end = encoding.offsets[places[0]][0], encoding.offsets[places[-1]][1]
-            if any(letter.isalpha() for letter in text[start:end]):
-                words += 1
-                found = all(encoding.ids[at] != tokenizer.unk_token_id for at in places)
-                known += found and (lenient or len(places) == 1)
-    return known / max(1, words)
+    words = [f" {word}" for text in texts for word in WORD.findall(text)]
+    most = math.inf if len(tokenizer) >= OF_MANY_LANGUAGES else 1
+    encodings = _backend(tokenizer).encode_batch(words, add_special_tokens=False)
+    known = [len(each.ids) <= most and tokenizer.unk_token_id not in each.ids for each in encodings]
+    return sum(known) / max(1, len(words))
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Any:

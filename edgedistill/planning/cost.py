@@ -12,14 +12,13 @@ import numpy as np
 from rich.table import Table
 
 from edgedistill import quantization, recipe
-from edgedistill.errors import map_collecting_errors
+from edgedistill.errors import Problems
 from edgedistill.evaluation.tables import plain
 from edgedistill.planning import training_time
 from edgedistill.precisions import PRECISIONS
 from edgedistill.runtime import onnx_session
 from edgedistill.session import Session
-from edgedistill.students import graph, kinds, recurrent
-from edgedistill.students.output import own
+from edgedistill.students import graph, kinds
 from edgedistill.training.finetuning import finetune
 from edgedistill.training.open_recipe import Opened, open_recipe
 
@@ -35,13 +34,16 @@ def costs(specs: list[recipe.Recipe], session: Session) -> list[dict[str, Any]]:
 
     Raises one UserError with the problems of all of them before anything is measured; see `open_recipe`.
     """
-    found = []
-    for opened in map_collecting_errors(specs, lambda spec: open_recipe(spec, session)):
+    problems, whole = Problems(), list[Opened]()
+    names = [f"{spec.name}: " if len(specs) > 1 else "" for spec in specs]
+    for spec, name in zip(specs, names, strict=True):
+        with problems.collect(name):
+            whole.append(open_recipe(spec, session))
+    problems.raise_any()
+    for opened, name in zip(whole, names, strict=True):
         for warning in opened.warnings:
-            named = f"{opened.spec.name}: {warning}" if len(specs) > 1 else warning
-            session.log(f"warning: {named}")
-        found.append(_cost(opened, session, timed=True))
-    return found
+            session.log(f"warning: {name}{warning}")
+    return [_cost(opened, session, timed=True) for opened in whole]
 
 
 def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
@@ -59,8 +61,6 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
     spec, student, corpus = opened.spec, opened.student.module, opened.texts
     found: dict[str, Any] = {"name": spec.name, "parameters": kinds.parameters(student)}
     found["max_tokens"] = opened.student.max_tokens
-    if isinstance(bare := own(student), recurrent.RecurrentStudent):
-        found["unit"] = {"layers": len(bare.model.encoder.layer), "times": bare.model.encoder.times}
     measured = training_time.is_measured(student)
     if measured:
         found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
@@ -81,7 +81,7 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
         found["teacher_texts"] = sum(each.missing for each in missing)
     if spec.stages:
         found["training_samples"] = training_time.training_samples(opened)
-    if timed and measured and (spec.stages or missing):
+    if timed and measured and (spec.distilling or missing):
         found["estimated_seconds"] = training_time.estimate_seconds(opened, missing, session)
     return found | {"warnings": opened.warnings}
 
@@ -142,7 +142,8 @@ def table(found: dict[str, Any]) -> str:
         total = duration(sum(seconds.values()))
         about = "" if total.startswith("less") else "about "
         parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
-        lines.append(f"estimated training time on this machine: {about}{total} ({parts})")
+        without = ", without the fine-tuning" if "labelled" in found else ""
+        lines.append(f"estimated training time on this machine: {about}{total} ({parts}){without}")
     return "\n".join(lines)
 
 
@@ -152,10 +153,6 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("parameters", f"{parameters['total']:,} = {shares}")]
     if "words" in parameters:
         rows.append(("of the embedding", f"{parameters['words']:,} token embedding table and its projection"))
-    if "unit" in found:
-        layers, times = found["unit"]["layers"], found["unit"]["times"]
-        plural = "s" if layers > 1 else ""
-        rows.append(("shared layer block", f"{layers} layer{plural}, repeated {times} times"))
     rows.append(("max input tokens", f"{found['max_tokens']}; longer texts are truncated"))
     about = "" if p50_ms else "about "
     sizes = (f"{name} {about}{size / 1e6:.2f} MB" for name, size in found["size_bytes"].items())

@@ -3,7 +3,7 @@
 The teacher's speed is measured on a sample of the texts that it has still to embed. The student's is measured
 on optimizer steps: the initial student behind the stage's objective and optimizer, on batches of a sample of
 the texts, against random embeddings in place of the teacher's. Not included: measuring on the `select` suite,
-making views with other models, tokenizing, and embedding for fine-tuning.
+making views with other models, tokenizing, and fine-tuning.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from edgedistill.teacher import targets
 from edgedistill.teacher.embedding_cache import count_cached
 from edgedistill.teacher.encoder import TeacherEncoder, flush_denormals
 from edgedistill.training import plain_attention, train
-from edgedistill.training.finetuning import finetune
-from edgedistill.training.finetuning.finetuning_plan import FinetuningPlan, learning_rates
+from edgedistill.training.finetuning.finetuning_plan import learning_rates
 from edgedistill.training.finetuning.labelled_inputs import ItemTokens
 from edgedistill.training.inputs import pair_batches
 from edgedistill.training.inputs.batch_order import BatchOrder
 from edgedistill.training.open_recipe import Opened
-from edgedistill.training.optimizers import FUSED, optimizers
+from edgedistill.training.optimizers import optimizers
 from edgedistill.training.stage_in_progress import trained_module
 from edgedistill.training.stages import steps
 
@@ -142,16 +141,15 @@ def seconds_per_text(teacher: TeacherEncoder, texts: list[str], device: str, lim
 
 
 def student_seconds(opened: Opened, accelerator: Accelerator) -> float:
-    """Seconds of all stages: the measured seconds of a step times the number of steps."""
+    """Seconds of the distillation stages: the measured seconds of a step times the number of steps."""
     flush_denormals()
-    spec, seconds = opened.spec, 0.0
-    limit = STUDENT_SECONDS / max(1, len(spec.stages))
+    limit = STUDENT_SECONDS / max(1, len(opened.stages))
     with torch.random.fork_rng(devices=[]):
-        for number, (stage, ahead) in enumerate(zip(spec.distilling, opened.stages, strict=True)):
-            seconds += steps(stage, ahead.rows) * step_seconds(opened, number, accelerator, limit)
-        if spec.finetuning is not None and opened.finetuning is not None:
-            seconds += _finetuning_seconds(opened, spec.finetuning, opened.finetuning, accelerator, limit)
-    return round(seconds, 3)
+        seconds = [
+            steps(stage, opened.stages[number].rows) * step_seconds(opened, number, accelerator, limit)
+            for number, stage in enumerate(opened.spec.distilling)
+        ]
+    return round(sum(seconds), 3)
 
 
 def is_measured(student: nn.Module) -> bool:
@@ -259,31 +257,6 @@ def _target_dims(opened: Opened, stage: recipe.Stage) -> int | None:
         model = pair_batches.embedding_model(stage.match or recipe.Match(), opened.models)
         return (model or opened.models.teacher).dims
     return opened.spec.targets.width if opened.spec.targets is not None else opened.models.teacher.dims
-
-
-def _finetuning_seconds(
-    opened: Opened, stage: recipe.Finetune, planned: FinetuningPlan, accelerator: Accelerator, limit: float
-) -> float:
-    """Seconds of the fine-tuning stage at all of its learning rates."""
-    device, most = accelerator.device, min(stage.max_tokens, opened.student.max_tokens)
-    tokens = ItemTokens(planned.task.train.items[:SAMPLE], opened.student.tokenizer, "", most)
-    student = copy.deepcopy(opened.student.module)
-    module = finetune.new_classifier(planned, student).to(device).train()
-    plain_attention.use_where_faster(student, accelerator)
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.0, fused=device.type in FUSED)
-    batch = min(stage.batch, TIMED_ROWS)
-    labels = torch.zeros(batch, dtype=torch.int64, device=device)
-
-    def step(number: int) -> None:
-        rows = np.random.default_rng(number).integers(len(tokens), size=batch)
-        with accelerator.autocast():
-            logits = module(*tokens.batch(rows, device))
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(logits.float(), labels).backward()
-        optimizer.step()
-
-    per_step = float(np.mean(timed_steps(step, np.arange(TIMED_STEPS), limit))) * stage.batch / batch
-    return per_step * steps(stage, planned.rows) * len(learning_rates(stage))
 
 
 def timed_steps(step: Callable[[int], object], numbers: np.ndarray, limit: float) -> list[float]:

@@ -15,7 +15,6 @@ import pytest
 from optuna.trial import FrozenTrial
 
 from edgedistill import recipe
-from edgedistill.evaluation import speed
 from edgedistill.fitting import fit, record
 from edgedistill.fitting.cost import Budget
 from edgedistill.fitting.pace import Pace
@@ -33,7 +32,6 @@ PACE = Pace(
     timing_s=0.05,
     most_epochs=2,
     wanted=5,
-    measurement=speed.MeasurementPlan(queries=16, warmups=2, rounds=1, seconds=0.02, resamples=20),
 )
 KILLED = """
 import json

@@ -182,7 +182,7 @@ def test_pairs_are_estimated(world: World, quick: None, tmp_path: Path) -> None:
     assert found["estimated_seconds"]["student"] > 0
 
 
-def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
+def test_the_time_of_fine_tuning_is_not_estimated(world: World, quick: None) -> None:
     rows = "\n".join(f"{text}\t{number % 2}" for number, text in enumerate(sentences(60)))
     (world.data / "task.tsv").write_text(f"text\tlabel\n{rows}\n", encoding="utf-8")
     task = {"train": ["task.tsv"], "dev": "task.tsv", "texts": ["text"], "label": "label"}
@@ -195,8 +195,10 @@ def test_fine_tuning_is_estimated(world: World, quick: None) -> None:
         "learning_rates": [1e-3],
     }
     [found], _ = checked(spec(world, corpus=None, stages=[last]), data=world.data)
-    assert found["training_samples"] == 80
+    assert found["training_samples"] == 80 and "estimated_seconds" not in found
+    [found], _ = checked(spec(world, stages=[stage(), last]), data=world.data)
     assert found["estimated_seconds"]["student"] > 0
+    assert cost.table(found).endswith("), without the fine-tuning")
 
 
 def test_measuring_is_bounded_and_leaves_out_what_only_first_steps_take(
