@@ -47,38 +47,35 @@ def _known_device(device: str) -> str:
     return device
 
 
+def _option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value; typer names it after its parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def _argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object, on the last line of stdout.")
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        "--data", metavar="DIR", envvar="EDGEDISTILL_DATA", help="Folder that relative data paths start from."
-    ),
+    _option("DIR", "Folder that relative data paths start from.", "--data", envvar="EDGEDISTILL_DATA"),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable."
-    ),
+    _option("KEY=VALUE", "Change a value of the recipe, e.g. stages.0.epochs=1. Repeatable.", "--set"),
 ]
 Precisions = Annotated[
     list[str],
-    typer.Option(
-        "--precision",
-        metavar="LIST",
-        help=f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.",
-    ),
+    _option("LIST", f"Any of {', '.join(PRECISIONS)}, separated by commas. Repeatable.", "--precision"),
 ]
 TrainingDevice = Annotated[
     str,
-    typer.Option(
-        "--device", metavar="DEVICE", callback=_known_device, help="auto (cuda where available), cpu or cuda."
-    ),
+    _option("DEVICE", "auto (cuda where available), cpu or cuda.", "--device", callback=_known_device),
 ]
-RuntimeDevice = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="cpu or cuda (needs onnxruntime-gpu).")
-]
+RuntimeDevice = Annotated[str, _option("DEVICE", "cpu or cuda (needs onnxruntime-gpu).", "--device")]
 RemoteCode = Annotated[
     bool,
     typer.Option(
@@ -86,12 +83,10 @@ RemoteCode = Annotated[
         help="Let Python code that comes with a model run. No recipe or bundle can allow it.",
     ),
 ]
-Recipes = Annotated[
-    list[str], typer.Argument(metavar="RECIPE", help="Paths of recipes, or names of shipped ones.")
-]
+Recipes = Annotated[list[str], _argument("RECIPE", "Paths of recipes, or names of shipped ones.")]
 
 
-Column = Annotated[str, typer.Option("--column", metavar="NAME", help="The column of texts in tables.")]
+Column = Annotated[str, _option("NAME", "The column of texts in tables.", "--column")]
 Resume = Annotated[
     bool,
     typer.Option(
@@ -103,29 +98,18 @@ Resume = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names if it exists.")]
 Pooling = Annotated[
     str | None,
-    typer.Option(
-        "--pooling",
-        metavar="KIND",
-        help="Of a plain transformers model: mean, cls, cls_pooler, max or last.",
-    ),
+    _option("KIND", "Of a plain transformers model: mean, cls, cls_pooler, max or last.", "--pooling"),
 ]
-Revision = Annotated[
-    str | None, typer.Option("--revision", metavar="COMMIT", help="Of a hub id: commit, tag or branch.")
-]
+Revision = Annotated[str | None, _option("COMMIT", "Of a hub id: commit, tag or branch.", "--revision")]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        metavar="N",
-        help="Default: $OMP_NUM_THREADS, otherwise the processors this process may use.",
+    _option(
+        "N", "Default: $OMP_NUM_THREADS, otherwise the processors this process may use.", "--threads", min=1
     ),
 ]
 OneBundle = Annotated[
     str,
-    typer.Argument(
-        metavar="BUNDLE[:PRECISION]", help="Folder or name of a bundle, such as nano, which is shipped."
-    ),
+    _argument("BUNDLE[:PRECISION]", "Folder or name of a bundle, such as nano, which is shipped."),
 ]
 
 
@@ -204,7 +188,7 @@ def print_result(value: dict[str, Any], as_json: bool, text: str = "") -> None:
 
 @app.command(epilog=_example("edgedistill recipes demo-bert2 > mine.yaml"))
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Print this recipe.")] = None,
+    name: Annotated[str | None, _argument("RECIPE", "Print this recipe.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the shipped recipes, or print one."""
@@ -212,26 +196,23 @@ def recipes(
 
     if name is not None:
         path = files.find("recipe", name)
-        text = path.read_text(encoding="utf-8")
-        text = text.replace(
-            "$schema=../", f"$schema={files.shipped_folder('recipe')}/"
-        )  # so that editors find it from any folder
-        print_result(
-            {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}, as_json, text.rstrip()
-        )
-        return
+        # so that editors find the schema from any folder
+        schema = f"$schema={files.shipped_folder('recipe')}/"
+        text = path.read_text(encoding="utf-8").replace("$schema=../", schema)
+        found = {"name": name, "path": str(path), "recipe": yaml.safe_load(text)}
+        return print_result(found, as_json, text.rstrip())
     from edgedistill import recipe
 
-    paths = sorted(
-        files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter"
-    )  # the one to begin with comes first
-    shipped = [(path.parent.name, recipe.read(path)) for path in paths]
-    width = max(len(spec.name) for _, spec in shipped)
-    lines: list[str] = []
-    for group, members in groupby(shipped, key=lambda each: each[0]):
-        lines += ["", group, *(f"{spec.name:{width}}  {spec.about}" for _, spec in members)]
-    listed = [{"name": spec.name, "group": group, "about": spec.about} for group, spec in shipped]
-    print_result({"recipes": listed}, as_json, "\n".join(lines[1:]))
+    lines, shipped = list[str](), list[dict[str, str]]()
+    # the one to begin with comes first
+    paths = sorted(files.shipped("recipe").values(), key=lambda path: path.parent.name != "starter")
+    width = max(len(path.stem) for path in paths)
+    for group, members in groupby(paths, key=lambda path: path.parent.name):
+        lines += ["", group]
+        for spec in map(recipe.read, members):
+            lines.append(f"{spec.name:{width}}  {spec.about}")
+            shipped.append({"name": spec.name, "group": group, "about": spec.about})
+    return print_result({"recipes": shipped}, as_json, "\n".join(lines[1:]))
 
 
 @app.command(epilog=_example("edgedistill check bert-2x128 --set student.layers=3 --data ~/texts"))
@@ -267,7 +248,7 @@ def train(
     names: Recipes,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the run, for one recipe. Default: runs/NAME."),
+        _option("DIR", "Folder of the run, for one recipe. Default: runs/NAME."),
     ] = None,
     data: Data = None,
     changes: Changes = None,
@@ -312,37 +293,25 @@ def train(
 def adapt(
     student: Annotated[
         str,
-        typer.Argument(
-            metavar="STUDENT", help="A shipped bundle such as nano, the folder of a bundle, or of a run."
-        ),
+        _argument("STUDENT", "A shipped bundle such as nano, the folder of a bundle, or of a run."),
     ],
     texts: Annotated[
         list[str],
-        typer.Option(
-            "--texts",
-            metavar="GLOB",
-            help="Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable.",
+        _option(
+            "GLOB", "Your texts, 50 or more: .txt .md .rst .tsv .csv .jsonl .parquet, also .gz. Repeatable."
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option(
-            "--out", metavar="DIR", help="Folder of the bundle. The run goes to runs/NAME, with its recipe."
-        ),
+        _option("DIR", "Folder of the bundle. The run goes to runs/NAME, with its recipe."),
     ],
     column: Column = "text",
     teacher: Annotated[
         str | None,
-        typer.Option(
-            "--teacher",
-            metavar="MODEL",
-            help="packaged:NAME, a model folder or a hub id. Default: the student's own teacher.",
-        ),
+        _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Revision = None,
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, metavar="N", help="For all of it, measuring to comparing.")
-    ] = 10.0,
+    minutes: Annotated[float, _option("N", "For all of it, measuring to comparing.", min=0.1)] = 10.0,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -384,66 +353,43 @@ def adapt(
 def fit(
     teacher: Annotated[
         str,
-        typer.Option(
-            "--teacher", metavar="MODEL", help="packaged:NAME, a folder, a run, or a hub id with --revision."
-        ),
+        _option("MODEL", "packaged:NAME, a folder, a run, or a hub id with --revision."),
     ],
     max_mb: Annotated[
         float,
-        typer.Option(
-            "--max-mb",
-            min=0.001,
-            metavar="MB",
-            help="Size of the graph and tokenizer.json together, in 10⁶ bytes.",
-        ),
+        _option("MB", "Size of the graph and tokenizer.json together, in 10⁶ bytes.", min=0.001),
     ],
     max_p50_ms: Annotated[
         float,
-        typer.Option(
-            "--max-p50-ms",
-            min=0.001,
-            metavar="MS",
-            help="Median time of one short text on one thread, tokenization included.",
-        ),
+        _option("MS", "Median time of one short text on one thread, tokenization included.", min=0.001),
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--texts",
-            metavar="GLOB",
-            help="Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable.",
+        _option(
+            "GLOB", "Texts like those to embed, 200 or more; or documentation, which is Python's. Repeatable."
         ),
     ] = None,
     minutes: Annotated[
         float,
-        typer.Option("--minutes", min=0.05, metavar="MINUTES", help="For all of it, reading to measuring."),
+        _option("MINUTES", "For all of it, reading to measuring.", min=0.05),
     ] = 60.0,
     min_kept: Annotated[
         float | None,
-        typer.Option(
-            "--min-kept",
-            min=0,
-            metavar="SHARE",
-            help="Exit with 1 where less of the teacher's score on the suite is kept.",
-        ),
+        _option("SHARE", "Exit with 1 where less of the teacher's score on the suite is kept.", min=0),
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite",
-            metavar="SUITE",
-            help="A development suite, by name or path, to score by too. Default: mini, measured at the end "
-            "only.",
+        _option(
+            "SUITE",
+            "A development suite, by name or path, to score by too. Default: mini, measured at the end only.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the fit.")] = Path("fit"),
+    out: Annotated[Path, _option("DIR", "Folder of the fit.")] = Path("fit"),
     resume: Resume = False,
     column: Column = "text",
     pooling: Pooling = None,
     revision: Revision = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, metavar="N", help="Of the candidates' recipes and of the sampler.")
-    ] = 0,
+    seed: Annotated[int, _option("N", "Of the candidates' recipes and of the sampler.", min=0)] = 0,
     data: Data = None,
     device: TrainingDevice = "auto",
     remote_code: RemoteCode = False,
@@ -472,15 +418,12 @@ def fit(
 def export(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|MODEL",
-            help="A run folder written by train; or a model: its folder, packaged:NAME or a hub id.",
+        _argument(
+            "RUN|MODEL", "A run folder written by train; or a model: its folder, packaged:NAME or a hub id."
         ),
     ],
     precision: Precisions = [",".join(DEFAULT)],  # noqa: B006, B008
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the bundle. Default: bundles/NAME.")
-    ] = None,
+    out: Annotated[Path | None, _option("DIR", "Folder of the bundle. Default: bundles/NAME.")] = None,
     overwrite: Overwrite = False,
     pooling: Pooling = None,
     revision: Revision = None,
@@ -524,16 +467,13 @@ def export(
 def bench(
     bundles: Annotated[
         list[str],
-        typer.Argument(
-            metavar="BUNDLE[:PRECISION]", help="Folders or names of bundles; NAME:* measures every precision."
-        ),
+        _argument("BUNDLE[:PRECISION]", "Folders or names of bundles; NAME:* measures every precision."),
     ],
     suite: Annotated[
         list[str] | None,
-        typer.Option(
-            "--suite",
-            metavar="SUITE",
-            help="A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
+        _option(
+            "SUITE",
+            "A shipped suite or the path of a suite.yaml; xsts:en-de selects one of its tasks. For "
             "classifiers: task (the test "
             "rows), or task:FILE. Repeatable. Default: mini, or task for classifiers.",
         ),
@@ -541,12 +481,8 @@ def bench(
     data: Data = None,
     threads: Threads = None,
     device: RuntimeDevice = "cpu",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the reports to this JSON file.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained HTML page.")
-    ] = None,
+    out: Annotated[Path | None, _option("FILE", "Write the reports to this JSON file.")] = None,
+    html: Annotated[Path | None, _option("FILE", "Write a self-contained HTML page.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -570,9 +506,9 @@ def embed(
     name: OneBundle,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help=".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
+        _argument(
+            "FILE",
+            ".txt (one text per line), .md, .rst, .tsv, .csv, .jsonl, .ndjson, .json, .parquet, each "
             "also .gz. "
             "Default: - (lines from stdin).",
             show_default=False,
@@ -580,29 +516,16 @@ def embed(
     ] = "-",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout.",
-        ),
+        _option("FILE", "X.npy (an n x d float32 array) or X.jsonl. Default: JSON lines on stdout."),
     ] = None,
-    column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Column of the texts. Default: text.")
-    ] = None,
+    column: Annotated[str | None, _option("NAME", "Column of the texts. Default: text.")] = None,
     dim: Annotated[
         int | None,
-        typer.Option(
-            "--dim", min=1, metavar="N", help="Dimensions to return, of a Matryoshka student. Default: all."
-        ),
+        _option("N", "Dimensions to return, of a Matryoshka student. Default: all.", min=1),
     ] = None,
     batch_tokens: Annotated[
         int | None,
-        typer.Option(
-            "--batch-tokens",
-            min=1,
-            metavar="N",
-            help="Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.",
-        ),
+        _option("N", "Tokens per batch with padding. Default: 384 on cpu, 16384 on cuda.", min=1),
     ] = None,
     overwrite: Overwrite = False,
     threads: Threads = None,
@@ -626,7 +549,7 @@ def embed(
 
 @app.command(epilog=_example("edgedistill verify bundles/bert-2x128"))
 def verify(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Folder or name of a bundle.")],
+    bundle: Annotated[str, _argument("BUNDLE", "Folder or name of a bundle.")],
     as_json: Json = False,
 ) -> None:
     """Verify a bundle on this machine.
@@ -643,7 +566,7 @@ def verify(
 @app.command(epilog=_example("edgedistill mobile bundles/bert-2x128:int8 --out phone"))
 def mobile(
     name: OneBundle,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the package.")],
+    out: Annotated[Path, _option("DIR", "Folder of the package.")],
     ids: Annotated[
         bool,
         typer.Option(
@@ -674,29 +597,25 @@ def mobile(
     epilog=_example("edgedistill trim owner/name --revision main --corpus 'texts/*.txt.gz' --out models/mine")
 )
 def trim(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="packaged:NAME, a folder, or a hub id (with --revision).")
-    ],
+    model: Annotated[str, _argument("MODEL", "packaged:NAME, a folder, or a hub id (with --revision).")],
     texts: Annotated[
         list[str],
-        typer.Option(
-            "--corpus",
-            metavar="GLOB[:COLUMN]",
-            help="Files whose tokens are kept, under --data, else here. Repeatable.",
+        _option(
+            "GLOB[:COLUMN]", "Files whose tokens are kept, under --data, else here. Repeatable.", "--corpus"
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the trimmed model.")],
+    out: Annotated[Path, _option("DIR", "Folder of the trimmed model.")],
     others: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
+            "GLOB[:COLUMN]",
+            "Files to report the effect on, without keeping their tokens. Repeatable.",
             "--report",
-            metavar="GLOB[:COLUMN]",
-            help="Files to report the effect on, without keeping their tokens. Repeatable.",
         ),
     ] = None,
     min_count: Annotated[
         int,
-        typer.Option("--min-count", min=1, metavar="N", help="Keep tokens that occur at least this often."),
+        _option("N", "Keep tokens that occur at least this often.", min=1),
     ] = 1,
     revision: Revision = None,
     data: Data = None,
@@ -715,29 +634,20 @@ def trim(
     print_result(found, as_json, trim_report.summary(found))
 
 
-@app.command(epilog=_example("edgedistill demo --minutes 6"))
+@app.command(epilog=_example("edgedistill demo --out demo"))
 def demo(
-    minutes: Annotated[
-        float,
-        typer.Option(
-            "--minutes", min=0.2, metavar="MINUTES", help="Training time of both students together."
-        ),
-    ] = 3.0,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for runs, bundles and the report.")
-    ] = Path("demo"),
+    out: Annotated[Path, _option("DIR", "Folder for runs, bundles and the report.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
     """Train, export and measure two small students.
 
-    Takes 3 minutes of training, about 15 minutes in all.
-    The texts are sentences of Python's documentation and come with the package, the teacher comes with
-    edgedistill[demo]: nothing is downloaded.
+    Takes about a quarter of an hour on two cores. The texts are sentences of Python's documentation and come
+    with the package, the teacher comes with edgedistill[demo]: nothing is downloaded.
     """
     require("torch", "demo", "demo")
     from edgedistill import demo as demonstration
 
-    print_result(demonstration.demo(minutes, out, _session(quiet=True)), as_json)
+    print_result(demonstration.demo(out, _session(quiet=True)), as_json)
 
 
 @contextmanager

@@ -17,13 +17,11 @@ from edgedistill import recipe, resolve
 from edgedistill.data import corpus
 from edgedistill.evaluation import bench, speed
 from edgedistill.export import bundle_writer
-from edgedistill.planning import training_time
 from edgedistill.planning.cost import duration
 from edgedistill.precisions import DEFAULT
 from edgedistill.runtime import bundle
 from edgedistill.session import Session
-from edgedistill.training import stages, train
-from edgedistill.training.open_recipe import open_recipe
+from edgedistill.training import train
 
 # The teacher comes first: the students are compared with it.
 RECIPES = ("demo-teacher", "demo-bilstm", "demo-bert2")
@@ -38,7 +36,6 @@ QUESTIONS = (
 
 
 def demo(
-    minutes: float,
     out: Path,
     session: Session,
     recipes: Sequence[str | Path] = RECIPES,
@@ -47,20 +44,15 @@ def demo(
     """Train the students of the recipes, export them, measure them together with the teacher, and search with
     the smallest.
 
-    minutes: training time of all students together. out: folder for runs, bundles, report.html and
-    reports.json; earlier runs and bundles of the same names are replaced, nothing else is changed. Returns
-    {seconds, runs{}, reports, searches{}, html, json}.
+    out: folder for runs, bundles, report.html and reports.json. Earlier runs and bundles of the same names
+    are replaced, nothing else is changed. Returns {seconds, runs{}, reports, searches{}, html, json}.
     """
-    started, training = time.perf_counter(), replace(session, data=None, device="auto")
+    started = time.perf_counter()
+    training = replace(session, data=None, device="auto", progress=sys.stderr.isatty())
     specs = [recipe.read(each) for each in recipes]
+    students = [spec.name for spec in specs if spec.stages]
     _clear(out, [spec.name for spec in specs])
-    students, runs = [spec.name for spec in specs if spec.stages], {}
-    for spec, source in zip(specs, recipes, strict=True):
-        if spec.stages:
-            steps = _fit_to_time(spec, 60 * minutes / len(students), training)
-            spec = recipe.read(source, [f"stages.0.steps={steps}"])
-        watched = replace(training, progress=sys.stderr.isatty())
-        runs[spec.name] = train.train(spec, out / "runs" / spec.name, watched)
+    runs = {spec.name: train.train(spec, out / "runs" / spec.name, training) for spec in specs}
     for name in runs:
         session.log(f"\n{name}: exporting {', '.join(DEFAULT)}")
         bundle_writer.export(out / "runs" / name, DEFAULT, out / "bundles" / name, session.log)
@@ -114,21 +106,6 @@ def search(bundles: Path, report: dict[str, Any], spec: recipe.Recipe, session: 
             session.log(f"    {hit['cosine']:.2f}  {hit['text'][:SHOWN_LETTERS]}")
     described = {"bundle": name, "precision": precision, "texts": len(texts)}
     return {**described, "index_seconds": seconds, "asked": asked}
-
-
-def _fit_to_time(spec: recipe.Recipe, seconds: float, session: Session) -> int:
-    """The steps of a recipe's stage that fit into so many seconds on this machine, by a few that are
-    measured."""
-    session.log(f"\n{spec.name}: measuring the speed of this machine")
-    opened = open_recipe(spec, session)
-    stage, rows = spec.distilling[0], opened.stages[0].rows
-    accelerator = train.accelerator_for(spec, session.device)
-    for_all, most = training_time.student_seconds(opened, accelerator), stages.steps(stage, rows)
-    steps = max(1, min(most, int(seconds / for_all * most)))
-    session.log(
-        f"{spec.name}: {steps:,} steps of {stage.batch} texts, {steps * stage.batch / rows:.1f} epochs"
-    )
-    return steps
 
 
 def _clear(out: Path, names: list[str]) -> None:
