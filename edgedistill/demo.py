@@ -77,35 +77,27 @@ def _size(report: dict[str, Any]) -> int:
 
 
 def search(bundles: Path, report: dict[str, Any], spec: recipe.Recipe, session: Session) -> dict[str, Any]:
-    """Search the texts of a recipe's corpus for three questions with the bundle of a report; log the results
-    and the time."""
+    """Search the texts of a recipe's corpus for three questions with the bundle of a report, and log what is
+    found."""
     name, precision = report["bundle"]["name"], report["bundle"]["precision"]
     assert spec.corpus is not None and not isinstance(spec.corpus, recipe.Parallel)
     built = corpus.build(spec.corpus, replace(session, data=None), spec.seed)
     rows = np.linspace(0, len(built) - 1, min(MAX_SEARCHED_TEXTS, len(built))).astype(int)
     texts, opened = built.texts(rows), bundle.load(bundles / name, precision=precision)
+    session.log(f"\nThe smallest, {name}:{precision}, searches {len(texts):,} sentences of documentation.")
     started = time.perf_counter()
     index = opened.encode(texts)
     seconds = time.perf_counter() - started
-    size = report["size_bytes"]["graph"] / 1e6
-    session.log(
-        f"\nThe smallest, {name}:{precision} ({size:.1f} MB), searches {len(texts):,} sentences of "
-        "documentation."
-    )
     session.log(f"It embedded them in {seconds:.1f} s, {len(texts) / seconds:,.0f} texts/s.")
     asked = []
     for question in QUESTIONS:
-        started = time.perf_counter()
         cosines = index @ opened.encode([question])[0]
         nearest = np.argsort(-cosines, kind="stable")[:3]
-        ms = 1000 * (time.perf_counter() - started)
         hits = [{"cosine": float(cosines[at]), "text": texts[at]} for at in nearest]
-        asked.append({"question": question, "ms": ms, "found": hits})
-        session.log(f"\n  {question}  [{ms:.1f} ms]")
-        for hit in hits:
-            session.log(f"    {hit['cosine']:.2f}  {hit['text'][:SHOWN_LETTERS]}")
-    described = {"bundle": name, "precision": precision, "texts": len(texts)}
-    return {**described, "index_seconds": seconds, "asked": asked}
+        asked.append({"question": question, "found": hits})
+        shown = (f"    {hit['cosine']:.2f}  {hit['text'][:SHOWN_LETTERS]}" for hit in hits)
+        session.log("\n".join([f"\n  {question}", *shown]))
+    return {"bundle": name, "precision": precision, "texts": len(texts), "asked": asked}
 
 
 def _clear(out: Path, names: list[str]) -> None:

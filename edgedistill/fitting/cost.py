@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from edgedistill import quantization
 from edgedistill.export import library_files
 from edgedistill.fitting.candidates import PRECISIONS
-from edgedistill.planning.cost import graph_p50_ms, least_median_ms
+from edgedistill.planning.cost import least_median_ms, size_and_latency
 from edgedistill.quantization.mixed_precision import int8_with_w8
 from edgedistill.quantization.sample_texts import Reader, samples
 from edgedistill.students import graph
@@ -73,18 +73,16 @@ class Cost:
 def measured(student: PreparedStudent, texts: list[str]) -> Cost:
     """The cost of a student in every precision. texts: those that are timed."""
     reader = Reader(student.tokenizer, "", student.max_tokens)
-    fp32, drawn, ids = graph.build(student.module.eval()), samples(reader, []), reader.token_ids(texts)
+    drawn, ids = samples(reader, []), reader.token_ids(texts)
+    sizes, p50_ms = size_and_latency(student.module, PRECISIONS, drawn, ids, threads=1)
     backend: Any = student.tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(student.max_tokens)
-    tokenizing = least_median_ms(backend.encode, texts)
-    tokenizer_size = tokenizer_bytes(student.tokenizer, student.max_tokens)
-    sizes, p50_ms = dict[str, int](), dict[str, float]()
-    for name in PRECISIONS:
-        model = quantization.convert(fp32, name, drawn if name == "int8" else ()).SerializeToString()
-        sizes[name] = len(model) + tokenizer_size
-        p50_ms[name] = round(graph_p50_ms(model, ids, threads=1) + tokenizing, 4)
-    return Cost(sizes, p50_ms)
+    size, ms = tokenizer_bytes(student.tokenizer, student.max_tokens), least_median_ms(backend.encode, texts)
+    return Cost(
+        {name: each + size for name, each in sizes.items()},
+        {name: round(each + ms, 4) for name, each in p50_ms.items()},
+    )
 
 
 def tokenizer_bytes(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:

@@ -166,14 +166,11 @@ def choose(at_work: Fit) -> dict[str, Any]:
 
 def _write_recipe(at_work: Fit, finalist: dict[str, Any], named: dict[str, Any]) -> None:
     """Write mine.yaml: the candidate's own recipe, and how it came about."""
-    score, count = finalist["scores"][-1], len(record.candidates(at_work.study))
     data = f" --data {at_work.request.data}" if at_work.request.data is not None else ""
     head = (
-        f"# Found by edgedistill fit: the best of {count} candidates of at most {at_work.request.budget} "
-        f"({finalist['name']}).\n"
-        f"# Agreement with the teacher on held-out texts in {finalist['precision']}: "
-        f"{score['agreement']:.4f} (nearest neighbours in common {score['neighbours']:.4f}, rank correlation "
-        f"of cosines {score['cosines']:.4f}).\n"
+        f"# Found by edgedistill fit: {finalist['name']} in {finalist['precision']}, the best of "
+        f"{len(record.candidates(at_work.study))} candidates of at most {at_work.request.budget}.\n"
+        f"# Agreement with the teacher on held-out texts: {finalist['scores'][-1]['agreement']:.4f}.\n"
         f"# The same bytes again, on this machine: OMP_NUM_THREADS={torch.get_num_threads()} edgedistill "
         f"train {record.RECIPE}{data}\n"
     )

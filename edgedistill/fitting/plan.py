@@ -201,7 +201,10 @@ def _choose_texts(fit: Fit) -> None:
         fact = f"the teacher embeds {1 / rate:.0f} texts/s here, {most:,} in its share of the time"
         needed = f"{texts.LEAST_TEXTS} are needed"
         raise UserError(f"--minutes: too few for the teacher's pass: {fact}, and {needed}; give {least}")
-    section = texts.training_section(whole, found, most)
+    joined, cost = texts.paragraphs(found), 1.0
+    if joined:
+        cost = training_time.seconds_per_text(fit.teacher, joined, device, TEACHER_SECONDS) / rate
+    section = texts.training_section(whole, found, most, cost)
     if section.get("limit", len(found)) < len(found):
         fact = "spread evenly: what the teacher can embed in its share of the time"
         session.log(f"texts: {section['limit']:,} of them, {fact}")
@@ -259,10 +262,8 @@ def _schedule(fit: Fit, started: float) -> None:
 def _warn_of_few_steps(fit: Fit, left: float) -> None:
     """Record that there is little time to train, and how much would do. left: seconds for the race."""
     entered = fit.study.get_trials(deepcopy=False)
-    stages = (trial.user_attrs["recipe"]["stages"][0] for trial in entered)
-    slowest = min(stages, key=lambda stage: int(stage["steps"]))
-    steps, passes = int(slowest["steps"]), fit.pace.most_epochs * fit.corpus.training_count / slowest["batch"]
-    if steps >= min(FEW_STEPS, passes):
+    steps = min(int(trial.user_attrs["recipe"]["stages"][0]["steps"]) for trial in entered)
+    if steps >= FEW_STEPS:
         return
     more = math.ceil(fit.request.minutes + left / 60 * (FEW_STEPS / steps - 1))
     weak = (

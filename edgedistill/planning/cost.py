@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,8 @@ def cost(spec: recipe.Recipe, session: Session) -> dict[str, Any]:
     """The cost of one recipe, without the training time. The corpus is built and cached; nothing is embedded
     or trained.
 
-    `size_bytes` and `p50_ms` are of the graph of the initial student, in every precision; see
-    `size_and_latency`. Those of a large or deep student are not measured: the sizes are computed from its
+    `size_bytes` and `p50_ms` are of the graph of the initial student in every precision, for a text of TOKENS
+    tokens. Those of a large or deep student are not measured: the sizes are computed from its
     parameters, and neither a latency nor a training time is given. Raises UserError as `open_recipe`.
     """
     return _cost(open_recipe(spec, session), session, timed=False)
@@ -63,7 +63,11 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
     found["max_tokens"] = opened.student.max_tokens
     measured = training_time.is_measured(student)
     if measured:
-        found["size_bytes"], found["p50_ms"] = size_and_latency(student, len(opened.student.tokenizer))
+        random, tokens = np.random.default_rng(0), len(opened.student.tokenizer)
+        samples = random.integers(0, tokens, (SAMPLES, TOKENS)).tolist()
+        queries = random.integers(0, min(100, tokens), (QUERIES, TOKENS)).tolist()
+        sizes, p50_ms = size_and_latency(student, PRECISIONS, samples, queries, 0, MOST_SECONDS)
+        found["size_bytes"], found["p50_ms"] = sizes, {name: round(ms, 3) for name, ms in p50_ms.items()}
     else:
         total = found["parameters"]["total"]
         found["size_bytes"] = {name: round(total * row.bytes_per_weight) for name, row in PRECISIONS.items()}
@@ -86,19 +90,24 @@ def _cost(opened: Opened, session: Session, timed: bool) -> dict[str, Any]:
     return found | {"warnings": opened.warnings}
 
 
-def size_and_latency(student: Any, vocabulary_size: int) -> tuple[dict[str, int], dict[str, float]]:
-    """({precision: bytes of the graph}, {precision: milliseconds at batch 1, TOKENS tokens, graph only}) of
-    fp32 and the rest."""
-    fp32, random = graph.build(student), np.random.default_rng(0)
-    samples = random.integers(0, vocabulary_size, (SAMPLES, TOKENS)).tolist()
-    queries = random.integers(0, min(100, vocabulary_size), (QUERIES, TOKENS)).tolist()
-    sizes, p50_ms = dict[str, int](), dict[str, float]()
-    for precision in PRECISIONS:
-        # rounding w4 by samples takes long, and changes neither its size nor its latency
-        model = quantization.convert(fp32, precision, [] if precision == "w4" else samples)
-        serialized = model.SerializeToString()
-        sizes[precision] = len(serialized)
-        p50_ms[precision] = round(graph_p50_ms(serialized, queries, 0, MOST_SECONDS), 3)
+def size_and_latency(
+    student: Any,
+    precisions: Iterable[str],
+    samples: Sequence[Sequence[int]],
+    queries: Sequence[Sequence[int]],
+    threads: int,
+    limit: float = math.inf,
+) -> tuple[dict[str, int], dict[str, float]]:
+    """({precision: bytes of the graph}, {precision: its p50}) of a student's module.
+
+    samples: token ids that activations are measured on. queries: token ids of the texts that are timed.
+    threads and limit: as of `graph_p50_ms`.
+    """
+    fp32, sizes, p50_ms = graph.build(student.eval()), dict[str, int](), dict[str, float]()
+    for name in precisions:
+        # rounding by samples takes long, and changes neither the size nor the latency of w4
+        model = quantization.convert(fp32, name, samples if name == "int8" else []).SerializeToString()
+        sizes[name], p50_ms[name] = len(model), graph_p50_ms(model, queries, threads, limit)
     return sizes, p50_ms
 
 

@@ -105,10 +105,11 @@ def test_long_texts_are_cut_and_short_ones_joined(world: World, tmp_path: Path) 
     short = request(world)
     trained_on = texts.training_section(section(short), read(short), 10_000)
     assert trained_on["paragraphs"] == {"texts": 154} and "limit" not in trained_on
-    cost = 67.5 / texts.word_counts(texts.sample(read(short))).mean()  # of a paragraph, in texts
-    limited = texts.training_section(section(short), read(short), 700)
-    embedded = limited["limit"] + cost * limited["paragraphs"]["texts"]
-    assert limited["limit"] < 440 and embedded == pytest.approx(700, rel=0.02)
+    assert {60 <= len(text.split()) <= 70 for text in texts.paragraphs(read(short))[:-1]} == {True}
+    dear = texts.training_section(
+        section(short), read(short), 341, paragraph_cost=2.0
+    )  # 341 = 200 × (1 + 2 × .35) and rounding
+    assert dear["limit"] == 200 and dear["paragraphs"] == {"texts": 70}
 
 
 def test_where_the_texts_lie(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
