@@ -311,7 +311,10 @@ def adapt(
         _option("MODEL", "packaged:NAME, a model folder or a hub id. Default: the student's own teacher."),
     ] = None,
     revision: Revision = None,
-    minutes: Annotated[float, _option("N", "For all of it, measuring to comparing.", min=0.1)] = 10.0,
+    steps: Annotated[
+        int | None,
+        _option("N", "Training steps at most. Default: 2000, or 1000 for texts of many words.", min=20),
+    ] = None,
     precision: Precisions = ["int8"],  # noqa: B006 (typer reads it, nothing changes it)
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -327,13 +330,12 @@ def adapt(
     recipe.yaml says what was chosen; `train` runs it again.
     """
     require("torch", "adapt", "train")
-    from edgedistill import recipe
-    from edgedistill.adapting import adapt as adapting
+    from edgedistill import adapting, recipe
     from edgedistill.resolve import unfinished_run
 
     other = None if teacher is None else recipe.Teacher(model=teacher, revision=revision)
     request = adapting.Request(
-        student, texts, out, Path("runs"), column, other, minutes, tuple(listed(precision)), overwrite
+        student, texts, out, Path("runs"), column, other, steps, tuple(listed(precision)), overwrite
     )
     for folder in (out, request.run):
         if not resume and folder.exists():

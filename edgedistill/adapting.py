@@ -1,8 +1,9 @@
-"""`adapt`: texts and a finished student -> a recipe, a run, a bundle, and what the student knew of the texts
-before and after."""
+"""`adapt`: a finished student and somebody's own texts -> a recipe, a run, a bundle, and what the student
+knew of the texts before and after."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +15,13 @@ import numpy as np
 from rich.table import Table
 
 from edgedistill import bundle_run, recipe, resolve, run
-from edgedistill.adapting.adaptation_recipe import MOST_TOKENS, Adaptation, affordable, tokens_to_read
 from edgedistill.data import corpus
 from edgedistill.evaluation import scoring, teacher_agreement
 from edgedistill.evaluation.tables import plain
 from edgedistill.export import bundle_writer
 from edgedistill.fitting import score, texts
-from edgedistill.planning import preflight
+from edgedistill.planning import preflight, training_time
+from edgedistill.planning.cost import duration
 from edgedistill.precisions import known_precisions
 from edgedistill.recipe import recorded
 from edgedistill.runtime import bundle
@@ -29,9 +30,23 @@ from edgedistill.teacher.encoder import TeacherEncoder
 from edgedistill.training import resume as resuming
 from edgedistill.training import student_embeddings, train
 from edgedistill.training.load_models import open_teacher, quickest, with_weights
+from edgedistill.training.open_recipe import open_recipe
 
 FEWEST = 50  # texts that a student can be adapted to, and measured on
 MOST_MEASURED = 3_000  # held-out texts
+BATCH = 64
+LONGEST = 24  # mean words from which on texts are cut into sentences, too
+PASSAGES_PER_WORD = 1 / 16  # about how many sentences and runs of them a text has for each of its words
+EPOCHS, FEWEST_EPOCHS = 8.0, 1.5  # over few texts; over so many that not all are taken
+FEWEST_STEPS = 200
+# Texts that are cut take longer to learn from: with these, either takes some ten minutes on two cores.
+MOST_STEPS, MOST_STEPS_OF_LONG = 2_000, 1_000
+WHOLE_SHARE = 0.3  # of the texts trained on that are whole, where not all are taken
+DOCUMENTATION_SHARE = 0.15  # of the texts trained on
+INITIAL_SHARE = 0.45  # of the weights, so that little is forgotten: see bench/LOG.md
+# So that nine texts in ten are read to their end; longer ones take too long to learn from.
+TOKENS_PER_WORD, MOST_TOKENS = 1.4, 256
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 150
 MEASURES = {
     "top10_overlap": "ten nearest neighbours in common with the teacher",
     "spearman": "rank correlation of pairwise cosines with the teacher's",
@@ -45,8 +60,8 @@ class Request:
     """What is asked for.
 
     `student` is a shipped name, a bundle or a run, `texts` are globs, `out` is the bundle's folder, and runs
-    lie in `runs`. `teacher` is another than the student's own. All of it may take about `minutes`. With
-    `overwrite`, an earlier run and bundle are replaced.
+    lie in `runs`. `teacher` is another than the student's own. It is trained for at most so many `steps`, or
+    for as many as are usual. With `overwrite`, an earlier run and bundle are replaced.
     """
 
     student: str
@@ -55,7 +70,7 @@ class Request:
     runs: Path = Path("runs")
     column: str = "text"
     teacher: recipe.Teacher | None = None
-    minutes: float = 10.0
+    steps: int | None = None
     precisions: tuple[str, ...] = ("int8",)
     overwrite: bool = False
 
@@ -81,7 +96,7 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     if resume:
         spec = recipe.read(str((folder if folder.exists() else partial) / "recipe.yaml"))
     else:
-        spec = _planned(request, source, session, started)
+        spec = _planned(request, source, session)
         for earlier in (folder, partial) if request.overwrite else ():
             shutil.rmtree(earlier, ignore_errors=True)
     info = train.train(spec, folder, session, resume)
@@ -111,8 +126,8 @@ def adapt(request: Request, session: Session, resume: bool = False) -> dict[str,
     }
 
 
-def _planned(request: Request, source: run.Run, session: Session, started: float) -> recipe.Recipe:
-    """The recipe, with as many steps as the texts ask for and there is time for."""
+def _planned(request: Request, source: run.Run, session: Session) -> recipe.Recipe:
+    """The recipe, with as many steps as the texts ask for."""
     section = texts.files_section(request.texts, request.column, session.data)
     own = texts.read(section, FEWEST, session)
     words = texts.word_counts(own.texts(range(len(own))))
@@ -129,13 +144,84 @@ def _planned(request: Request, source: run.Run, session: Session, started: float
         fact = f"the student will read up to {tokens} tokens of each ({source.max_tokens} before)"
         session.log(f"the texts are long: {fact}")
     teacher = quickest(teacher.model_copy(update={"max_tokens": max(tokens, teacher.max_tokens)}), session)
-    adaptation = Adaptation(request.out.name, request.student, source, teacher, section, words, tokens)
-    preflight.check_all([adaptation.recipe()], session.data)
-    chosen = affordable(adaptation, request.minutes, started, session)
-    assert isinstance(chosen.corpus, recipe.Files)
-    general = f"{chosen.corpus.documentation_texts:,} sentences of Python's documentation"
+    spec = adaptation_recipe(request, source, teacher, section, words, tokens)
+    preflight.check_all([spec], session.data)
+    opened = open_recipe(spec, session)
+    for warning in opened.warnings:
+        session.log(f"warning: {warning}")
+    missing = training_time.texts_to_embed(opened, session)
+    seconds = training_time.estimate_seconds(opened, missing, session)
+    parts = ", ".join(f"{who} {duration(each)}" for who, each in seconds.items())
+    session.log(f"{spec.distilling[0].steps:,} steps; fewer with --steps. On this machine about: {parts}")
+    assert isinstance(spec.corpus, recipe.Files)
+    general = f"{spec.corpus.documentation_texts:,} sentences of Python's documentation"
     session.log(f"{general} are trained on too, so that general texts are not forgotten")
-    return chosen
+    return spec
+
+
+def tokens_to_read(words: np.ndarray, student: int, teacher: int) -> int:
+    """How many tokens of a text the adapted student reads: more than before where the texts are longer and
+    the teacher reads them.
+
+    words (n,): of the texts. student, teacher: how many tokens they read.
+    """
+    needed = math.ceil(float(np.quantile(words, 0.9)) * TOKENS_PER_WORD / 32) * 32
+    return max(student, min(needed, teacher, MOST_TOKENS))
+
+
+def adaptation_recipe(
+    request: Request,
+    source: run.Run,
+    teacher: recipe.Teacher,
+    section: dict[str, Any],
+    words: np.ndarray,
+    tokens: int,
+) -> recipe.Recipe:
+    """The recipe that adapts a finished student (`source`) to texts. It is an ordinary one: `train` runs it
+    too.
+
+    section: the corpus of all the texts. words (n,): how many each of them has. tokens: how many of a text
+    the student reads. Of very many texts so many are drawn that each is trained on FEWEST_EPOCHS times.
+    """
+    mean_words, count = float(words.mean()), len(words)
+    cut = mean_words >= LONGEST
+    most_steps = request.steps or (MOST_STEPS_OF_LONG if cut else MOST_STEPS)
+    held_out = max(10, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * count)))
+    whole, corpus = count - held_out, {**section, "held_out": held_out}
+    rows = int(whole * (1 + (mean_words * PASSAGES_PER_WORD if cut else 0)))
+    if cut:
+        corpus["passages"] = {}
+    most_rows = int(most_steps * BATCH / FEWEST_EPOCHS / (1 + DOCUMENTATION_SHARE))
+    if rows > most_rows:
+        rows = most_rows
+        whole = min(whole, int(WHOLE_SHARE * rows) if cut else rows)
+        corpus["limit"] = whole + held_out
+        if cut:
+            corpus["passages"] = {"texts": rows - whole}
+    corpus["documentation_texts"] = max(500, int(DOCUMENTATION_SHARE * rows))
+    stage: dict[str, Any] = {
+        "name": "adapt",
+        "objective": {"kind": "cosine"},
+        "batch": min(BATCH, rows),
+        "max_tokens": tokens,
+        "steps": round(min(most_steps, max(FEWEST_STEPS, EPOCHS * rows / BATCH))),
+        "initial_share": INITIAL_SHARE,
+        "learning_rate": 1e-3 if source.kind == "static" else 2e-3,
+    }
+    if source.kind != "static":
+        stage["optimizer"] = "muon"
+    student: dict[str, Any] = {"weights": request.student}
+    if tokens != source.max_tokens:
+        student["max_tokens"] = tokens
+    described = {
+        "name": request.out.name,
+        "about": f"{request.student}, adapted to its user's texts.",
+        "teacher": teacher.model_dump(exclude_defaults=True),
+        "corpus": corpus,
+        "student": student,
+        "stages": [stage],
+    }
+    return recipe.parse(described, "adapt")
 
 
 def _weak(teacher: TeacherEncoder, own: list[str]) -> str | None:
